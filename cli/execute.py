@@ -1,0 +1,63 @@
+"""`rlplan execute PLAN...`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from .main import EXIT_INTERRUPTED
+
+
+@click.command("execute")
+@click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/run"), show_default=True, help="Run folder.")
+@click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
+@click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
+@click.option("--dry-run", is_flag=True, help="Check plans against job, cluster and files, and stop.")
+@click.option("--checkpoint-every", type=click.IntRange(min=1), default=10, show_default=True, help="In steps.")
+@click.option(
+    "--stall-timeout",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="Seconds without any event after which silent engines are replaced.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def execute_command(
+    plans: tuple[Path, ...],
+    out: Path,
+    steps: int,
+    resume: bool,
+    dry_run: bool,
+    checkpoint_every: int,
+    stall_timeout: float,
+    as_json: bool,
+) -> int:
+    """Run real synchronous training by PLANS.
+
+    One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
+    of its own under --out, so that they can be compared on a machine that others use too.
+
+    Ctrl-C ends the run at the round's end, with a checkpoint (exit code 130); a second one ends it at once.
+    """
+    from ..executor.execute import Options, execute, prepare
+    from .live import LiveView
+
+    executions = prepare(plans, out, resume)
+    if dry_run:
+        names = [execution.name for execution in executions]
+        click.echo(json.dumps({"checked": names}) if as_json else f"fits job, cluster and files: {', '.join(names)}")
+        return 0
+    options = Options(steps, resume, checkpoint_every, stall_timeout)
+    with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
+        finished = execute(executions, options, view)
+    summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}
+    if as_json:
+        click.echo(json.dumps(summary))
+    elif finished:
+        click.echo(f"done; see: rlplan report {out}")
+    else:
+        click.echo(f"stopped with checkpoints; continue with --resume, or see: rlplan report {out}")
+    return 0 if finished else EXIT_INTERRUPTED

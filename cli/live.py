@@ -1,0 +1,139 @@
+"""The live terminal view of `execute`: per run its step, phases, tail and reward, predicted beside actual.
+
+On a terminal it is redrawn in place; elsewhere each step is one line, so that logs stay readable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..plans.plan import Plan
+
+# The engines need the cores; twice a second is as fast as a person reads.
+REFRESH_PER_S = 2
+
+
+@dataclass
+class _Row:
+    plan: Plan
+    records: list[Any] = field(default_factory=list)
+
+
+class LiveView:
+    """Implements `executor.execute.Watcher`; use as a context manager."""
+
+    def __init__(self, plans: dict[str, Plan], steps: int, *, quiet: bool = False, console: Console | None = None):
+        self._rows = {name: _Row(plan) for name, plan in plans.items()}
+        self._steps = steps
+        self._quiet = quiet
+        self._console = console or Console(stderr=quiet)
+        self._phase = ""
+        self._round: tuple[str, str, int, Callable[[], Any], float] | None = None
+        self._live = (
+            Live(console=self._console, refresh_per_second=REFRESH_PER_S, get_renderable=self._render)
+            if self._console.is_terminal and not quiet
+            else None
+        )
+
+    def __enter__(self) -> LiveView:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._round = None
+        if self._live is not None:
+            self._live.stop()
+
+    # -- Watcher -------------------------------------------------------------------------------------------------------
+
+    def phase(self, text: str) -> None:
+        """Something slow begins."""
+        self._phase, self._round = text, None
+        self._line(text)
+
+    def round_begins(self, name: str, kind: str, step: int, progress: Callable[[], Any]) -> None:
+        """A round begins."""
+        self._phase = ""
+        self._round = (name, kind, step, progress, time.perf_counter())
+
+    def step_done(self, name: str, record: Any) -> None:
+        """A step ended."""
+        row = self._rows[name]
+        row.records.append(record)
+        predicted = self._predicted(row.plan, record.kind)
+        self._line(
+            f"{name} {record.step}/{self._steps} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
+            f"rollout {record.rollout_s:.2f}  train {record.train_s:.2f}  sync {record.sync_s:.2f}  "
+            f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
+        )
+
+    def note(self, text: str) -> None:
+        """A line for the person who watches."""
+        self._line(text)
+        if self._live is not None:
+            self._console.print(text)
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    def _line(self, text: str) -> None:
+        if self._live is None and not self._quiet:
+            self._console.print(Text(text), soft_wrap=True)
+
+    @staticmethod
+    def _predicted(plan: Plan, kind: str) -> float:
+        rounds = plan.predicted.rounds
+        chosen = rounds.long if kind == "long" and rounds.long is not None else rounds.short
+        return chosen.step_s.mean
+
+    def _render(self) -> Group:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("run", "mode", "step", "s/step", "predicted", "rollout", "reward wait", "train", "sync"):
+            table.add_column(title, justify="left" if title in ("run", "mode") else "right")
+        for title in ("reward", "longest", "deferred"):
+            table.add_column(title, justify="right")
+        for name, row in self._rows.items():
+            table.add_row(name, row.plan.job.bias.mode, *self._cells(row))
+        return Group(table, self._tail())
+
+    def _cells(self, row: _Row) -> list[str]:
+        records = row.records
+        if not records:
+            return ["0/" + str(self._steps), "-", f"{row.plan.predicted.step_s.mean:.2f}", *["-"] * 7]
+        last = records[-1]
+
+        def mean(attribute: str) -> str:
+            return f"{sum(getattr(r, attribute) for r in records) / len(records):.2f}"
+
+        return [
+            f"{last.step}/{self._steps}",
+            mean("total_s"),
+            f"{row.plan.predicted.step_s.mean:.2f}",
+            mean("rollout_s"),
+            mean("reward_exposed_s"),
+            mean("train_s"),
+            mean("sync_s"),
+            f"{last.reward_mean:.3f}",
+            str(last.max_tokens),
+            str(last.deferred),
+        ]
+
+    def _tail(self) -> Text:
+        if self._round is None:
+            return Text(self._phase, style="dim")
+        name, kind, step, progress, began = self._round
+        now = progress()
+        expected = self._predicted(self._rows[name].plan, kind)
+        return Text(
+            f"{name} step {step}, {kind} round: {time.perf_counter() - began:4.1f} of {expected:.1f} s; "
+            f"{now.decoding} decoding, {now.finished} finished, {now.scored} scored, {now.aborted} aborted",
+            style="dim",
+        )

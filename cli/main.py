@@ -1,0 +1,90 @@
+"""`rlplan`: the entry point. Commands are imported when they are called, so that `--help` answers at once.
+
+Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 stopped by SIGINT after a checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+
+import click
+
+from .. import __version__
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+_COMMANDS = {
+    "init": "Write a ready example: cluster, job, data and a tiny model.",
+    "profile": "Measure what each phase of a job costs on this machine.",
+    "solve": "Simulate candidate rounds, choose by integer program, write the plan.",
+    "execute": "Run real training by one plan, or by several in turns.",
+    "report": "Show what a run did beside what its plan predicted.",
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f".{name}", __package__)
+        command: click.Command = getattr(module, f"{name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rlplan")
+def cli() -> None:
+    """Plan, tune and execute synchronous RL post-training of language models.
+
+    \b
+    rlplan init DIR            a ready example
+    rlplan profile JOB         what each phase costs here
+    rlplan solve JOB           the plan, as YAML to review
+    rlplan execute PLAN        the training run
+    rlplan report RUN          predicted beside measured
+
+    Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 stopped by SIGINT after a checkpoint.
+    """
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"warning: {message}", err=True)
+
+
+def main() -> None:
+    """Run the command line; turns known errors into one line and their exit code."""
+    from ..plans.errors import Infeasible, InputError
+
+    warnings.showwarning = _warn  # one line, not Python's two with a source location
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_BAD_INPUT
+    except click.exceptions.Abort:
+        code = EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        code = EXIT_INTERRUPTED
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        code = EXIT_BAD_INPUT
+    except Infeasible as error:
+        click.echo(f"no feasible plan: {error}", err=True)
+        code = EXIT_INFEASIBLE
+    except RuntimeError as error:
+        # RunFailed is one; its module imports Ray, which the planner's commands must not.
+        if type(error).__name__ != "RunFailed":
+            raise
+        click.echo(f"run failed: {error}", err=True)
+        code = EXIT_FAILED
+    sys.exit(code or 0)

@@ -1,0 +1,170 @@
+"""`rlplan profile JOB`"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..profiles.measure import Measurements
+    from ..profiles.schema import Profile
+
+
+@click.command("profile")
+@click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
+@click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
+@click.option("--pool", help="Pool of the cluster to profile as. Default: the first by name.")
+@click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option("--trace-rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Wide rounds to sample.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
+def profile_command(
+    job_path: Path, cluster_path: Path | None, pool: str | None, out: Path | None, trace_rounds: int, as_json: bool
+) -> int:
+    """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
+
+    JOB is a job.yaml or the folder that holds it.
+    """
+    from ..plans.cluster import load_cluster
+    from ..plans.errors import InputError
+    from ..plans.job import job_paths, load_job, model_heads
+    from ..plans.yaml_io import dump
+    from .paths import job_file
+    from .progress import steps
+
+    job_path = job_file(job_path)
+    cluster_path = cluster_path or job_path.with_name("cluster.yaml")
+    out = out or job_path.with_name("profile.yaml")
+    job, cluster = load_job(job_path), load_cluster(cluster_path)
+    paths = job_paths(job, job_path)
+    heads = model_heads(paths.model_folder) if paths.model_folder else None
+    name = pool or sorted(cluster.pools)[0]
+    if name not in cluster.pools:
+        raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
+
+    from ..profiles.measure import Effort, measure
+
+    with steps("profile") as notify:
+        measured = measure(job, paths, cluster.pools[name], heads, Effort(trace_rounds=trace_rounds), notify)
+    lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
+    profile = _profile(job.name, cluster.pools[name], measured, lengths_path)
+    dump(profile, out)
+    summary = _summary(profile, measured)
+    click.echo(json.dumps(summary) if as_json else _text(profile, summary, out, lengths_path))
+    return 0
+
+
+def _profile(job: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
+    """Assemble the document; writes the length trace, whose digest is in it."""
+    from ..planner.calibrate import RealRound, check_rounds
+    from ..plans.yaml_io import sha256_file
+    from ..profiles.lengths import write_lengths
+    from ..profiles.machine import this_machine, versions
+    from ..profiles.schema import Lengths, Profile, Rollout, Volatile
+
+    write_lengths(lengths_path, measured.trace.rows)
+    summary = measured.trace.summary()
+    outliers = [
+        f"decode {c.layout.engines} x tp {c.layout.tp}: {p.sequences} sequences, {p.kv_tokens:.0f} KV tokens"
+        for c in measured.rollout
+        for p in c.decode.points
+        if p.outlier
+    ]
+    profile = Profile(
+        rlplan_profile=1,
+        job=job,
+        provenance="measured",
+        machine=this_machine(pool),
+        model_parameters=measured.parameters,
+        rollout=tuple(
+            Rollout(
+                tp=c.layout.tp,
+                engines=c.layout.engines,
+                step_s=c.decode.a,
+                step_s_per_sequence=c.decode.b,
+                step_s_per_kv_token=c.decode.c,
+                prefill_s=c.prefill_s,
+                prefill_s_per_token=c.prefill_s_per_token,
+                kv_capacity_tokens=c.kv_capacity_tokens,
+                kv_bytes_per_token=measured.kv_bytes_per_token,
+                start=c.start,
+                sync=c.sync,
+                error=c.decode.error,
+                points=c.decode.points,
+            )
+            for c in measured.rollout
+        ),
+        train=measured.train,
+        reward=measured.reward,
+        lengths=Lengths(
+            path=lengths_path.name,
+            sha256=sha256_file(lengths_path),
+            prompts=summary.prompts,
+            samples=summary.samples,
+            cap_tokens=measured.trace.cap_tokens,
+            icc=summary.icc,
+        ),
+        checks=(),
+        outliers=tuple(outliers),
+        volatile=Volatile(
+            measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            measuring_s=measured.seconds,
+            versions=versions(),
+        ),
+    )
+    rounds = [RealRound(r.layout.tp, r.layout.engines, r.lengths, r.rollout_s) for r in measured.rounds]
+    prompt_tokens = {row.prompt: row.prompt_tokens for row in measured.trace.rows}
+    return profile.model_copy(update={"checks": tuple(check_rounds(profile, rounds, prompt_tokens))})
+
+
+def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
+    lengths = measured.trace.summary()
+    return {
+        "measuring_s": measured.seconds,
+        "decode": [
+            {"tp": r.tp, "engines": r.engines, "a_s": r.step_s, "b_s": r.step_s_per_sequence,
+             "c_s": r.step_s_per_kv_token, "error": r.error}
+            for r in profile.rollout
+        ],
+        "train": [
+            {"micro_batch_tokens": t.micro_batch_tokens, "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error}
+            for t in profile.train
+        ],
+        "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s, "error": c.error}
+                   for c in profile.checks],
+        "lengths": {
+            "p50": lengths.p50_tokens, "p95": lengths.p95_tokens, "max": lengths.max_tokens,
+            "mean": lengths.mean_tokens, "at_cap": lengths.truncated_share, "icc": lengths.icc,
+            "reward": lengths.mean_reward, "samples": lengths.samples,
+        },
+    }  # fmt: skip
+
+
+def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Path) -> str:
+    lines = [f"measured in {summary['measuring_s']:.0f} s -> {out}, {lengths_path.name}", ""]
+    lines.append("decode step = a + b * sequences + c * KV tokens")
+    for r in profile.rollout:
+        lines.append(
+            f"  {r.engines} x tp {r.tp}: a {1e3 * r.step_s:.2f} ms, b {1e6 * r.step_s_per_sequence:.1f} us, "
+            f"c {1e9 * r.step_s_per_kv_token:.1f} ns, left-out error {r.error:.1%}"
+        )
+    for t in profile.train:
+        lines.append(
+            f"train, micro-batch {t.micro_batch_tokens}: {t.step_s:.3f} s + {1e3 * t.step_s_per_token:.4f} s per 1k "
+            f"tokens, left-out error {t.error:.1%}"
+        )
+    for c in profile.checks:
+        lines.append(
+            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.overhead_s:+.3f} s beyond the phase costs, "
+            f"left-out error {c.error:.1%}"
+        )
+    lengths = summary["lengths"]
+    lines.append(
+        f"lengths: p50 {lengths['p50']:.0f}, p95 {lengths['p95']:.0f}, max {lengths['max']}, at the cap "
+        f"{lengths['at_cap']:.1%}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
+    )
+    lines += [f"left out: {text}" for text in profile.outliers]
+    return "\n".join(lines)

@@ -1,0 +1,90 @@
+"""`rlplan report RUN`"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
+def report_command(run: Path, as_json: bool) -> int:
+    """Show what RUN did beside what its plan predicted. RUN is the --out of `rlplan execute`."""
+    from ..executor.report import report
+
+    result = report(run)
+    if as_json:
+        click.echo(json.dumps(_finite(result), indent=1))
+        return 0
+    for name, detail in result["runs"].items():
+        click.echo(_run_text(name, detail))
+    if "baseline" in result:
+        click.echo(_comparison(result))
+    return 0
+
+
+def _finite(value: Any) -> Any:
+    """NaN is not JSON; what is unknown is null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _run_text(name: str, detail: dict[str, Any]) -> str:
+    lines = [
+        f"{name} ({detail['mode']}): {detail['steps']} steps, {detail['step_s']:.2f} s a step over the cycle, "
+        f"predicted {detail['step_s_predicted']:.2f} (off by {detail['prediction_error']:.1%})"
+    ]
+    lines.append(f"  {'phase':16}{'measured':>10}{'predicted':>10}")
+    for phase, value in detail["phases_s"].items():
+        lines.append(f"  {phase:16}{value['measured']:10.3f}{value['predicted']:10.3f}")
+    for kind, value in detail["rounds"].items():
+        if value is not None:
+            lines.append(
+                f"  {kind + ' rounds':16}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
+                f"{value['share']:.0%} of steps, predicted {value['share_predicted']:.0%}"
+            )
+    lines.append(f"  reward {detail['reward_first']:.3f} -> {detail['reward_last']:.3f}  {_spark(detail['rewards'])}")
+    if "length_ratio" in detail:
+        lines.append(
+            f"  trained / unconditioned mean length {detail['length_ratio']:.3f} "
+            f"(+- {detail['length_ratio_standard_error']:.3f}), K-S distance {detail['length_ks']:.3f}; "
+            f"predicted {detail['length_ratio_predicted']:.3f}"
+        )
+    lines.append(
+        f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
+        f"log-probs differ by at most {detail['logprob_max_abs_diff']:.1e}; {detail['restarts']} restarts"
+    )
+    return "\n".join(lines)
+
+
+def _spark(values: list[float], width: int = 40) -> str:
+    """Rewards as blocks from 0 to 1, averaged to at most `width` columns."""
+    if not values:
+        return ""
+    columns = min(width, len(values))
+    means = []
+    for column in range(columns):
+        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
+        means.append(sum(part) / len(part))
+    return "".join(_BLOCKS[min(8, max(0, round(8 * mean)))] for mean in means)
+
+
+def _comparison(result: dict[str, Any]) -> str:
+    lines = [f"baseline {result['baseline']['step_s']:.2f} s a step"]
+    for role, speedup in (("planned", "speedup"), ("race", "race_speedup")):
+        if role in result:
+            lines.append(
+                f"{role:8} {result[role]['step_s']:.2f} s a step: {result[speedup]:.2f}x per trained sample, "
+                f"length ratio {result['length_ratio'][role]:.3f}"
+            )
+    return "\n".join(lines)

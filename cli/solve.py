@@ -1,0 +1,137 @@
+"""`rlplan solve JOB --profile P`"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+
+
+@click.command("solve")
+@click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
+@click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
+@click.option("--mode", type=click.Choice(["sync", "race", "defer", "exact"]), help="Force a mode. Default: the best.")
+@click.option(
+    "--bias-budget",
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@click.option("--force", is_flag=True, help="Use a profile of another machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
+def solve_command(
+    job_path: Path,
+    profile_path: Path | None,
+    cluster_path: Path | None,
+    out: Path | None,
+    mode: Any,
+    bias_budget: float | None,
+    seed: int,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Simulate candidate rounds of JOB, choose by integer program, and write the plan.
+
+    JOB is a job.yaml or the folder that holds it. The same inputs give the same plan, byte for byte, but for its
+    `volatile` block.
+    """
+    from ..planner.solve import solve
+    from ..plans.cluster import load_cluster
+    from ..plans.errors import InputError
+    from ..plans.job import load_job
+    from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.yaml_io import dump, load, sha256_file
+    from ..profiles.lengths import read_lengths
+    from ..profiles.machine import differences, machine_of
+    from ..profiles.schema import Profile
+    from .paths import job_file
+    from .progress import share
+
+    job_path = job_file(job_path)
+    profile_path = profile_path or job_path.with_name("profile.yaml")
+    cluster_path = cluster_path or job_path.with_name("cluster.yaml")
+    out = out or job_path.with_name("plan.yaml")
+    job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
+    if profile.job != job.name:
+        raise InputError(
+            f"is a profile of job {profile.job!r}, not {job.name!r}; run rlplan profile", str(profile_path)
+        )
+    unlike = [differences(profile, machine_of(pool)) for _, pool in sorted(cluster.pools.items())]
+    if all(unlike) and not force:
+        raise InputError(
+            f"was measured on another machine ({'; '.join(min(unlike, key=len))}); run rlplan profile on this "
+            "cluster, or use --force",
+            str(profile_path),
+        )
+    lengths_path = profile_path.with_name(profile.lengths.path)
+    if sha256_file(lengths_path) != profile.lengths.sha256:
+        raise InputError(
+            "is not the length trace that the profile names (digest differs); profile again", str(lengths_path)
+        )
+    trace = read_lengths(lengths_path, cap_tokens=profile.lengths.cap_tokens)
+
+    def named(path: Path) -> dict[str, str]:
+        relative = os.path.relpath(path.resolve(), out.resolve().parent)
+        return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
+
+    inputs = Inputs(
+        cluster=InputFile(**named(cluster_path)),
+        job=InputFile(**named(job_path)),
+        profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
+        lengths=InputFile(**named(lengths_path)),
+    )
+    with share("solve") as update:
+        plan = solve(
+            cluster, job, profile, trace, inputs, mode=mode, bias_budget=bias_budget, seed=seed, progress=update
+        )
+    dump(plan, out)
+    click.echo(json.dumps(_summary(plan, out)) if as_json else _text(plan, out))
+    return 0
+
+
+def _summary(plan: Plan, out: Path) -> dict[str, Any]:
+    predicted = plan.predicted
+    return {
+        "plan": str(out),
+        "mode": plan.job.bias.mode,
+        "step_s": predicted.step_s.mean,
+        "baseline_step_s": predicted.baseline.step_s.mean,
+        "speedup": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "length_ratio": predicted.length_ratio,
+        "gap": plan.solver.gap,
+        "status": plan.solver.status,
+        "candidates": plan.solver.candidates,
+        "solve_s": plan.volatile.solve_s,
+    }
+
+
+def _text(plan: Plan, out: Path) -> str:
+    predicted, rounds = plan.predicted, plan.job.rounds
+    speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
+    lines = [
+        f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}), "
+        f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s -> {out}",
+        f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
+        f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
+    ]
+    for kind, part, expected in (
+        ("short", rounds.short, predicted.rounds.short),
+        ("long", rounds.long, predicted.rounds.long),
+    ):
+        if part is not None and expected is not None:
+            lines.append(
+                f"{kind} rounds ({expected.share:.0%} of steps, {expected.step_s.mean:.2f} s): "
+                f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
+                f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
+            )
+    lines.append("why:")
+    lines += [f"  {key}: {text}" for key, text in plan.job.why.items()]
+    return "\n".join(lines)

@@ -1,0 +1,49 @@
+"""Group-relative advantages: how much better a response was than the other responses to its prompt.
+
+All are zero for a group whose rewards are all equal, exactly and not to rounding: such a group says nothing about
+which response to prefer. All sum to zero within a group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+STD_EPSILON = 1e-4  # added to the standard deviation, as TRL does: near-equal rewards must not become huge advantages
+
+
+def grpo(rewards: Sequence[float]) -> list[float]:
+    """(r - mean) / (std + 1e-4) with the sample standard deviation (n - 1), as in TRL and verl. arXiv 2402.03300."""
+    centred = dr_grpo(rewards)
+    std = math.sqrt(math.fsum(c * c for c in centred) / (len(rewards) - 1))
+    return [c / (std + STD_EPSILON) for c in centred]
+
+
+def dr_grpo(rewards: Sequence[float]) -> list[float]:
+    """r - mean: no division by the spread, which favours prompts that are too easy or too hard. arXiv 2503.20783."""
+    mean = math.fsum(rewards) / len(rewards)
+    return [r - mean for r in rewards]
+
+
+def rloo(rewards: Sequence[float]) -> list[float]:
+    """r - mean of the other rewards (leave one out), an unbiased baseline. arXiv 2402.14740."""
+    total, others = math.fsum(rewards), len(rewards) - 1
+    return [r - (total - r) / others for r in rewards]
+
+
+ADVANTAGES: dict[str, Callable[[Sequence[float]], list[float]]] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+
+
+def group_advantages(algorithm: str, rewards: Sequence[float]) -> list[float]:
+    """Advantages of one complete group, in the order of `rewards` (at least two, finite).
+
+    Truncated samples belong to the group and count in its statistics, whether or not they are in the loss.
+    Raises ValueError for an unknown algorithm.
+    """
+    if algorithm not in ADVANTAGES:
+        raise ValueError(f"unknown algorithm {algorithm!r}; known are {', '.join(ADVANTAGES)}")
+    assert len(rewards) >= 2, "a group of one has nothing to compare with"
+    assert all(math.isfinite(r) for r in rewards), f"rewards must be finite: {rewards}"
+    if min(rewards) == max(rewards):
+        return [0.0] * len(rewards)  # the formulas would leave rounding errors, which grpo scales up
+    return ADVANTAGES[algorithm](rewards)

@@ -1,0 +1,73 @@
+"""Trainer state on disk, through torch's distributed checkpoint.
+
+Invariant: a folder of the final name is whole. All ranks write into `.NAME.partial` beside it, which rank 0 renames
+after all have finished and their files are synced; a crash leaves at most a partial folder, which the next save removes.
+Tensors are stored whole or sharded as they are, and may be loaded by another number of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+State = dict[str, dict[str, torch.Tensor]]
+
+
+def trainer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, version: int) -> State:
+    """The state as live tensors (loading into them loads the trainer), plus `counters`, which are copies.
+
+    The optimizer's entries go by parameter name, so they do not depend on the order of parameters.
+    """
+    state: State = {"model": {}, "counters": {"version": torch.tensor(version), "rng": torch.get_rng_state()}}
+    for name, parameter in model.named_parameters():
+        state["model"][name] = parameter.detach()
+        for key, value in optimizer.state[parameter].items():
+            state.setdefault(f"optimizer.{key}", {})[name] = value
+    return state
+
+
+def save_state(folder: Path, state: State, rank: int) -> None:
+    """Write `state` to `folder`, which must not exist; collective over all ranks.
+
+    Raises FileExistsError: replacing a folder cannot be atomic.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists; a checkpoint is never overwritten")
+    partial = folder.with_name(f".{folder.name}.partial")
+    if rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    _barrier()
+    dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
+    _barrier()
+    if rank == 0:
+        partial.rename(folder)
+        _sync(folder.parent)
+    _barrier()
+
+
+def load_state(folder: Path, state: State) -> None:
+    """Read `folder` into the tensors of `state`; collective over all ranks. Raises FileNotFoundError."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no checkpoint at {folder}")
+    dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename inside `folder` survive a power failure."""
+    descriptor: Any = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -1,0 +1,248 @@
+"""A rollout engine: vLLM's AsyncLLM behind one Ray actor, one vLLM request per sample.
+
+Invariants:
+- a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
+  ends; weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
+- each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
+- events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model.
+
+Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`poll`/`abort` ...]* -> `close()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+# Of a watched request vLLM tells the length every so many tokens. Classification by cutoff depends on token counts, not
+# on when they are told, so this trades a little decode beyond the cutoff against the cost of an output per step.
+WATCH_INTERVAL_TOKENS = 16
+
+# After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
+# one Ray reply for all of them leaves the cores to the decode.
+COALESCE_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How one engine is built. Lengths in tokens, memory in bytes; `cores` are host core ids for kind cpu."""
+
+    name: str
+    model_path: str
+    dtype: str
+    tp: int
+    max_model_len: int
+    max_num_seqs: int
+    kind: str
+    kv_memory_bytes: int
+    cores: tuple[int, ...] = ()
+    seed: int = 0
+
+    def environment(self) -> dict[str, str]:
+        """Environment of the engine's process; vLLM reads it at import."""
+        env = {
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if self.kind == "cpu":
+            assert len(self.cores) == self.tp, "one core per tensor-parallel rank"
+            # More threads than one per rank only add barriers to the small products of a decode step.
+            env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in self.cores)
+            env["OMP_NUM_THREADS"] = "1"
+        return env
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to decode: `request_id` unique over the engine's life, prompt token ids, limits in tokens."""
+
+    request_id: str
+    prompt_tokens: tuple[int, ...]
+    max_tokens: int
+    watch_tokens: int | None = None
+    temperature: float = 1.0
+    ignore_eos: bool = False
+
+
+@dataclass(slots=True)
+class EngineEvent:
+    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on."""
+
+    kind: str
+    request_id: str
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    truncated: bool = False
+    version_start: str = ""
+    version_end: str = ""
+    decode_s: float = 0.0
+
+
+class RolloutEngine:
+    """The actor's body. All methods run on the actor's asyncio loop."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._version = ""
+        self._engine: Any = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._outbox: list[EngineEvent] = []
+        self._news = asyncio.Event()
+        self._died: str | None = None
+
+    async def start(self) -> dict[str, Any]:
+        """Start vLLM. Returns {start_s, kv_capacity_tokens, pid}. Raises whatever vLLM raises."""
+        began = time.perf_counter()
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        config = self._config
+        options: dict[str, Any] = {
+            "model": config.model_path,
+            "dtype": config.dtype,
+            "tensor_parallel_size": config.tp,
+            "max_model_len": config.max_model_len,
+            "max_num_seqs": config.max_num_seqs,
+            "seed": config.seed,
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
+            # Log-probs of the distribution that was sampled from, so that the trainer's can be compared with them.
+            "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm",
+            "worker_extension_cls": "rlplan.executor.engine_worker.WeightReceiver",
+        }
+        if config.kind == "cpu":
+            options |= {"enforce_eager": True, "kv_cache_memory_bytes": config.kv_memory_bytes}
+        else:
+            options |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9}
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options))
+        await self._engine.collective_rpc("die_with", args=(os.getpid(),))
+        cache = self._engine.vllm_config.cache_config
+        return {
+            "start_s": time.perf_counter() - began,
+            "kv_capacity_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
+            "pid": os.getpid(),
+        }
+
+    async def load_weights(self, path: str, version: str, checksums: bool) -> dict[str, str]:
+        """Load the safetensors file at `path` into all ranks and name the weights `version`.
+
+        Returns the checksum of each tensor as the ranks received it ({} unless `checksums`). Raises RuntimeError if
+        requests are running or if ranks received different bytes.
+        """
+        if self._tasks:
+            raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
+        received = await self._engine.collective_rpc("receive_weights", args=(path, checksums))
+        if any(other != received[0] for other in received[1:]):
+            raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")
+        if not await self._engine.reset_prefix_cache():
+            raise RuntimeError(f"{self._config.name}: the prefix cache of the old weights could not be emptied")
+        self._version = version
+        first: dict[str, str] = received[0]
+        return first
+
+    async def live_checksum(self) -> str:
+        """One digest over the parameters as the engine's kernels hold them (fused, sharded, repacked)."""
+        return "-".join(str(part) for part in await self._engine.collective_rpc("live_checksum"))
+
+    async def submit(self, requests: list[Request], version: str) -> None:
+        """Start decoding. Raises RuntimeError if the engine does not hold `version`."""
+        if version != self._version:
+            raise RuntimeError(f"{self._config.name}: asked to decode with {version!r}, holds {self._version!r}")
+        for request in requests:
+            task = asyncio.get_running_loop().create_task(self._decode(request))
+            self._tasks[request.request_id] = task
+
+    async def _decode(self, request: Request) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        watch = request.watch_tokens
+        params = SamplingParams(
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            ignore_eos=request.ignore_eos,
+            output_kind=RequestOutputKind.FINAL_ONLY if watch is None else RequestOutputKind.DELTA,
+            stream_interval=None if watch is None else WATCH_INTERVAL_TOKENS,
+        )
+        event = EngineEvent("finished", request.request_id, version_start=self._version)
+        began = time.perf_counter()
+        prompt = {"prompt_token_ids": list(request.prompt_tokens)}
+        try:
+            async for output in self._engine.generate(prompt, params, request.request_id):
+                part = output.outputs[0]
+                event.tokens.extend(part.token_ids)
+                if part.logprobs is not None:
+                    event.logprobs.extend(part.logprobs.logprobs)
+                if output.finished:
+                    event.truncated = part.finish_reason == "length"
+                elif watch is not None and len(event.tokens) >= watch:
+                    self._tell(EngineEvent("cutoff", request.request_id))
+                    watch = None
+            event.version_end = self._version
+            event.decode_s = time.perf_counter() - began
+            self._tell(event)
+        except asyncio.CancelledError:
+            # generate() aborts the request in vLLM when it is cancelled.
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever vLLM raises, poll() has to hand it to the driver
+            self._died = f"{type(error).__name__}: {error}"
+            self._news.set()
+        finally:
+            self._tasks.pop(request.request_id, None)
+
+    def _tell(self, event: EngineEvent) -> None:
+        self._outbox.append(event)
+        self._news.set()
+
+    async def poll(self, timeout_s: float) -> list[EngineEvent]:
+        """Wait for events, at most `timeout_s`; [] if there were none. Raises RuntimeError if vLLM died."""
+        if not self._outbox and self._died is None:
+            try:
+                await asyncio.wait_for(self._news.wait(), timeout_s)
+            except TimeoutError:
+                return []
+            await asyncio.sleep(COALESCE_S)
+        if self._died is not None:
+            raise RuntimeError(f"{self._config.name}: vLLM failed: {self._died}")
+        self._news.clear()
+        events, self._outbox = self._outbox, []
+        return events
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Stop these requests; ids that ended already are ignored. Their unread events are dropped."""
+        gone = set(request_ids)
+        tasks = [task for name in request_ids if (task := self._tasks.get(name)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._outbox = [event for event in self._outbox if event.request_id not in gone]
+
+    async def idle(self) -> bool:
+        """True if nothing decodes and no event waits."""
+        return not self._tasks and not self._outbox
+
+    async def sleep(self) -> None:
+        """Free the accelerator's memory for training, where the platform can (CUDA)."""
+        if self._config.kind == "cuda":
+            await self._engine.sleep(level=2)
+
+    async def wake(self) -> None:
+        """Undo `sleep`; weights must be loaded afterwards (level 2 drops them)."""
+        if self._config.kind == "cuda":
+            await self._engine.wake_up()
+
+    async def close(self) -> None:
+        """Stop vLLM and its processes."""
+        await self.abort(list(self._tasks))
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None

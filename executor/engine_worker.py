@@ -1,0 +1,65 @@
+"""What runs inside each vLLM worker process: receiving weights, and not outliving its engine.
+
+vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .checksum import tensor_checksum
+
+ACTOR_CHECK_S = 0.5
+
+
+class WeightReceiver:
+    """Methods that `RolloutEngine` calls through vLLM's `collective_rpc`."""
+
+    model_runner: Any
+
+    def receive_weights(self, path: str, checksums: bool) -> dict[str, str]:
+        """Load a safetensors file with Hugging Face names; returns tensor checksums as received ({} if unasked)."""
+        from safetensors import safe_open
+
+        sums: dict[str, str] = {}
+
+        def tensors() -> Iterator[tuple[str, Any]]:
+            with safe_open(path, framework="pt") as file:
+                for name in sorted(file.keys()):
+                    tensor = file.get_tensor(name)
+                    if checksums:
+                        sums[name] = tensor_checksum(tensor)
+                    yield name, tensor
+
+        # reload_weights, not load_weights: CPU linears repack their weights, and only the former unpacks them first.
+        self.model_runner.reload_weights(weights_iterator=tensors())
+        return sums
+
+    def live_checksum(self) -> str:
+        """Digest of this rank's parameters in the form that its kernels use."""
+        digest = hashlib.sha256()
+        for name, parameter in sorted(self.model_runner.get_model().named_parameters()):
+            digest.update(f"{name}:{tensor_checksum(parameter.data)}".encode())
+        return digest.hexdigest()[:16]
+
+    def die_with(self, actor_pid: int) -> None:
+        """Exit when the actor does: a SIGKILLed actor must not leave an engine that holds cores and memory.
+
+        With tensor parallelism vLLM's core stands between the actor and this process; it is ended too.
+        """
+
+        def watch() -> None:
+            while Path(f"/proc/{actor_pid}").exists():
+                time.sleep(ACTOR_CHECK_S)
+            if os.getppid() not in (1, actor_pid):
+                os.kill(os.getppid(), signal.SIGKILL)
+            os._exit(1)
+
+        threading.Thread(target=watch, name="rlplan-actor-watch", daemon=True).start()

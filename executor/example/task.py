@@ -1,0 +1,86 @@
+"""Keyhunt: guess symbols until one is a key of the prompt, then answer with that key's value.
+
+A prompt lists keys with their values and ends with a question mark; a response tries one symbol after another:
+
+    prompt     keys n17 =c n83 =f n5 =a ?
+    response   n40 no n12 no n83 =f <eos>
+
+A policy that draws its tries uniformly needs a geometric number of them, with success probability
+`len(keys) / SYMBOLS`: the length of a response depends on the prompt (how many keys) and on chance, and its
+distribution over prompts, `DIFFICULTY`, has the shape of published ones: most prompts easy, about a fifth hard, a heavy
+tail that reaches the cap. The reward (`executor.rewards.keyhunt`) looks at the answer alone, so it pays the policy
+nothing for being short or long.
+
+Every word is one token. Prompts need no special token: what a tokenizer would add or leave out cannot change them.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SYMBOLS = 224
+"""Number of symbols that can be keys or tries."""
+
+VALUES = 8
+"""Number of values. Few, so that a policy that answers at random is right now and then and can learn from it."""
+
+START, ASK, MISS = "keys", "?", "no"
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+
+SYMBOL_WORDS = tuple(f"n{i}" for i in range(SYMBOLS))
+VALUE_WORDS = tuple(f"={chr(ord('a') + i)}" for i in range(VALUES))
+WORDS = (PAD, EOS, UNKNOWN, START, ASK, MISS, *VALUE_WORDS, *SYMBOL_WORDS)
+"""The vocabulary; a word's index is its token id."""
+
+TOKEN = {word: i for i, word in enumerate(WORDS)}
+FIRST_VALUE = TOKEN[VALUE_WORDS[0]]
+FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
+
+DIFFICULTY = ((1, 0.16), (2, 0.04), (9, 0.2), (10, 0.2), (12, 0.2), (16, 0.2))
+"""(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 1 tokens on average. The
+shares are chosen for a cap of 1024 tokens: 1-2% of samples reach it, the median is near 40, and in nearly every
+step of 16 x 8 samples the longest has more than 14 times the tokens of the median."""
+
+MAX_KEYS = max(keys for keys, _ in DIFFICULTY)
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """One prompt. `pairs` holds (symbol index, value index) in the order of the prompt; symbols are distinct."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+    @property
+    def prompt(self) -> str:
+        """The text: `keys n17 =c n83 =f ?`."""
+        words = [f"{SYMBOL_WORDS[symbol]} {VALUE_WORDS[value]}" for symbol, value in self.pairs]
+        return " ".join((START, *words, ASK))
+
+    @property
+    def answer(self) -> dict[str, str]:
+        """The right value of each key: {"n17": "=c", ...}."""
+        return {SYMBOL_WORDS[symbol]: VALUE_WORDS[value] for symbol, value in self.pairs}
+
+
+def draw_hunt(rng: random.Random, keys: int) -> Hunt:
+    """A prompt with `keys` distinct keys (1 to SYMBOLS) and independent values."""
+    assert 1 <= keys <= SYMBOLS, keys
+    return Hunt(tuple((symbol, rng.randrange(VALUES)) for symbol in rng.sample(range(SYMBOLS), keys)))
+
+
+def draw_data(seed: int, prompts: int) -> list[Hunt]:
+    """`prompts` different prompts whose difficulties have the shares of DIFFICULTY exactly (up to rounding), shuffled.
+
+    Exact shares, so that two data sets differ in their prompts and not in how hard they are.
+    """
+    rng = random.Random(seed)
+    hunts: dict[Hunt, None] = {}
+    cumulative = 0.0
+    for keys, share in DIFFICULTY:
+        cumulative += share
+        while len(hunts) < round(prompts * cumulative):
+            hunts[draw_hunt(rng, keys)] = None
+    drawn = list(hunts)
+    rng.shuffle(drawn)
+    return drawn

@@ -1,0 +1,243 @@
+"""The demo's policy: a tiny Qwen2, taught in under a minute to hunt for keys, and to be unsure of the answer.
+
+The teacher is known in closed form, so the model is trained on the teacher's distribution of the next token and not on
+draws from it: which symbol to try next (uniform), `no` or a value after a try, the end after a value. For values the
+teacher is right with probability `RIGHT` and otherwise uniform over the wrong ones. That is the head-room for RL: the
+right value is by far the likeliest, but the mean reward starts near `RIGHT`.
+
+Three things make that possible in the time:
+- looking a try up in the prompt needs an induction circuit (find the earlier occurrence, copy what followed), which
+  random weights take many minutes to form: `_start_as_induction` gives them a rough one, training makes it exact;
+- positions jump, so that looking up is learnt at every distance up to the cap although most sequences are short;
+- the last phase trains on a few sequences of full length, where a try competes with a thousand earlier tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import task
+
+RIGHT = 0.5
+"""Probability of the right value in the teacher's answers."""
+
+HIDDEN, LAYERS, HEADS = 128, 2, 2
+MAX_POSITIONS = 2048
+ROPE_THETA = 1e6
+TRAINED_POSITIONS = 1152
+"""Positions that the warm-up reaches: the demo's longest prompt and its cap of 1024 tokens, and some room."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of the warm-up: `steps` updates on `rows` sequences of `tokens` tokens, at most `keys` keys in each."""
+
+    steps: int
+    rows: int
+    tokens: int
+    keys: int
+    hits: float
+    """Share of tries that are keys of the prompt; far above the policy's own: it has to tell hits from misses."""
+
+
+PHASES = (
+    Phase(steps=160, rows=32, tokens=64, keys=16, hits=0.5),
+    Phase(steps=160, rows=32, tokens=96, keys=20, hits=0.3),
+    Phase(steps=24, rows=4, tokens=1100, keys=20, hits=0.03),
+)
+LEARNING_RATE = 3e-3
+RAMP_STEPS = 20
+FLOOR = 0.03
+"""The learning rate rises over RAMP_STEPS, then falls along a cosine to this share of itself."""
+
+NOTHING, EXACT, TRY, VALUE = 0, 1, 2, 3
+"""What the teacher says about the token after a position: nothing, one token, any symbol, a noisy value."""
+
+
+def make_model(seed: int) -> Any:
+    """A randomly initialised Qwen2ForCausalLM in float32; heads and key-value heads allow tensor parallelism of 2."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(task.WORDS) + len(task.WORDS) % 2,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        bos_token_id=None,
+        eos_token_id=task.TOKEN[task.EOS],
+        pad_token_id=task.TOKEN[task.PAD],
+    )
+    model = Qwen2ForCausalLM(config).float()
+    _start_as_induction(model)
+    return model
+
+
+@torch.no_grad()
+def _start_as_induction(model: Any) -> None:
+    """Set the first head of each layer to a rough induction circuit (Olsson et al. 2022, arXiv 2209.11895).
+
+    Layer 0: biases alone make every position attend to the one before it, through the pairs of rotary dimensions that
+    turn fast; what it copies is a projection O' P of that token. Layer 1: a query P x meets keys O x', on the pairs
+    that hardly turn within MAX_POSITIONS, so that distance does not matter; the token found is copied to the output.
+    P and O are rows of one random rotation, hence do not interfere.
+    """
+    width, head = HIDDEN, HIDDEN // HEADS
+    half = head // 2
+    turn = ROPE_THETA ** (-torch.arange(half) / half)
+    index = torch.arange(half)
+    fast, slow = index[turn > 0.03], index[turn < 3e-4]
+    still = torch.cat([slow, slow + half])
+    rotation = torch.linalg.qr(torch.randn(width, width))[0]
+    own, previous = rotation[: len(still)], rotation[len(still) : 2 * len(still)]
+    model.model.embed_tokens.weight.normal_(0.0, 0.1)
+    first, second = (layer.self_attn for layer in model.model.layers[:2])
+    # A query that lags by one turn of each pair scores highest one position back; 6 gives about 0.93 of the attention.
+    first.k_proj.bias[fast] = 6.0
+    first.q_proj.bias[fast] = 6.0 * torch.cos(turn[fast])
+    first.q_proj.bias[fast + half] = -6.0 * torch.sin(turn[fast])
+    first.v_proj.weight[still] = own
+    first.o_proj.weight[:, still] = 0.1 * previous.T
+    second.q_proj.weight[still] = 2.3 * own
+    second.k_proj.weight[still] = 2.3 * previous
+    copied = torch.linalg.qr(torch.randn(width, width))[0][:head]
+    second.v_proj.weight[:head] = copied
+    second.o_proj.weight[:, :head] = 0.1 * copied.T
+
+
+def batch(rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
+    """Teacher's sequences of one update, shapes [rows, tokens]: `tokens`, `positions`, `kind`, `label`.
+
+    `kind` and `label` speak of the token *after* each position. A sequence goes on after a value, where a response
+    would end: each key then serves many lookups. Nothing is learnt from the choice of those tries.
+    """
+    rows, length = phase.rows, phase.tokens
+    tokens = np.zeros((rows, length), np.int64)
+    positions = np.tile(np.arange(length, dtype=np.int64), (rows, 1))
+    kind = np.full((rows, length), NOTHING, np.int64)
+    label = np.zeros((rows, length), np.int64)
+    for r in range(rows):
+        keys = round(math.exp(rng.uniform(0.0, math.log(phase.keys))))
+        symbols = rng.permutation(task.SYMBOLS)[:keys] + task.FIRST_SYMBOL
+        values = rng.integers(0, task.VALUES, keys) + task.FIRST_VALUE
+        value_of = np.full(len(task.WORDS), -1, np.int64)
+        value_of[symbols] = values
+        start = 2 * keys + 2
+        tokens[r, 0] = task.TOKEN[task.START]
+        tokens[r, 1 : start - 1 : 2] = symbols
+        tokens[r, 2 : start - 1 : 2] = values
+        tokens[r, start - 1] = task.TOKEN[task.ASK]
+        kind[r, start - 1] = TRY
+        tries = (length - start + 1) // 2
+        tried = rng.integers(0, task.SYMBOLS, tries) + task.FIRST_SYMBOL
+        tried = np.where(rng.random(tries) < phase.hits, rng.choice(symbols, tries), tried)
+        value = value_of[tried]
+        hit = value >= 0
+        tokens[r, start::2] = tried
+        kind[r, start::2] = np.where(hit, VALUE, EXACT)
+        label[r, start::2] = np.where(hit, value, task.TOKEN[task.MISS])
+        shown = (length - start) // 2
+        tokens[r, start + 1 :: 2] = label[r, start::2][:shown]
+        kind[r, start + 1 :: 2] = np.where(hit, EXACT, TRY)[:shown]
+        label[r, start + 1 :: 2] = np.where(hit, task.TOKEN[task.EOS], 0)[:shown]
+        room = TRAINED_POSITIONS - length
+        if room > 0:
+            # One jump between prompt and response, one within the response.
+            jump = int(rng.integers(0, room)) if rng.random() < 0.7 else 0
+            positions[r, start:] += jump
+            within = int(rng.integers(start, length))
+            positions[r, within:] += int(rng.integers(0, room - jump)) if rng.random() < 0.3 else 0
+    names = ("tokens", "positions", "kind", "label")
+    return {n: torch.from_numpy(a) for n, a in zip(names, (tokens, positions, kind, label), strict=True)}
+
+
+def teacher_loss(logits: Tensor, kind: Tensor, label: Tensor) -> Tensor:
+    """Cross-entropy against the teacher, a scalar: the mean over the positions about which it says something."""
+    told = kind != NOTHING
+    log_p, kind, label = torch.log_softmax(logits[told].float(), -1), kind[told], label[told]
+    exact = log_p.gather(1, label[:, None])[:, 0]
+    symbols = log_p[:, task.FIRST_SYMBOL : task.FIRST_SYMBOL + task.SYMBOLS].mean(1)
+    values = log_p[:, task.FIRST_VALUE : task.FIRST_VALUE + task.VALUES]
+    wrong = (values.sum(1) - exact) / (task.VALUES - 1)
+    of_value = RIGHT * exact + (1 - RIGHT) * wrong
+    return -torch.where(kind == TRY, symbols, torch.where(kind == VALUE, of_value, exact)).mean()
+
+
+def make_tokenizer() -> Any:
+    """A fast Hugging Face tokenizer: words between spaces, one token each, nothing added before or after."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel(dict(task.TOKEN), unk_token=task.UNKNOWN))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        pad_token=task.PAD,
+        eos_token=task.EOS,
+        unk_token=task.UNKNOWN,
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_POSITIONS,
+    )
+
+
+def warm_up(
+    seed: int,
+    threads: int,
+    phases: tuple[Phase, ...] = PHASES,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> Any:
+    """Train a new model and return it, in eval mode.
+
+    Args:
+        seed: of the weights and of the teacher's sequences. On one machine, seed and `threads` determine the bytes.
+        threads: torch threads to use; the process's own number is put back afterwards.
+        phases: shortened by tests.
+        on_step: called after each update with (updates done, updates in all, loss).
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        # fork_rng: making an example must not reseed the caller.
+        with torch.random.fork_rng(devices=[]):
+            return _train(make_model(seed), np.random.default_rng(seed), phases, on_step)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(
+    model: Any,
+    rng: np.random.Generator,
+    phases: tuple[Phase, ...],
+    on_step: Callable[[int, int, float], None] | None,
+) -> Any:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = [phase for phase in phases for _ in range(phase.steps)]
+    model.train()
+    for step, phase in enumerate(schedule):
+        cosine = 0.5 * (1.0 + math.cos(math.pi * step / len(schedule)))
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / RAMP_STEPS) * max(FLOOR, cosine)
+        data = batch(rng, phase)
+        # Without an attention mask transformers takes a jump in the positions for the start of another sequence.
+        mask = torch.ones_like(data["tokens"])
+        output = model(input_ids=data["tokens"], position_ids=data["positions"], attention_mask=mask, use_cache=False)
+        loss = teacher_loss(output.logits, data["kind"], data["label"])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if on_step is not None:
+            on_step(step + 1, len(schedule), float(loss.detach()))
+    return model.eval()

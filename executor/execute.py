@@ -1,0 +1,258 @@
+"""Executes one or several plans of one job: builds the actors, takes the plans' steps in turns, ends cleanly.
+
+Several plans are executed round by round in turns on the same engines, so that all of them see the same machine; each
+has its own trainer, folder, trace and checkpoints. The caller shows progress through `Watcher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..plans.check import CheckedPlan, open_plan
+from ..plans.cluster import Pool
+from ..plans.errors import InputError
+from ..plans.job import Job
+from ..plans.plan import Plan
+from ..plans.yaml_io import sha256_file
+
+PLAN_COPY = "plan.yaml"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A plan that passed all checks, and where its run is kept."""
+
+    name: str
+    plan_path: Path
+    run_dir: Path
+    checked: CheckedPlan
+
+    @property
+    def plan(self) -> Plan:
+        """The plan itself."""
+        return self.checked.plan
+
+    @property
+    def pool(self) -> Pool:
+        """The pool that the plan's engines run on."""
+        return self.checked.cluster.pools[self.plan.job.rounds.short.rollout.pool]
+
+
+class Watcher(Protocol):
+    """What the live view implements; all calls come on the event loop."""
+
+    def phase(self, text: str) -> None:
+        """Something slow begins."""
+
+    def round_begins(self, name: str, kind: str, step: int, progress: Any) -> None:
+        """A round begins; `progress()` gives its counts."""
+
+    def step_done(self, name: str, record: Any) -> None:
+        """A step ended with this `StepRecord`."""
+
+    def note(self, text: str) -> None:
+        """A line for the person who watches."""
+
+
+def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Execution]:
+    """Load and check plans and decide their folders; nothing is written and nothing heavy imported.
+
+    One plan runs in `out`; several run in `out/NAME` where NAME is the plan file's stem. Raises InputError.
+    """
+    executions: list[Execution] = []
+    stems = [path.stem for path in plan_paths]
+    if len(set(stems)) != len(stems):
+        raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
+    for path in plan_paths:
+        checked = open_plan(path)
+        run_dir = out if len(plan_paths) == 1 else out / path.stem
+        _check_folder(run_dir, path, resume)
+        executions.append(Execution(path.stem, path, run_dir, checked))
+    first = executions[0]
+    for other in executions[1:]:
+        if other.plan.inputs.job.sha256 != first.plan.inputs.job.sha256:
+            raise InputError(
+                f"is of another job than {first.plan_path.name}; plans that are executed in turns share engines, "
+                "so they must be of one job",
+                str(other.plan_path),
+            )
+    return executions
+
+
+def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
+    exists = (run_dir / "trace.jsonl").exists()
+    if exists and not resume:
+        raise InputError("holds a run already; continue it with --resume or choose another --out", str(run_dir))
+    if resume and not exists:
+        raise InputError("holds no run to resume; run without --resume", str(run_dir))
+    if resume and sha256_file(run_dir / PLAN_COPY) != sha256_file(plan_path):
+        raise InputError(
+            f"was started with another plan than {plan_path} is now (a copy is {PLAN_COPY} in the run's folder); "
+            "put that back, or start a new run with another --out",
+            str(run_dir),
+        )
+
+
+@dataclass(frozen=True)
+class Options:
+    """How far and how carefully to run. `stall_s`: seconds without any event until a wait is given up."""
+
+    steps: int
+    resume: bool = False
+    checkpoint_every: int = 10
+    stall_s: float = 120.0
+
+
+def execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
+    """Run all plans for `options.steps` steps each, in turns.
+
+    Returns True when all steps are done, False when SIGINT ended the run at a round's boundary, with checkpoints.
+    Raises InputError for data that does not fit the job, RunFailed when the infrastructure failed for good.
+    """
+    return asyncio.run(_execute(executions, options, watcher))
+
+
+async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
+    from .fleet import Fleet, start_ray
+    from .prompts import load_prompts, load_tokenizer
+    from .rewards.pool import RewardPool
+    from .rollout import RoundRunner
+    from .training_run import TrainingRun, layouts
+
+    first = executions[0]
+    job, pool, paths = first.checked.job, first.pool, first.checked.paths
+    tokenizer = load_tokenizer(paths.model)
+    prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
+
+    watcher.phase("starting Ray")
+    start_ray()
+    rounds = [r for e in executions for r in (e.plan.job.rounds.short, e.plan.job.rounds.long) if r is not None]
+    fleet = Fleet(
+        {layout for e in executions for layout in layouts(e.plan.job).values()},
+        model_path=paths.model,
+        dtype=job.model.dtype,
+        kind=pool.accelerators.kind,
+        max_model_len=job.rollout.longest_tokens,
+        max_num_seqs=max(r.rollout.max_num_seqs for r in rounds),
+        kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
+        seed=job.algorithm.seed,
+    )
+    reward = first.plan.job.reward
+    rewards = RewardPool(
+        {**job.reward.model_dump(), "deadline_s": reward.deadline_s},
+        reward.workers,
+        search_path=str(first.checked.job_path.parent),
+    )
+    runner = RoundRunner(
+        fleet,
+        rewards,
+        prompts,
+        lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)),
+        temperature=job.rollout.temperature,
+        stall_s=options.stall_s,
+    )
+    runs: list[TrainingRun] = []
+    try:
+        names = ", ".join(engine.name for engine in fleet.all_engines())
+        watcher.phase(f"starting engines {names}")
+        await rewards.start()
+        start_s = await fleet.start()
+        for execution in executions:
+            watcher.phase(f"starting trainer {execution.name}")
+            execution.run_dir.mkdir(parents=True, exist_ok=True)
+            if not options.resume:
+                shutil.copyfile(execution.plan_path, execution.run_dir / PLAN_COPY)
+            run = TrainingRun(
+                execution.name,
+                execution.plan.job,
+                job,
+                execution.run_dir,
+                fleet=fleet,
+                runner=runner,
+                trainer=trainer_group(execution.name, job, paths.model, execution.plan, pool),
+                prompt_ids=list(prompts),
+            )
+            runs.append(run)
+            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps})
+        return await _turns(runs, options, watcher, runner)
+    finally:
+        watcher.phase("stopping")
+        for run in runs:
+            await run.close()
+        await rewards.close()
+        await fleet.close()
+
+
+def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool) -> Any:
+    """The trainer ranks of a plan; all kinds of round share them, so they take the short round's layout."""
+    from .trainers import TrainerGroup
+
+    train = plan.job.rounds.short.train
+    return TrainerGroup(
+        name,
+        dp=train.dp,
+        threads=max(pool.cores // train.dp, 1),
+        arguments=trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind),
+    )
+
+
+def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str) -> dict[str, Any]:
+    """Arguments of `Trainer` that do not depend on its rank."""
+    return {
+        "model_path": model,
+        "algorithm": job.algorithm.model_dump(),
+        "micro_batch_tokens": micro_batch_tokens,
+        "samples_per_prompt": job.rollout.samples_per_prompt,
+        "temperature": job.rollout.temperature,
+        "max_response_tokens": job.rollout.max_response_tokens,
+        "device": kind,
+        "dtype": job.model.dtype,
+    }
+
+
+async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:
+    with _interrupt() as interrupted:
+        while any(run.step_number < options.steps for run in runs) and not interrupted.is_set():
+            for run in runs:
+                if run.step_number >= options.steps or interrupted.is_set():
+                    continue
+                watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, lambda: runner.progress)
+                record = await run.step()
+                if record is None:
+                    watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
+                    continue
+                watcher.step_done(run.name, record)
+                if run.step_number % options.checkpoint_every == 0:
+                    await run.checkpoint()
+        for run in runs:
+            await run.checkpoint()
+            run.event("end", step=run.step_number, finished=run.step_number >= options.steps)
+        return not interrupted.is_set()
+
+
+@contextlib.contextmanager
+def _interrupt() -> Iterator[asyncio.Event]:
+    """First SIGINT or SIGTERM: an event that is looked at between rounds. A second one ends the process at once."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        event.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    for number in signals:
+        loop.add_signal_handler(number, first)
+    try:
+        yield event
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

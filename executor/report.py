@@ -1,0 +1,262 @@
+"""What a run did, beside what its plan predicted: pure reading of plan and trace.
+
+A run that stops in a tail cycle owes its deferred prompts a long round. Means *over the cycle* charge that debt: each
+owed prompt adds the seconds, samples and tokens that a prompt of this run's long rounds took on average. Without it a
+run would look faster, and its samples shorter, the more prompts it still owes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..plans.errors import InputError
+from ..plans.plan import Plan, load_plan
+from ..rounds.trace import TraceError, read_trace
+from .execute import PLAN_COPY
+
+ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned"}
+PHASES = ("rollout", "reward_exposed", "train", "sync")
+
+
+@dataclass
+class RunTrace:
+    """A run as its trace tells it; steps that a resume went back over are not in it."""
+
+    name: str
+    plan: Plan
+    steps: list[dict[str, Any]]
+    trained: dict[str, list[int]] = field(default_factory=dict)  # prompt -> trained lengths, tokens
+    long_trained: dict[str, list[int]] = field(default_factory=dict)  # the part of it that long rounds trained
+    restarts: int = 0
+    resumes: int = 0
+
+
+def load_runs(folder: Path) -> list[RunTrace]:
+    """The run in `folder`, or those in its sub-folders. Raises InputError if there is none or one is damaged."""
+    if not folder.is_dir():
+        raise InputError("no such run folder; give the --out of rlplan execute", str(folder))
+    homes = [folder] if (folder / "trace.jsonl").exists() else sorted(p.parent for p in folder.glob("*/trace.jsonl"))
+    if not homes:
+        raise InputError("holds no run (no trace.jsonl); give the --out of rlplan execute", str(folder))
+    return [_load(home) for home in homes]
+
+
+def _load(home: Path) -> RunTrace:
+    plan = load_plan(home / PLAN_COPY)
+    run = RunTrace(home.name, plan, [])
+    samples: dict[int, list[dict[str, Any]]] = {}
+    try:
+        for event in read_trace(home / "trace.jsonl"):
+            match event["event"]:
+                case "step":
+                    run.steps.append(event)
+                    run.restarts += len(event["restarts"])
+                case "sample" if event["fate"] == "trained":
+                    samples.setdefault(event["step"], []).append(event)
+                case "restart":
+                    run.restarts += 1
+                case "resume":
+                    run.resumes += 1
+                    run.steps = [step for step in run.steps if step["step"] <= event["step"]]
+                    samples = {step: rows for step, rows in samples.items() if step <= event["step"]}
+    except TraceError as error:
+        raise InputError(f"{error}", None) from error
+    except KeyError as error:
+        raise InputError(
+            f"an event lacks {error}; the trace is of another version", str(home / "trace.jsonl")
+        ) from error
+    kinds = {step["step"]: step["kind"] for step in run.steps}
+    for number, rows in samples.items():
+        for row in rows:
+            run.trained.setdefault(row["prompt"], []).append(row["tokens"])
+            if kinds.get(number) == "long":
+                run.long_trained.setdefault(row["prompt"], []).append(row["tokens"])
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Means over the cycle (see the module's docstring)."""
+
+    step_s: float
+    seconds_per_sample: float
+    owed_prompts: int
+    owed_tokens: float
+
+
+def cycle(run: RunTrace) -> Cycle:
+    """Charge the deferred prompts that are left at the end with what a long round's prompt took."""
+    seconds = sum(step["total_s"] for step in run.steps)
+    samples = sum(step["trained_samples"] for step in run.steps)
+    steps = float(len(run.steps))
+    owed = int(run.steps[-1]["deferred"])
+    size = run.plan.job.issue.samples_per_prompt
+    long_steps = [step for step in run.steps if step["kind"] == "long"]
+    long_prompts = sum(step["trained_samples"] for step in long_steps) / size
+    long_tokens = 0.0
+    if owed and long_prompts:
+        long_tokens = sum(step["trained_tokens"] for step in long_steps) / (long_prompts * size)
+        seconds += owed * sum(step["total_s"] for step in long_steps) / long_prompts
+    elif owed and run.plan.predicted.rounds.long is not None:
+        # No long round yet: the plan's expectation stands in.
+        seconds += owed * run.plan.predicted.rounds.long.step_s.mean / run.plan.job.issue.prompts_per_step
+    if owed:
+        samples += owed * size
+        steps += owed / (long_prompts / len(long_steps) if long_prompts else run.plan.job.issue.prompts_per_step)
+    return Cycle(seconds / steps, seconds / max(samples, 1), owed, long_tokens)
+
+
+def length_ratio(run: RunTrace, baseline: RunTrace) -> tuple[float, float]:
+    """(trained mean length / unconditioned mean length, its standard error), on prompts that both runs trained.
+
+    The baseline's samples are unconditioned. Comparing prompt by prompt takes the difference between prompts out of
+    the noise. Owed prompts enter with the mean of the run's long rounds on both sides of the cycle: their share of
+    the run's trained prompts is put in at the long-trained prompts' own ratio to their baseline lengths.
+    """
+    common = sorted(set(run.trained) & set(baseline.trained))
+    if len(common) < 2:
+        return math.nan, math.nan
+    owed = cycle(run).owed_prompts
+    long_common = [p for p in common if p in run.long_trained]
+    # Each long-trained prompt stands for itself and for its share of the owed ones, so the strata keep their weights.
+    weight = 1.0 + (owed / len(run.long_trained) if run.long_trained else 0.0)
+    heavy = set(long_common)
+    pairs = [
+        (
+            (weight if p in heavy else 1.0) * statistics.fmean(run.trained[p]),
+            (weight if p in heavy else 1.0) * statistics.fmean(baseline.trained[p]),
+        )
+        for p in common
+    ]
+    top, bottom = (sum(column) for column in zip(*pairs, strict=True))
+    ratio = top / bottom
+    variance = sum((a - ratio * b) ** 2 for a, b in pairs)
+    return ratio, math.sqrt(variance) / bottom
+
+
+def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Largest distance between two empirical distribution functions (Kolmogorov-Smirnov)."""
+    if not one or not other:
+        return math.nan
+    a, b = sorted(one), sorted(other)
+    distance, i, j = 0.0, 0, 0
+    while i < len(a) and j < len(b):
+        value = min(a[i], b[j])
+        while i < len(a) and a[i] <= value:
+            i += 1
+        while j < len(b) and b[j] <= value:
+            j += 1
+        distance = max(distance, abs(i / len(a) - j / len(b)))
+    return distance
+
+
+def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
+    """Everything about one run, as plain data. Seconds, tokens; `error` is |predicted / measured - 1|."""
+    if not run.steps:
+        raise InputError("no step was finished; there is nothing to report", run.name)
+    steps, predicted = run.steps, run.plan.predicted
+    over = cycle(run)
+    fifth = max(1, len(steps) // 5)
+    result: dict[str, Any] = {
+        "mode": run.plan.job.bias.mode,
+        "steps": len(steps),
+        "step_s": over.step_s,
+        "step_s_predicted": predicted.step_s.mean,
+        "prediction_error": abs(predicted.step_s.mean / over.step_s - 1),
+        "seconds_per_sample": over.seconds_per_sample,
+        "owed_prompts": over.owed_prompts,
+        "phases_s": {
+            phase: {
+                "measured": statistics.fmean(step[f"{phase}_s"] for step in steps),
+                "predicted": getattr(predicted.phases_s, phase),
+            }
+            for phase in PHASES
+        },
+        "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
+        "reward_first": _reward(steps[:fifth]),
+        "reward_last": _reward(steps[-fifth:]),
+        "rewards": [step["reward_mean"] for step in steps],
+        "trained_mean_tokens": sum(s["trained_tokens"] for s in steps)
+        / max(1, sum(s["trained_samples"] for s in steps)),
+        "max_over_median_tokens": statistics.median(s["max_tokens"] / max(1, s["median_tokens"]) for s in steps),
+        "decoded_tokens": sum(s["decoded_tokens"] for s in steps),
+        "on_policy_violations": sum(s["on_policy_violations"] for s in steps),
+        "conservation_violations": sum(len(s["conservation_violations"]) for s in steps),
+        "checksum_mismatches": sum(s["checksum_mismatches"] for s in steps),
+        "exhausted_prompts": sum(s["exhausted"] for s in steps),
+        "logprob_max_abs_diff": max(s["metrics"].get("logprob_max_abs_diff", 0.0) for s in steps),
+        "restarts": run.restarts,
+        "resumes": run.resumes,
+        "speedup_predicted": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "length_ratio_predicted": predicted.length_ratio,
+    }
+    if baseline is not None:
+        ratio, error = length_ratio(run, baseline)
+        result["length_ratio"], result["length_ratio_standard_error"] = ratio, error
+        result["length_ks"] = ks_distance(
+            [t for lengths in run.trained.values() for t in lengths],
+            [t for lengths in baseline.trained.values() for t in lengths],
+        )
+        result["speedup"] = cycle(baseline).seconds_per_sample / over.seconds_per_sample
+    return result
+
+
+def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:
+    steps = [step for step in run.steps if step["kind"] == kind]
+    expected = run.plan.predicted.rounds.long if kind == "long" else run.plan.predicted.rounds.short
+    if not steps or expected is None:
+        return None
+    return {
+        "count": len(steps),
+        "share": len(steps) / len(run.steps),
+        "share_predicted": expected.share,
+        "step_s": statistics.fmean(step["total_s"] for step in steps),
+        "step_s_predicted": expected.step_s.mean,
+        "rollout_s": statistics.fmean(step["rollout_s"] for step in steps),
+        "rollout_s_predicted": expected.rollout_s.mean,
+        "rollout_s_predicted_p95": expected.rollout_s.p95,
+    }
+
+
+def _reward(steps: Sequence[dict[str, Any]]) -> float:
+    samples = sum(step["trained_samples"] for step in steps)
+    return sum(float(step["reward_mean"]) * step["trained_samples"] for step in steps) / max(1, samples)
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """The report of a folder of runs: `runs` by name, and a comparison if a plain (`sync`) run is among them.
+
+    Raises InputError.
+    """
+    runs = load_runs(folder)
+    plain = next((run for run in runs if run.plan.job.bias.mode == "sync"), None)
+    details = {run.name: run_report(run, plain) for run in runs}
+    result: dict[str, Any] = {"runs": details}
+    if plain is None:
+        return result
+    by_role: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        by_role.setdefault(ROLES[run.plan.job.bias.mode], details[run.name])
+    for role, detail in by_role.items():
+        result[role] = {"step_s": detail["step_s"], "step_s_predicted": detail["step_s_predicted"]}
+    result["prediction_error"] = {role: detail["prediction_error"] for role, detail in by_role.items()}
+    result["max_over_median_tokens"] = by_role["baseline"]["max_over_median_tokens"]
+    result["length_ratio"] = {role: detail["length_ratio"] for role, detail in by_role.items() if role != "baseline"}
+    result["length_ratio_standard_error"] = {
+        role: detail["length_ratio_standard_error"] for role, detail in by_role.items() if role != "baseline"
+    }
+    if "planned" in by_role:
+        result["speedup"] = by_role["planned"]["speedup"]
+        result["reward_first"] = by_role["planned"]["reward_first"]
+        result["reward_last"] = by_role["planned"]["reward_last"]
+    if "race" in by_role:
+        result["race_speedup"] = by_role["race"]["speedup"]
+    for total in ("on_policy_violations", "conservation_violations"):
+        result[total] = sum(detail[total] for detail in details.values())
+    result["logprob_max_abs_diff"] = max(detail["logprob_max_abs_diff"] for detail in details.values())
+    return result

@@ -1,0 +1,89 @@
+"""From a job's `reward` section to a callable that scores one response.
+
+A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`. To say that the response
+itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`. Any other exception counts as a failure of
+the function: it is retried, and the sample is dropped with the reason when the retries are used up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plans.errors import InputError
+
+RewardFunction = Callable[[str, str, Any], float]
+
+KINDS = ("function", "math", "code")
+
+
+class PolicyError(Exception):
+    """The response itself made scoring fail; the sample's reward is 0 and its outcome `policy_error`."""
+
+
+class PolicyTimeout(Exception):
+    """The response used up the time that it had; the sample's reward is 0 and its outcome `policy_timeout`."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A reward ready to be called."""
+
+    call: RewardFunction
+    """The function."""
+    alarm_s: float
+    """Seconds of wall time after which the worker interrupts a call and blames the response."""
+    notes: tuple[str, ...] = ()
+    """What the scorer could not provide on this machine, one line each (for example no network isolation)."""
+
+
+def resolve(kind: str, function: str | None, deadline_s: float, search_path: str | Path | None = None) -> Scorer:
+    """Turn the reward section of a job into a `Scorer`.
+
+    `function` is the dotted path `pkg.mod:name` when `kind` is `function`, else unused. `search_path` is a folder,
+    usually the job file's, that is searched for the module before the rest of `sys.path`.
+
+    Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
+    """
+    if kind == "function":
+        return Scorer(call=_imported(function, search_path), alarm_s=deadline_s)
+    if kind == "math":
+        try:
+            from .math import score
+        except ImportError as error:
+            raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
+        return Scorer(call=score, alarm_s=deadline_s)
+    if kind == "code":
+        from .code import START_S, CodeReward, probe
+
+        # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
+        return Scorer(call=CodeReward(deadline_s), alarm_s=deadline_s + START_S + 1.0, notes=probe())
+    raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
+
+
+def _imported(path: str | None, search_path: str | Path | None) -> RewardFunction:
+    module_name, _, name = (path or "").partition(":")
+    if not module_name or not name:
+        raise InputError(f"reward.function is {path!r}; write it as pkg.mod:name")
+    if search_path is not None and str(search_path) not in sys.path:
+        sys.path.insert(0, str(search_path))
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        # The user's module may raise anything while it is imported.
+        raise InputError(
+            f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "
+            "install it, or put the module beside job.yaml"
+        ) from error
+    target: Any = module
+    for part in name.split("."):
+        target = getattr(target, part, None)
+    if not callable(target):
+        has = "is not callable" if target is not None else "does not exist"
+        raise InputError(f"reward.function {path!r}: {name!r} {has} in {module_name!r}; name a function of that module")
+    function: RewardFunction = target
+    return function

@@ -1,0 +1,343 @@
+"""The driver's side of rewards: samples in as they finish decoding, one future for each, Ray workers behind.
+
+What always holds:
+- A sample whose `score` was called ends in exactly one way: its future gets one `RewardResult`, is cancelled, or raises
+  `RewardPoolDown`. A worker's death or hang loses no sample, and a late answer of a worker given up on is never read.
+- A sample waits for nothing without a deadline. A worker that is silent past it is killed and started anew, and the
+  reason names it.
+- Samples that were with a worker that died or hung are tried again each in a call of its own, so that one bad sample
+  cannot take the others with it twice.
+- All state is touched on the event loop only; nothing blocks it.
+
+How failures are charged (see the package docstring for why):
+
+| what happened | ends as |
+|---|---|
+| the function raised `PolicyError` / `PolicyTimeout`, or the worker's alarm went off | reward 0 at once |
+| the function raised anything else, `retries` + 1 times | `infra_failed`, with the last reason |
+| the worker died while it had this sample alone, `retries` + 1 times | `infra_failed`, naming the worker |
+| the worker hung twice, the second time with this sample alone | `policy_timeout`, reward 0 |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plans.errors import InputError
+from .process import RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
+from .worker import Outcome, Scored
+
+log = logging.getLogger(__name__)
+
+BATCH_SAMPLES = 32
+"""Most samples in one Ray call. A call costs about 1 ms on the driver's loop, so 32 make it negligible."""
+FIRST_BATCH_SAMPLES = 4
+"""Most samples in a call before any result has told how long one takes."""
+BATCH_TARGET_S = 0.25
+"""Slow rewards travel in smaller batches, so that results are not held back much longer than this by their batch."""
+
+
+@dataclass(frozen=True)
+class RewardResult:
+    """How one sample was scored."""
+
+    reward: float
+    """The function's value; 0 unless the outcome is `ok`."""
+    seconds: float
+    """Wall time of the call that decided, in the worker; the time waited if the worker never answered."""
+    outcome: Outcome
+    """`infra_failed` is the one outcome whose sample must be dropped; the reward of the others counts."""
+    detail: str
+    """Why, in one line; empty for `ok`."""
+    attempts: int
+    """Calls in which the sample was handed to a worker."""
+    worker: str
+    """Name of the worker that decided."""
+
+
+@dataclass(eq=False)
+class _Sample:
+    key: str
+    prompt: str
+    response: str
+    answer: Any
+    future: asyncio.Future[RewardResult]
+    attempts: int = 0
+    failures: int = 0
+    hangs: int = 0
+
+
+class RewardPool:
+    """Scores samples on Ray workers. All methods are to be called on one running event loop; Ray must be initialised.
+
+    Args:
+        spec: the job's reward section: `kind`, `function`, `deadline_s`, and optionally `retries` (default 2).
+        workers: number of worker processes. Ray reserves no core for them; where they may run is the plan's matter.
+        name: prefix of the workers' names, `reward-0` and so on.
+        search_path: folder searched first for the reward function's module; usually the job file's.
+        slack_s: seconds granted to Ray and to a busy machine beyond what a worker may take, before it counts as hung.
+        start_s: seconds that a worker may take to start, the import of the function's module included.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        workers: int,
+        *,
+        name: str = "reward",
+        search_path: str | Path | None = None,
+        slack_s: float = 10.0,
+        start_s: float = 60.0,
+    ) -> None:
+        assert workers >= 1, "a reward pool needs a worker"
+        folder = None if search_path is None else str(Path(search_path).resolve())
+        arguments = (spec["kind"], spec.get("function"), float(spec["deadline_s"]), folder)
+        self._retries = int(spec.get("retries", 2))
+        self._alarm_s = float(spec["deadline_s"])  # the worker's own figure replaces it at start
+        self._slack_s = slack_s
+        self._workers = [RewardProcess(f"{name}-{i}", arguments, start_s) for i in range(workers)]
+        self._ended: list[RewardProcess] = []
+        self._samples: dict[str, _Sample] = {}
+        self._queue: deque[_Sample] = deque()
+        self._alone: deque[_Sample] = deque()
+        self._wake = asyncio.Event()
+        self._idle = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._down: RewardPoolDown | None = None
+        self._open = False
+        self._counts = dict.fromkeys(("scored", "retried", "restarted", "timeouts", "errors", "failed", "cancelled"), 0)
+        self._seconds = 0.0
+        self._recent_s = 0.0
+        self._notes: tuple[str, ...] = ()
+
+    async def start(self) -> None:
+        """Start all workers.
+
+        Raises `InputError` if the reward function is not usable, `RewardPoolDown` if a worker does not start.
+        """
+        assert not self._open and not self._tasks, "start() twice"
+        facts = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
+        for fact in facts:
+            if isinstance(fact, BaseException):
+                await self.close()
+                raise fact
+            self._alarm_s, self._notes = fact.alarm_s, fact.notes
+        self._open = True
+        self._tasks = [asyncio.create_task(self._serve(w), name=f"{w.name} serve") for w in self._workers]
+        for task in self._tasks:
+            task.add_done_callback(self._served)
+
+    def score(self, sample_key: str, prompt: str, response: str, answer: Any) -> asyncio.Future[RewardResult]:
+        """Queue one sample; the future resolves to its result. Never blocks.
+
+        The future raises `RewardPoolDown` if no worker can be started any more; `cancel` and `close` cancel it.
+        """
+        assert self._open, "score() on a pool that is not started, or closed"
+        assert sample_key not in self._samples, f"sample {sample_key} is being scored already"
+        future: asyncio.Future[RewardResult] = asyncio.get_running_loop().create_future()
+        if self._down is not None:
+            future.set_exception(self._down)
+            return future
+        sample = _Sample(sample_key, prompt, response, answer, future)
+        self._samples[sample_key] = sample
+        # A caller may cancel the future itself, for example by a wait_for around it.
+        future.add_done_callback(lambda done: self._forget(sample) if done.cancelled() else None)
+        self._queue.append(sample)
+        self._wake.set()
+        return future
+
+    def cancel(self, sample_key: str) -> bool:
+        """Drop a sample: queued work is not started, a running call's result is not read, the future is cancelled.
+
+        True if it was still being scored; an unknown or finished key is no error, since the two may cross.
+        """
+        sample = self._samples.get(sample_key)
+        if sample is None:
+            return False
+        sample.future.cancel()
+        self._forget(sample)
+        return True
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since `start`, and what is under way.
+
+        `scored` samples got a reward; of them `timeouts` and `errors` 0 by the policy's fault. `failed` were given up,
+        `cancelled` dropped. `retried` counts samples handed out again, `restarted` workers. `mean_s`: seconds of a
+        deciding call; `queue`: samples not with a worker; `unfinished`: all; `notes`: what workers could not provide.
+        """
+        decided = self._counts["scored"] + self._counts["failed"]
+        waiting = sum(not sample.future.done() for line in (self._queue, self._alone) for sample in line)
+        return {
+            **self._counts,
+            "mean_s": self._seconds / decided if decided else 0.0,
+            "queue": waiting,
+            "unfinished": len(self._samples),
+            "notes": list(self._notes),
+        }
+
+    def pids(self) -> dict[str, int]:
+        """Process id of each worker that is up, by name."""
+        return {worker.name: worker.facts.pid for worker in self._workers if worker.facts is not None}
+
+    async def close(self) -> None:
+        """Cancel what is unfinished and kill the workers; leaves no task, future or actor. May be called twice."""
+        self._open = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        for sample in list(self._samples.values()):
+            self.cancel(sample.key)
+        self._queue.clear()
+        self._alone.clear()
+        await asyncio.gather(*(worker.close() for worker in self._workers + self._ended))
+
+    # ---- one worker ----
+
+    async def _serve(self, worker: RewardProcess) -> None:
+        while True:
+            batch = await self._next_batch()
+            if await self._run(worker, batch):
+                continue
+            self._counts["restarted"] += 1
+            try:
+                await worker.restart()
+            except (RewardPoolDown, InputError) as error:
+                log.error("%s", error)
+                self._workers.remove(worker)
+                self._ended.append(worker)
+                if not self._workers:
+                    self._give_up(RewardPoolDown(str(error)))
+                return
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        """A serving task that ended by an error of this program must not leave its samples waiting for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s ended unexpectedly", task.get_name(), exc_info=error)
+            self._give_up(RewardPoolDown(f"{task.get_name()} ended unexpectedly: {error!r}"))
+
+    async def _run(self, worker: RewardProcess, batch: list[_Sample]) -> bool:
+        """Hand `batch` to the worker and settle what comes of it; False if the worker must be replaced."""
+        for sample in batch:
+            sample.attempts += 1
+        # The worker starts no sample later than one alarm into the call, so that this does not grow with the batch.
+        limit_s = self._alarm_s * min(len(batch), 2) + self._slack_s
+        rows = [(sample.prompt, sample.response, sample.answer) for sample in batch]
+        try:
+            results = await worker.score(rows, budget_s=self._alarm_s, limit_s=limit_s)
+        except WorkerDied as error:
+            self._died(worker, batch, str(error))
+            return False
+        except WorkerHung as error:
+            self._hung(worker, batch, error)
+            return False
+        for sample, scored in zip(batch, results, strict=False):
+            self._settle(worker, sample, scored)
+        # Not reached within the call's budget: back to the front, and no attempt of theirs.
+        for sample in reversed(batch[len(results) :]):
+            sample.attempts -= 1
+            self._queue.appendleft(sample)
+        if len(results) < len(batch):
+            self._wake.set()
+        return True
+
+    # ---- the queue ----
+
+    async def _next_batch(self) -> list[_Sample]:
+        self._idle += 1
+        try:
+            while not (batch := self._take()):
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._idle -= 1
+        return batch
+
+    def _take(self) -> list[_Sample]:
+        """Samples for one call: a share of the queue that leaves something for other idle workers, or one suspect.
+
+        Suspects come last: each may cost a worker's restart, which those that wait behind it would pay for.
+        """
+        share = math.ceil(len(self._queue) / self._idle)
+        by_time = int(BATCH_TARGET_S / self._recent_s) if self._recent_s > 0 else FIRST_BATCH_SAMPLES
+        most = max(1, min(share, by_time, BATCH_SAMPLES))
+        batch: list[_Sample] = []
+        while self._queue and len(batch) < most:
+            sample = self._queue.popleft()
+            if not sample.future.done():
+                batch.append(sample)
+        while self._alone and not batch:
+            sample = self._alone.popleft()
+            if not sample.future.done():
+                batch.append(sample)
+        return batch
+
+    def _again(self, sample: _Sample, alone: bool) -> None:
+        if sample.future.done():
+            return
+        self._counts["retried"] += 1
+        (self._alone if alone else self._queue).append(sample)
+        self._wake.set()
+
+    # ---- what came of a call ----
+
+    def _settle(self, worker: RewardProcess, sample: _Sample, scored: Scored) -> None:
+        self._recent_s += (scored.seconds - self._recent_s) * (0.1 if self._recent_s > 0 else 1.0)
+        if scored.outcome == "infra_failed":
+            sample.failures += 1
+            if sample.failures <= self._retries:
+                self._again(sample, alone=False)
+                return
+        self._finish(worker, sample, scored)
+
+    def _died(self, worker: RewardProcess, batch: list[_Sample], reason: str) -> None:
+        log.warning("%s; starting it anew", reason)
+        for sample in batch:
+            # In company a sample is a suspect, not yet guilty: that call is not charged to it.
+            sample.failures += len(batch) == 1
+            if sample.failures > self._retries:
+                self._finish(worker, sample, Scored("infra_failed", 0.0, 0.0, reason))
+            else:
+                self._again(sample, alone=True)
+
+    def _hung(self, worker: RewardProcess, batch: list[_Sample], error: WorkerHung) -> None:
+        log.warning("%s; killing it", error)
+        for sample in batch:
+            sample.hangs += 1
+            if len(batch) == 1 and sample.hangs >= 2:
+                self._finish(worker, sample, Scored("policy_timeout", 0.0, error.silent_s, str(error)))
+            else:
+                self._again(sample, alone=True)
+
+    def _finish(self, worker: RewardProcess, sample: _Sample, scored: Scored) -> None:
+        self._forget(sample, finished=True)
+        if sample.future.done():
+            return
+        counts = {"policy_timeout": "timeouts", "policy_error": "errors", "infra_failed": "failed"}
+        if scored.outcome in counts:
+            self._counts[counts[scored.outcome]] += 1
+        self._counts["scored"] += scored.outcome != "infra_failed"
+        self._seconds += scored.seconds
+        sample.future.set_result(
+            RewardResult(scored.reward, scored.seconds, scored.outcome, scored.detail, sample.attempts, worker.name)
+        )
+
+    def _forget(self, sample: _Sample, finished: bool = False) -> None:
+        # By identity: the key may be in use again by the time a callback runs.
+        if self._samples.get(sample.key) is sample:
+            del self._samples[sample.key]
+            self._counts["cancelled"] += not finished
+
+    def _give_up(self, error: RewardPoolDown) -> None:
+        self._down = error
+        for sample in list(self._samples.values()):
+            self._forget(sample, finished=True)
+            if not sample.future.done():
+                sample.future.set_exception(error)

@@ -1,0 +1,357 @@
+"""Runs one round for real: turns the machine's actions into engine and reward calls, and what happens into events.
+
+Every decision (whom to issue, when to stop, whom to abort, what is deferred) is the machine's; this file only carries
+messages. Invariants:
+- a sample decodes on at most one engine at a time; a message about an earlier attempt is dropped;
+- a sample whose two weight versions are not the round's never reaches the machine: the run stops (invariant 1);
+- when `run` returns, nothing of the round decodes and no reward of it is pending;
+- a wait without any event for `stall_s` names the silent engines and workers; silent engines are replaced once per
+  stall, and their samples are drawn again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from ..rounds.balance import Balancer
+from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
+from ..rounds.round import Round
+from .engine import EngineEvent, Request
+from .fleet import EngineDied, EngineHandle, Fleet, Layout, RunFailed
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Generated:
+    """One sample of a round, as it was generated. Lengths in tokens, times in seconds since the round began."""
+
+    key: SampleKey
+    prompt: str
+    issued_s: float
+    prompt_tokens: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    truncated: bool = False
+    version_start: str = ""
+    version_end: str = ""
+    finished_s: float | None = None
+    reward: float | None = None
+    reward_s: float = 0.0
+    reward_outcome: str = ""
+    engine: str = ""
+    attempt: int = 0
+    aborted: bool = False
+
+
+@dataclass(slots=True)
+class RolloutResult:
+    """What a round took: seconds to the last useful token, then to the last useful reward, and every sample."""
+
+    rollout_s: float
+    reward_exposed_s: float
+    samples: dict[SampleKey, Generated]
+    restarts: list[str]
+
+
+@dataclass(slots=True)
+class Progress:
+    """For the live view: counts of the round in progress."""
+
+    issued: int = 0
+    decoding: int = 0
+    finished: int = 0
+    scored: int = 0
+    aborted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt as the engines (token ids) and the reward function (text, answer) need it."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]
+    answer: Any
+
+
+class RoundRunner:
+    """Drives rounds of one job on a fleet. Reused for all rounds; `run` is not reentrant."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        rewards: Any,
+        prompts: dict[str, PromptText],
+        decode_text: Callable[[list[int]], str],
+        *,
+        temperature: float,
+        stall_s: float = 120.0,
+        ignore_eos: bool = False,
+    ) -> None:
+        self._fleet = fleet
+        self._rewards = rewards
+        self._prompts = prompts
+        self._decode_text = decode_text
+        self._temperature = temperature
+        self._stall_s = stall_s
+        self._ignore_eos = ignore_eos
+        self.progress = Progress()
+
+    async def run(self, round_: Round, layout: Layout, version: str, weights_path: str, tag: str) -> RolloutResult:
+        """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
+
+        Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
+        """
+        state = _RoundInProgress(self, round_, self._fleet.engines(layout), version, weights_path, tag)
+        self._fleet.listen(state.on_engine_events, state.on_death)
+        try:
+            return await state.drive()
+        finally:
+            await state.stop()
+            self._fleet.listen(lambda engine, events: None, lambda death: None)
+
+
+class _RoundInProgress:
+    def __init__(
+        self,
+        runner: RoundRunner,
+        round_: Round,
+        engines: list[EngineHandle],
+        version: str,
+        weights_path: str,
+        tag: str,
+    ) -> None:
+        self._r = runner
+        self._round = round_
+        self._engines = engines
+        self._version = version
+        self._weights = weights_path
+        self._tag = tag
+        self._balancer = Balancer(len(engines))
+        self._samples: dict[SampleKey, Generated] = {}
+        self._by_request: dict[str, SampleKey] = {}
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._repairs: list[asyncio.Task[None]] = []
+        self._waiting: list[Issue] = []  # issues that found no engine alive
+        self._restarts: list[str] = []
+        self._began = time.perf_counter()
+        self._last_decode_s = 0.0
+        runner.progress = Progress()
+
+    # -- messages in ---------------------------------------------------------------------------------------------------
+
+    def on_engine_events(self, engine: EngineHandle, events: list[EngineEvent]) -> None:
+        self._inbox.put_nowait((engine, events))
+
+    def on_death(self, death: EngineDied) -> None:
+        self._inbox.put_nowait(death)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
+
+    async def drive(self) -> RolloutResult:
+        await self._apply(self._round.start())
+        while not self._round.done:
+            items = [await self._next_item()]
+            while not self._inbox.empty():
+                items.append(self._inbox.get_nowait())
+            actions: list[Action] = []
+            for item in items:
+                for event in self._translate(item):
+                    actions.extend(self._round.handle(event))
+            await self._apply(actions)
+        ended = self._now()
+        rollout_s = self._last_decode_s or ended
+        return RolloutResult(rollout_s, max(ended - rollout_s, 0.0), self._samples, self._restarts)
+
+    async def _next_item(self) -> Any:
+        try:
+            return await asyncio.wait_for(self._inbox.get(), self._r._stall_s)
+        except TimeoutError:
+            silent = [e for i, e in enumerate(self._engines) if e.alive and self._balancer.running(i)]
+            pending = [s.key for s in self._samples.values() if s.finished_s is not None and s.reward is None]
+            running = [len(self._balancer.running(self._engines.index(e))) for e in silent]
+            names = ", ".join(f"{e.name} ({count} samples)" for e, count in zip(silent, running, strict=True)) or "none"
+            what = f"no event for {self._r._stall_s:.0f} s; waiting for engines: {names}; rewards: {len(pending)}"
+            if not silent:
+                raise RunFailed(what) from None
+            for engine in silent:
+                engine.kill(what)
+            return await self._inbox.get()
+
+    def _translate(self, item: Any) -> list[Event]:
+        """A message as machine events; stale ones vanish here."""
+        if isinstance(item, EngineDied):
+            return self._lose(item)
+        if isinstance(item, tuple) and isinstance(item[0], EngineHandle):
+            events: list[Event] = []
+            for message in item[1]:
+                key = self._by_request.get(message.request_id)
+                if key is None:
+                    continue
+                if message.kind == "cutoff":
+                    events.append(ReachedCutoff(key))
+                else:
+                    events.append(self._finish(key, message))
+            return events
+        if isinstance(item, Exception):
+            raise item
+        assert isinstance(item, Scored | Failed), f"unknown message {item!r}"
+        return [item]
+
+    def _finish(self, key: SampleKey, message: EngineEvent) -> Event:
+        sample = self._samples[key]
+        for version in (message.version_start, message.version_end):
+            if version != self._version:
+                raise RunFailed(f"{message.request_id} was decoded by weights {version!r}, not {self._version!r}")
+        del self._by_request[message.request_id]
+        self._balancer.release(key)
+        sample.tokens, sample.logprobs = message.tokens, message.logprobs
+        sample.truncated = message.truncated
+        sample.version_start, sample.version_end = message.version_start, message.version_end
+        sample.finished_s = self._last_decode_s = self._now()
+        self._r.progress.finished += 1
+        self._r.progress.decoding -= 1
+        return Finished(key, len(message.tokens), message.truncated)
+
+    def _lose(self, death: EngineDied) -> list[Event]:
+        """The samples of a dead engine are lost; a replacement starts beside the round."""
+        if death.engine not in self._engines:
+            return []
+        index = self._engines.index(death.engine)
+        lost = [key for key in self._balancer.running(index) if isinstance(key, SampleKey)]
+        for key in lost:
+            self._balancer.release(key)
+            self._by_request.pop(self._request_id(self._samples[key]), None)
+            self._r.progress.decoding -= 1
+        self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
+        self._repairs.append(asyncio.create_task(self._repair(death.engine)))
+        return [Lost(key) for key in lost]
+
+    async def _repair(self, engine: EngineHandle) -> None:
+        try:
+            await engine.replace()
+            await engine.load(self._weights, self._version, checksums=False)
+            waiting, self._waiting = self._waiting, []
+            await self._issue(waiting)
+        except (RunFailed, ray.exceptions.RayError) as error:
+            engine.alive = False
+            self._inbox.put_nowait(RunFailed(str(error)))
+
+    # -- actions out ---------------------------------------------------------------------------------------------------
+
+    async def _apply(self, actions: list[Action]) -> None:
+        """Carry out actions; what was issued and aborted in one breath never reaches an engine."""
+        dropped = {a.key for a in actions if isinstance(a, Abort)}
+        aborts: dict[int, list[str]] = {}
+        for action in actions:
+            if isinstance(action, Abort):
+                self._abort(action.key, aborts)
+        await self._issue([a for a in actions if isinstance(a, Issue) and a.key not in dropped])
+        for action in actions:
+            if isinstance(action, Score) and action.key not in dropped:
+                self._score(action.key)
+        for index, request_ids in aborts.items():
+            if self._engines[index].alive:
+                await self._engines[index].abort(request_ids)
+
+    def _abort(self, key: SampleKey, aborts: dict[int, list[str]]) -> None:
+        sample = self._samples.get(key)
+        self._waiting = [issue for issue in self._waiting if issue.key != key]
+        if sample is None:
+            return
+        sample.aborted = True
+        request_id = self._request_id(sample)
+        if self._by_request.pop(request_id, None) is not None:
+            engine = next(i for i, e in enumerate(self._engines) if e.name == sample.engine)
+            aborts.setdefault(engine, []).append(request_id)
+            self._balancer.release(key)
+            self._r.progress.aborted += 1
+            self._r.progress.decoding -= 1
+        self._r._rewards.cancel(request_id)
+
+    async def _issue(self, issues: list[Issue]) -> None:
+        alive = {i for i, e in enumerate(self._engines) if e.alive and e.version == self._version}
+        if issues and not alive:
+            self._waiting.extend(issues)
+            return
+        batches: dict[int, list[Request]] = {}
+        for issue in issues:
+            prompt = self._r._prompts[issue.prompt]
+            old = self._samples.get(issue.key)
+            index = self._balancer.assign(issue.key, float(issue.max_tokens), alive)
+            sample = Generated(
+                key=issue.key,
+                prompt=issue.prompt,
+                issued_s=self._now(),
+                prompt_tokens=prompt.tokens,
+                engine=self._engines[index].name,
+                attempt=0 if old is None else old.attempt + 1,
+            )
+            self._samples[issue.key] = sample
+            request_id = self._request_id(sample)
+            self._by_request[request_id] = issue.key
+            batches.setdefault(index, []).append(
+                Request(
+                    request_id=request_id,
+                    prompt_tokens=prompt.tokens,
+                    max_tokens=issue.max_tokens,
+                    watch_tokens=issue.watch_tokens,
+                    temperature=self._r._temperature,
+                    ignore_eos=self._r._ignore_eos,
+                )
+            )
+            self._r.progress.issued += 1
+            self._r.progress.decoding += 1
+        for index, requests in batches.items():
+            try:
+                await self._engines[index].submit(requests, self._version)
+            except ray.exceptions.ActorDiedError:
+                # The pump tells of the death; the samples are lost and issued again then.
+                continue
+
+    def _request_id(self, sample: Generated) -> str:
+        return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"
+
+    def _score(self, key: SampleKey) -> None:
+        sample = self._samples[key]
+        prompt = self._r._prompts[sample.prompt]
+        request_id = self._request_id(sample)
+        future = self._r._rewards.score(request_id, prompt.text, self._r._decode_text(sample.tokens), prompt.answer)
+
+        def scored(done: asyncio.Future[Any]) -> None:
+            if done.cancelled() or sample.aborted:
+                return
+            error = done.exception()
+            if error is not None:
+                # Not this sample's fault but the pool's: dropping samples one by one would only hide it.
+                self._inbox.put_nowait(RunFailed(f"reward workers: {error}"))
+                return
+            result = done.result()
+            sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
+            if result.outcome == "infra_failed":
+                self._inbox.put_nowait(Failed(key, result.detail))
+                return
+            sample.reward = float(result.reward)
+            self._r.progress.scored += 1
+            self._inbox.put_nowait(Scored(key, sample.reward))
+
+        future.add_done_callback(scored)
+
+    async def stop(self) -> None:
+        """Leave nothing behind: whatever of the round still runs is stopped, and repairs are finished."""
+        running: dict[int, list[str]] = {}
+        for request_id, key in list(self._by_request.items()):
+            self._abort(key, running)
+            assert request_id not in self._by_request
+        for index, request_ids in running.items():
+            if self._engines[index].alive:
+                await self._engines[index].abort(request_ids)
+        await asyncio.gather(*self._repairs)

@@ -1,0 +1,286 @@
+"""One rank of the trainer: groups of scored samples in, one optimizer step, new weights out.
+
+Invariants:
+- The update is a function of the set of samples and of the weights: samples are sorted first, so completion order
+  changes no bit (on CPU; CUDA kernels may add in any order).
+- Gradients do not depend on the micro-batch split or the number of ranks beyond rounding: every token's weight in the
+  loss holds the division by counts of the whole step, and gradients are summed, never averaged.
+- `version` counts updates; 0 are the weights as loaded.
+- Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from .advantages import ADVANTAGES, group_advantages
+from .checkpoint import load_state, save_state, trainer_state
+from .checksum import tensor_checksum
+from .losses import AGGREGATIONS, clipped_loss, token_weights
+from .packing import pack
+from .policy import load_policy, packed_logprobs, packed_row
+from .samples import TrainSample, sorted_groups
+
+COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
+
+
+class Trainer:
+    """Policy, optimizer and version of one rank. `step` trains; `export_weights` hands the result to the engines.
+
+    Args:
+        model_path: folder of a Hugging Face causal LM, or hub id.
+        algorithm: the job's `algorithm` section; read are name, learning_rate, weight_decay, betas, max_grad_norm,
+            clip_low, clip_high, loss_aggregation, mask_truncated, seed. (Dynamic sampling happens before the trainer.)
+        micro_batch_tokens: token budget (prompt and response) of one forward and backward.
+        samples_per_prompt: size of a group.
+        temperature: at which responses were sampled.
+        max_response_tokens: the job's cap; the divisor of `seq-mean-token-sum-norm`.
+        threads: torch threads on CPU.
+        device: `cpu` or `cuda`.
+        dtype: float32, bfloat16 or float16; see `policy.py` for what is computed in what.
+        rank, world_size: this rank and their number. With more than one, parameters are sharded (FSDP2).
+        init_method: where ranks meet (`tcp://host:port`, `file://path`); needed if and only if world_size > 1.
+
+    Raises ValueError for an unknown algorithm or loss_aggregation.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        algorithm: Mapping[str, Any],
+        micro_batch_tokens: int,
+        samples_per_prompt: int,
+        temperature: float,
+        max_response_tokens: int,
+        threads: int,
+        device: str = "cpu",
+        dtype: str = "float32",
+        rank: int = 0,
+        world_size: int = 1,
+        init_method: str | None = None,
+    ) -> None:
+        if algorithm["name"] not in ADVANTAGES:
+            raise ValueError(f"unknown algorithm {algorithm['name']!r}; known are {', '.join(ADVANTAGES)}")
+        if algorithm["loss_aggregation"] not in AGGREGATIONS:
+            raise ValueError(f"unknown loss_aggregation {algorithm['loss_aggregation']!r}")
+        assert (init_method is not None) == (world_size > 1), "init_method goes with world_size > 1"
+        torch.set_num_threads(threads)
+        torch.manual_seed(algorithm["seed"])
+        self._algorithm = dict(algorithm)
+        self._micro_batch_tokens = micro_batch_tokens
+        self._samples_per_prompt = samples_per_prompt
+        self._temperature = temperature
+        self._max_response_tokens = max_response_tokens
+        self._rank, self._world_size = rank, world_size
+        self._device = torch.device(device)
+        self._dtype = dtype
+        if device == "cuda":
+            # Ray shows each rank its own GPUs; without Ray all ranks of a node see all of them.
+            self._device = torch.device("cuda", rank % torch.cuda.device_count())
+            torch.cuda.set_device(self._device)
+        self._model: Any = load_policy(model_path, dtype, self._device)
+        self._parameters = sum(p.numel() for p in self._model.parameters())
+        if world_size > 1:
+            self._shard(init_method)
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=algorithm["learning_rate"],
+            betas=tuple(algorithm["betas"]),
+            weight_decay=algorithm["weight_decay"],
+        )
+        for parameter in self._model.parameters():
+            # What AdamW does at its first step, done now: a checkpoint of version 0 then has the keys of any other.
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+            }
+        self.version = 0
+
+    def _shard(self, init_method: str | None) -> None:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo",
+            init_method=init_method,
+            rank=self._rank,
+            world_size=self._world_size,
+            timeout=COLLECTIVE_DEADLINE,
+        )
+        mesh = init_device_mesh(self._device.type, (self._world_size,))
+        for layer in self._model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self._model, mesh=mesh)
+        for module in self._model.modules():
+            if hasattr(module, "set_gradient_divide_factor"):
+                module.set_gradient_divide_factor(1.0)  # sum, where FSDP's default is the mean
+
+    def step(self, groups: Sequence[Sequence[TrainSample]]) -> dict[str, float]:
+        """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
+
+        Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `reward_mean`,
+        `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank), `seconds`;
+        `logprob_max_abs_diff` and `logprob_mean_abs_diff` between engine and trainer over all response tokens, before
+        the update; `ratio_clipped_share` of tokens in the loss; `entropy` in nats, mean over response tokens;
+        `parameter_norm` after the update.
+        """
+        started = time.perf_counter()
+        samples, advantages, weights = self._prepare(groups)
+        shares = pack([s.tokens for s in samples], self._micro_batch_tokens, self._world_size)[self._rank]
+        totals = _Totals(self._device)
+        self._optimizer.zero_grad(set_to_none=True)
+        for share in shares:
+            self._accumulate(
+                [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
+            )
+        grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._algorithm["max_grad_norm"])
+        self._optimizer.step()
+        self.version += 1
+        metrics = totals.metrics(self._world_size)
+        with torch.no_grad():
+            norm = torch.nn.utils.get_total_norm(list(self._model.parameters()))
+        metrics |= {
+            "grad_norm": _whole(grad_norm).item(),
+            "parameter_norm": _whole(norm).item(),
+            "reward_mean": sum(s.reward for s in samples) / len(samples),
+            "tokens": sum(s.tokens for s in samples),
+            "samples": len(samples),
+            "micro_batches": len(shares),
+        }
+        metrics["seconds"] = time.perf_counter() - started
+        return metrics
+
+    def _prepare(self, groups: Sequence[Sequence[TrainSample]]) -> tuple[list[TrainSample], list[float], list[float]]:
+        """All samples in their canonical order, with advantage and token weight of each."""
+        assert groups, "a step needs at least one group"
+        samples, advantages = [], []
+        for group in sorted_groups(groups, self._samples_per_prompt):
+            samples.extend(group)
+            advantages.extend(group_advantages(self._algorithm["name"], [s.reward for s in group]))
+        in_loss = [not (s.truncated and self._algorithm["mask_truncated"]) for s in samples]
+        lengths = [len(s.response_tokens) for s in samples]
+        aggregation = self._algorithm["loss_aggregation"]
+        return samples, advantages, token_weights(aggregation, lengths, in_loss, self._max_response_tokens)
+
+    def _accumulate(
+        self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: _Totals
+    ) -> None:
+        """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
+        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
+        result = packed_logprobs(self._model, row, self._temperature, self._dtype)
+        lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
+
+        def per_token(values: list[float]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
+
+        old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
+        token_weight = per_token(weights)
+        loss, clipped = clipped_loss(
+            result.logprobs,
+            old,
+            per_token(advantages),
+            token_weight,
+            self._algorithm["clip_low"],
+            self._algorithm["clip_high"],
+        )
+        (loss + result.anchor).backward()
+        totals.add(loss, clipped, (token_weight > 0).sum(), (result.logprobs.detach() - old).abs(), result.entropies)
+
+    def export_weights(self, path: str | Path) -> dict[str, str]:
+        """Write all weights to one safetensors file, in the job's dtype and with the Hugging Face checkpoint's names.
+
+        The file appears whole or not at all. Tied weights are written once. Returns checksum by tensor name on rank 0,
+        which alone writes; {} on the others, whose call returns when the file is there.
+        """
+        target, dtype = Path(path), getattr(torch, self._dtype)
+        tensors: dict[str, torch.Tensor] = {}
+        for name, parameter in self._model.named_parameters():
+            whole = _whole(parameter.detach())
+            if self._rank == 0:
+                tensors[name] = whole.to("cpu", dtype)
+        if self._rank == 0:
+            tensors = {k: v.contiguous() for k, v in sorted(revert_weight_conversion(self._model, tensors).items())}
+            partial = target.with_name(f".{target.name}.partial")
+            save_file(tensors, partial, metadata={"format": "pt"})
+            partial.replace(target)
+        if self._world_size > 1:
+            dist.barrier()
+        return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write model, optimizer, version and random state to `folder`, atomically. Raises FileExistsError."""
+        save_state(Path(folder), trainer_state(self._model, self._optimizer, self.version), self._rank)
+
+    def load(self, folder: str | Path) -> None:
+        """Take over what `save` wrote, perhaps with another number of ranks. Raises FileNotFoundError."""
+        state = trainer_state(self._model, self._optimizer, self.version)
+        load_state(Path(folder), state)
+        self.version = int(state["counters"]["version"])
+        torch.set_rng_state(state["counters"]["rng"])
+
+    def parameters(self) -> int:
+        """Number of parameters of the policy; returns only once the trainer is ready."""
+        return self._parameters
+
+    def pid(self) -> int:
+        """Process id of this rank."""
+        return os.getpid()
+
+    def close(self) -> None:
+        """Leave the process group; nothing may be called after it."""
+        if self._world_size > 1:
+            dist.destroy_process_group()
+
+
+class _Totals:
+    """Sums over the tokens of a step, kept on the device so that no micro-batch waits for a number."""
+
+    def __init__(self, device: torch.device) -> None:
+        # loss, clipped, tokens in loss, sum of differences, sum of entropies, response tokens
+        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
+        self._max = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(
+        self,
+        loss: torch.Tensor,
+        clipped: torch.Tensor,
+        in_loss: torch.Tensor,
+        differences: torch.Tensor,
+        entropies: torch.Tensor,
+    ) -> None:
+        count = torch.tensor(len(differences), device=differences.device)
+        parts = (loss.detach(), clipped, in_loss, differences.sum(), entropies.sum(), count)
+        self._sums += torch.stack([part.double() for part in parts])
+        if len(differences):
+            self._max = torch.maximum(self._max, differences.max().double())
+
+    def metrics(self, world_size: int) -> dict[str, float]:
+        """Totals over all ranks, as metrics."""
+        if world_size > 1:
+            dist.all_reduce(self._sums)
+            dist.all_reduce(self._max, op=dist.ReduceOp.MAX)
+        loss, clipped, in_loss, difference, entropy, tokens = self._sums.tolist()
+        return {
+            "loss": loss,
+            "ratio_clipped_share": clipped / max(in_loss, 1.0),
+            "logprob_max_abs_diff": self._max.item(),
+            "logprob_mean_abs_diff": difference / max(tokens, 1.0),
+            "entropy": entropy / max(tokens, 1.0),
+            "response_tokens": tokens,
+        }
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full tensor of a sharded one (collective)."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

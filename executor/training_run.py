@@ -1,0 +1,271 @@
+"""One training run: sync, rollout, train, step after step. `TrainingRun.step` is the algorithm.
+
+Invariants (design.md, "What must always hold"):
+- weights reach the engines before a round and do not change in it; every trained sample carries their version;
+- the schedule, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
+- a trainer that dies takes the run back to its last checkpoint, never to a state in between.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from ..plans.job import Job
+from ..plans.plan import PlannedJob
+from ..rounds.outcome import Outcome
+from ..rounds.schedule import RoundSpec, Schedule
+from .fleet import EngineHandle, Fleet, Layout, RunFailed
+from .record import Recorder, StepRecord, counts, describe_lengths
+from .rollout import RolloutResult, RoundRunner
+from .run_state import load_checkpoint, save_checkpoint
+from .samples import TrainSample
+from .trainers import TrainerDied, TrainerGroup
+
+MAX_TRAINER_RESTARTS = 3
+
+# Log-probs of engine and trainer differ by rounding only, in float32; beyond this they are of different weights or
+# different distributions, and training on would be off-policy in disguise.
+LOGPROB_ALARM = {"float32": 1e-2, "bfloat16": 1.0, "float16": 1.0}
+
+
+def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
+    """The plan's rounds as the state machines take them."""
+    short, long = planned.rounds.short, planned.rounds.long
+    return RoundSpec(
+        mode=planned.bias.mode,
+        prompts_per_step=planned.issue.prompts_per_step,
+        samples_per_prompt=planned.issue.samples_per_prompt,
+        max_tokens=job.rollout.max_response_tokens,
+        short_prompts=short.issue.prompts,
+        short_samples=short.issue.samples,
+        cutoff_tokens=short.cutoff_tokens,
+        copies=1 if long is None else long.issue.copies,
+        dynamic_sampling=job.algorithm.dynamic_sampling,
+    )
+
+
+def layouts(planned: PlannedJob) -> dict[str, Layout]:
+    """The engine set of each kind of round."""
+    short, long = planned.rounds.short.rollout, planned.rounds.long
+    result = {"short": Layout(short.tp, short.engines)}
+    if long is not None:
+        result["long"] = Layout(long.rollout.tp, long.rollout.engines)
+    return result
+
+
+class TrainingRun:
+    """A job executed by one plan, in one folder. `start()`, then `step()` until done, then `close()`."""
+
+    def __init__(
+        self,
+        name: str,
+        planned: PlannedJob,
+        job: Job,
+        run_dir: Path,
+        *,
+        fleet: Fleet,
+        runner: RoundRunner,
+        trainer: TrainerGroup,
+        prompt_ids: list[str],
+    ) -> None:
+        self.name = name
+        self.planned = planned
+        self.run_dir = run_dir
+        self.step_number = 0
+        self.schedule = Schedule(round_spec(planned, job), prompt_ids, job.data.seed)
+        self._job = job
+        self._fleet = fleet
+        self._runner = runner
+        self._trainer = trainer
+        self._layouts = layouts(planned)
+        self._weights = run_dir / "weights" / "current.safetensors"
+        self._recorder: Recorder | None = None
+        self._began = time.perf_counter()
+        self._elapsed_before_s = 0.0
+        self._trainer_restarts = 0
+        self.saved_step = -1
+
+    async def start(self, resume: bool, facts: dict[str, Any]) -> None:
+        """Start the trainer; load the last checkpoint if `resume`, else write the first one."""
+        self._weights.parent.mkdir(parents=True, exist_ok=True)
+        await self._trainer.start()
+        self._recorder = Recorder(self.run_dir)
+        if resume:
+            self._elapsed_before_s = float((await self._load())["elapsed_s"])
+            self.event("resume", step=self.step_number, **facts)
+        else:
+            self.event("run", name=self.name, mode=self.planned.bias.mode, **facts)
+            await self.checkpoint()
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    async def step(self) -> StepRecord | None:
+        """One synchronous step. None if the trainer died: the run is back at its last checkpoint then."""
+        try:
+            return await self._step()
+        except TrainerDied as death:
+            await self._recover(death)
+            return None
+
+    async def _step(self) -> StepRecord:
+        began = time.perf_counter()
+        epoch, kind = self.schedule.epoch, self.schedule.next_kind()
+        layout = self._layouts.get(kind, self._layouts["short"])
+        version = f"{self.name}:{self.step_number}"
+        checked = self.step_number == 0 or self.step_number % self.planned.sync.checksum_every == 0
+
+        mismatches = await self._sync(self._fleet.engines(layout), version, checked)
+        synced = time.perf_counter()
+
+        round_ = self.schedule.begin()
+        tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
+        result = await self._runner.run(round_, layout, version, str(self._weights), tag)
+        outcome = self.schedule.end(round_)
+        rolled_out = time.perf_counter()
+
+        groups, violations = self._groups(outcome, result, version)
+        metrics = await self._trainer.step(groups) if groups else {}
+        trained = time.perf_counter()
+        self._alarm(metrics)
+
+        self.step_number += 1
+        record = self._record(
+            kind, epoch, outcome, result, metrics, mismatches=mismatches, violations=violations,
+            sync_s=synced - began, train_s=trained - rolled_out,
+            other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s, total_s=trained - began,
+        )  # fmt: skip
+        assert self._recorder is not None
+        self._recorder.samples(self._t(), record.step, epoch, round_, result)
+        self._recorder.step(self._t(), record)
+        return record
+
+    async def _sync(self, engines: list[EngineHandle], version: str, checked: bool) -> int:
+        """Bring the trainer's weights to the engines. Raises RunFailed if one received other bytes; returns 0."""
+        expected = await self._trainer.export(self._weights)
+        mismatches = 0
+        for engine in engines:
+            if not engine.alive:
+                await engine.replace()
+            try:
+                received = await engine.load(str(self._weights), version, checked)
+            except ray.exceptions.RayActorError as death:
+                self.event("restart", whom=engine.name, reason=str(death).splitlines()[0])
+                await engine.replace()
+                received = await engine.load(str(self._weights), version, checked)
+            if checked and received != expected:
+                mismatches += 1
+        if mismatches:
+            raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
+        return mismatches
+
+    def _groups(self, outcome: Outcome, result: RolloutResult, version: str) -> tuple[list[list[TrainSample]], int]:
+        """The groups to train, sorted, and how many of their samples are off-policy (must be 0)."""
+        violations = 0
+        groups: list[list[TrainSample]] = []
+        for group in outcome.trained:
+            members: list[TrainSample] = []
+            for key, reward in zip(group.keys, group.rewards, strict=True):
+                sample = result.samples[key]
+                violations += (sample.version_start, sample.version_end) != (version, version)
+                members.append(
+                    TrainSample(
+                        prompt_id=group.prompt,
+                        sample=key.sample,
+                        prompt_tokens=list(sample.prompt_tokens),
+                        response_tokens=sample.tokens,
+                        logprobs=sample.logprobs,
+                        reward=reward,
+                        # A cut at L* never gets here: only long draws reach the job's cap.
+                        truncated=sample.truncated,
+                    )
+                )
+            groups.append(members)
+        assert violations == 0, f"{violations} samples of step {self.step_number} were not decoded by {version}"
+        return groups, violations
+
+    def _alarm(self, metrics: dict[str, float]) -> None:
+        limit = LOGPROB_ALARM[self._job.model.dtype]
+        if metrics.get("logprob_max_abs_diff", 0.0) > limit:
+            raise RunFailed(
+                f"step {self.step_number}: engine and trainer log-probs differ by "
+                f"{metrics['logprob_max_abs_diff']:.3g} (limit {limit:g}); they do not hold the same model"
+            )
+
+    def _record(
+        self, kind: str, epoch: int, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
+        mismatches: int, violations: int, sync_s: float, train_s: float, other_s: float, total_s: float,
+    ) -> StepRecord:  # fmt: skip
+        lengths = [len(s.tokens) for s in result.samples.values() if s.finished_s is not None]
+        longest, median = describe_lengths(lengths)
+        rewards = [reward for group in outcome.trained for reward in group.rewards]
+        prompts, samples = counts(outcome)
+        return StepRecord(
+            step=self.step_number,
+            kind=kind,
+            epoch=epoch,
+            sync_s=sync_s,
+            rollout_s=result.rollout_s,
+            reward_exposed_s=result.reward_exposed_s,
+            train_s=train_s,
+            other_s=other_s,
+            total_s=total_s,
+            trained_samples=len(rewards),
+            trained_tokens=sum(sum(group.tokens) for group in outcome.trained),
+            reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
+            max_tokens=longest,
+            median_tokens=median,
+            decoded_tokens=sum(lengths),
+            deferred=len(self.schedule.deferred),
+            prompts=prompts,
+            samples=samples,
+            conservation_violations=outcome.check(),
+            on_policy_violations=violations,
+            checksum_mismatches=mismatches,
+            exhausted=len(outcome.exhausted),
+            restarts=result.restarts,
+            metrics=metrics,
+        )
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _t(self) -> float:
+        return self._elapsed_before_s + time.perf_counter() - self._began
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Write an event to the run's trace."""
+        assert self._recorder is not None
+        self._recorder.event(name, self._t(), **fields)
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint of this step, unless it has one."""
+        if self.saved_step == self.step_number:
+            return
+        state = {"step": self.step_number, "elapsed_s": self._t(), "schedule": self.schedule.state()}
+        await save_checkpoint(self.run_dir, self.step_number, state, self._trainer)
+        self.saved_step = self.step_number
+        self.event("checkpoint", step=self.step_number)
+
+    async def _load(self) -> dict[str, Any]:
+        state = await load_checkpoint(self.run_dir, self._trainer)
+        self.schedule.restore(state["schedule"])
+        self.step_number = self.saved_step = int(state["step"])
+        return state
+
+    async def _recover(self, death: TrainerDied) -> None:
+        self._trainer_restarts += 1
+        self.event("restart", whom=f"trainer {self.name}", reason=str(death))
+        if self._trainer_restarts > MAX_TRAINER_RESTARTS:
+            raise RunFailed(f"trainer {self.name} died {self._trainer_restarts} times: {death}")
+        await self._trainer.restart()
+        await self._load()
+        self.event("resume", step=self.step_number)
+
+    async def close(self) -> None:
+        """Close files and end the trainer."""
+        if self._recorder is not None:
+            self._recorder.close()
+        await self._trainer.close()

@@ -1,0 +1,12 @@
+"""From a profile and a length trace to a plan: candidates, simulated costs, an integer program.
+
+    length_model  lengths with their dependence inside a prompt     costs      what phases cost, from the profile
+    draws         common random numbers                             simulator  one round on a virtual clock
+    candidates    what is worth simulating                          columns    many rounds of one kind
+    cycle         a cycle's cost in closed form                     search     which columns get more rounds
+    program       the integer program (PuLP, HiGHS)                 predict    the plan's predictions
+    why           the next best alternative of each decision        solve      all of it
+    run_simulator a whole run, as the executor would have it
+
+Nothing here imports torch, vllm, ray or transformers: plans are solved on laptops and in CI.
+"""

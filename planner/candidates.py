@@ -1,0 +1,197 @@
+"""Which rounds are worth simulating: over-issue, cutoffs, copies and layouts that the cluster can hold.
+
+A *law* is what decides whom a short round defers: (mode, prompts, samples, cutoff). A long round belongs to a law,
+since it runs the prompts that such short rounds defer. In `exact` the law is the cutoff alone: which draws count does
+not depend on how many are issued.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ..plans.cluster import Cluster
+from ..plans.errors import Infeasible
+from ..plans.job import Job
+from ..profiles.schema import Profile
+from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost
+from .length_model import LengthModel
+
+Mode = Literal["sync", "race", "defer", "exact"]
+MODES: tuple[Mode, ...] = ("sync", "race", "defer", "exact")
+
+# Over-issue of prompts and of samples, and quantiles of the longest sample of a group to cut at. The published sweep
+# (refs/rollpacker.md 1.3) has 1, 1.125, 1.25 and 1.5 for both.
+PROMPT_FACTORS = (1.0, 1.0625, 1.125, 1.25, 1.5)
+SAMPLE_FACTORS = (1.0, 1.125, 1.25, 1.5)
+CUTOFF_LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97)
+# Prompts issued in `exact`, over the P / P(short) that are needed on average: fewer means refills, more means waste.
+ROW_FACTORS = (1.05, 1.2, 1.4)
+COPIES = (1, 2)
+
+# Cutoffs are rounded to this many tokens: a plan should not change with the last token of a trace.
+CUTOFF_GRAIN_TOKENS = 8
+
+
+class Law(NamedTuple):
+    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff` is 0 elsewhere."""
+
+    mode: Mode
+    prompts: int
+    samples: int
+    cutoff: int
+
+
+class ShortKey(NamedTuple):
+    """A kind of short round."""
+
+    mode: Mode
+    prompts: int
+    samples: int
+    cutoff: int
+    layout: LayoutKey
+
+    @property
+    def law(self) -> Law:
+        """Whom it defers."""
+        if self.mode == "exact":
+            return Law("exact", 0, 0, self.cutoff)
+        return Law(self.mode, self.prompts, self.samples, 0)
+
+
+class LongKey(NamedTuple):
+    """A kind of long round."""
+
+    law: Law
+    copies: int
+    layout: LayoutKey
+
+
+@dataclass(frozen=True)
+class Space:
+    """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
+
+    `refused` says, for each layout of the profile that was left out, why.
+    """
+
+    pool: str
+    decode: dict[LayoutKey, DecodeCost]
+    train: tuple[TrainCost, ...]
+    short: tuple[ShortKey, ...]
+    long: tuple[LongKey, ...]
+    host_memory_bytes: int
+    refused: tuple[str, ...]
+
+
+def enumerate_space(
+    cluster: Cluster, job: Job, profile: Profile, model: LengthModel, modes: Sequence[Mode], seed: int = 0
+) -> Space:
+    """The candidates of `modes`. Raises Infeasible when no layout or no micro-batch is left, naming why."""
+    pool, decode, refused = feasible_layouts(cluster, job, profile)
+    train = feasible_train(cluster, job, profile, pool)
+    target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
+    cap = job.rollout.max_response_tokens
+    rules: set[tuple[Mode, int, int, int]] = set()
+    if "sync" in modes:
+        rules.add(("sync", target, size, 0))
+    issued = sorted({round(target * f) for f in PROMPT_FACTORS} | {target + 1})
+    samples = sorted({round(size * f) for f in SAMPLE_FACTORS} | {size + 1})
+    if "race" in modes:
+        rules |= {("race", p, n, 0) for p in issued for n in samples if n > size}
+    if "defer" in modes:
+        rules |= {("defer", p, size, 0) for p in issued if p > target}
+    if "exact" in modes:
+        for cutoff in cutoffs(model, size, cap):
+            needed = target / model.short_groups(cutoff, size)
+            rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
+    short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
+    laws = sorted({s.law for s in short if defers(s.law, target)})
+    long = [
+        LongKey(law, copies, layout)
+        for law in laws
+        for copies in (COPIES if law.mode == "exact" else (1,))
+        for layout in decode
+    ]
+    node = cluster.pools[pool]
+    return Space(
+        pool=pool,
+        decode=decode,
+        train=train,
+        short=tuple(short),
+        long=tuple(long),
+        host_memory_bytes=node.nodes * node.host_memory_bytes,
+        refused=refused,
+    )
+
+
+def defers(law: Law, target: int) -> bool:
+    """Whether rounds of this law put prompts off."""
+    return law.mode == "exact" or (law.mode in ("race", "defer") and law.prompts > target)
+
+
+def cutoffs(model: LengthModel, group_size: int, cap_tokens: int) -> tuple[int, ...]:
+    """Cutoffs to try: rounded quantiles of a group's longest sample, below the cap, with short groups to train."""
+    raw = model.group_max_quantiles(group_size, CUTOFF_LEVELS)
+    grain = CUTOFF_GRAIN_TOKENS
+    rounded = sorted({max(1, min(round(c / grain) * grain, cap_tokens - 1)) for c in raw if c < cap_tokens})
+    return tuple(c for c in rounded if 0.2 <= model.short_groups(c, group_size) < 1.0)
+
+
+def feasible_layouts(
+    cluster: Cluster, job: Job, profile: Profile
+) -> tuple[str, dict[LayoutKey, DecodeCost], tuple[str, ...]]:
+    """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
+
+    The pool is the first in the file whose accelerators are of the profile's kind.
+    """
+    kind = profile.machine.kind
+    pools = [name for name, pool in cluster.pools.items() if pool.accelerators.kind == kind]
+    if not pools:
+        raise Infeasible(
+            f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "
+            "add one or profile on this cluster"
+        )
+    pool = cluster.pools[pools[0]]
+    longest = job.rollout.longest_tokens
+    decode: dict[LayoutKey, DecodeCost] = {}
+    refused: list[str] = []
+    for entry in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)):
+        cost = decode_cost(profile, entry)
+        if entry.tp not in job.search.tp:
+            refused.append(f"{cost.key}: tp {entry.tp} is not in the job's search.tp")
+        elif entry.engines > pool.engines_of(entry.tp):
+            refused.append(
+                f"{cost.key}: needs {entry.engines * entry.tp} accelerators, pool '{pools[0]}' has "
+                f"{pool.accelerators_total}"
+            )
+        elif cost.kv_capacity_tokens < longest:
+            refused.append(
+                f"{cost.key}: an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+            )
+        elif cost.host_bytes > pool.nodes * pool.host_memory_bytes:
+            refused.append(f"{cost.key}: its engines need {cost.host_bytes / 1e9:.1f} GB of host memory")
+        else:
+            decode[cost.key] = cost
+    if not decode:
+        raise Infeasible("no rollout layout of the profile fits: " + "; ".join(refused))
+    return pools[0], decode, tuple(refused)
+
+
+def feasible_train(cluster: Cluster, job: Job, profile: Profile, pool: str) -> tuple[TrainCost, ...]:
+    """Micro-batches that hold the longest sequence. Raises Infeasible when there is none."""
+    longest = job.rollout.longest_tokens
+    fits = [
+        train_cost(t)
+        for t in profile.train
+        if t.micro_batch_tokens >= longest
+        and t.micro_batch_tokens in job.search.micro_batch_tokens
+        and t.dp <= cluster.pools[pool].accelerators_total
+    ]
+    if not fits:
+        raise Infeasible(
+            f"no micro-batch of the profile and of the job's search holds the longest sequence of {longest} tokens; "
+            "add a larger one to search.micro_batch_tokens and profile again"
+        )
+    return tuple(sorted(fits, key=lambda t: (t.dp, t.micro_batch_tokens)))

@@ -1,0 +1,304 @@
+"""One round on a virtual clock: the real machine of rounds/, engines with continuous batching, reward workers.
+
+What is modelled, and how simply:
+- a sample joins its engine at the first step boundary at which it fits (first come, first served; at most
+  `max_num_seqs`, KV within capacity), pays its prefill there and gets one token from each step from then on;
+- decode steps between two events of an engine are one closed form (costs.DecodeCost.steps_s), so work is per event and
+  never per token; actions take effect at the next step boundary of the engine;
+- when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
+  a prefill over prompt and tokens when it comes back (as vLLM does);
+- a watched sample's `ReachedCutoff` comes when the engine next tells its length, every `watch_interval` tokens;
+- an abort of a sample whose reward was already asked for does not give the reward worker's time back.
+
+The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..rounds.balance import Balancer
+from ..rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from ..rounds.round import Round
+from .costs import DecodeCost, RewardCost
+
+# executor/engine.py has a watched request told every so many tokens: after the first, then at 1 + k times this.
+WATCH_INTERVAL_TOKENS = 16
+
+_FINISH, _WATCH = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What the simulator asks about a sample: `natural(key, prompt)` is how many tokens it would get uncapped by the
+    issue (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt, `reward` its score.
+    """
+
+    natural: Callable[[SampleKey, str], int]
+    prompt_tokens: Callable[[str], int]
+    reward: Callable[[SampleKey, str], float]
+    cap_tokens: int
+    expected_tokens: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions."""
+
+    end_s: float
+    decode_end_s: float
+    decoded_tokens: int
+    preemptions: int
+
+    @property
+    def reward_exposed_s(self) -> float:
+        """Seconds spent on rewards alone, after the last token."""
+        return self.end_s - self.decode_end_s
+
+
+class _Sample:
+    __slots__ = ("admitted", "base", "engine", "key", "life", "prompt_tokens", "state", "tokens", "truncated", "watch")
+
+    def __init__(self, key: SampleKey, engine: int, prompt_tokens: int, tokens: int, truncated: bool, watch: int):
+        self.key = key
+        self.engine = engine
+        self.prompt_tokens = prompt_tokens
+        self.tokens = tokens  # that it will have when it ends
+        self.truncated = truncated
+        self.watch = watch  # tokens at which the cutoff is told; 0: not watched, or told already
+        self.base = 0  # tokens that it had when it was last admitted
+        self.admitted = 0  # engine step of that
+        self.life = 0  # counts admissions; heap entries of an earlier one are stale
+        self.state = "waiting"
+
+
+class Engine:
+    """One engine: steps are counted, time is known at step boundaries."""
+
+    def __init__(self, cost: DecodeCost, max_num_seqs: int) -> None:
+        self.cost = cost
+        self.max_num_seqs = max_num_seqs
+        self.now = 0.0  # time of the boundary after `step` steps
+        self.step = 0
+        self.kv = 0  # tokens held by the running samples
+        self.prefill = 0.0  # seconds that the next step takes longer
+        self.running: dict[SampleKey, _Sample] = {}  # in order of admission
+        self.waiting: deque[_Sample] = deque()
+        self.decoded = 0
+        self.preemptions = 0
+        self._heap: list[tuple[int, int, int, int, _Sample]] = []
+        self._pushed = 0
+
+    def _time_after(self, steps: int) -> float:
+        if steps <= 0:
+            return self.now
+        return self.now + self.prefill + self.cost.steps_s(steps, len(self.running), self.kv)
+
+    def _advance(self, steps: int) -> None:
+        if steps > 0:
+            self.now = self._time_after(steps)
+            self.step += steps
+            self.kv += steps * len(self.running)
+            self.decoded += steps * len(self.running)
+            self.prefill = 0.0
+
+    def _steps_to_event(self) -> int:
+        """Steps until a sample is due or KV is full; there is a running sample."""
+        heap = self._heap
+        while heap[0][3] != heap[0][4].life or heap[0][4].state != "running":
+            heapq.heappop(heap)
+        due = heap[0][0] - self.step
+        count = len(self.running)
+        room = (self.cost.kv_capacity_tokens - self.kv) // count
+        # A single sample is never preempted: candidates whose longest sample does not fit are not simulated.
+        return due if due <= room or count == 1 else max(0, room)
+
+    def next_event_s(self) -> float:
+        """When this engine has something to tell next; infinite if nothing runs."""
+        return self._time_after(self._steps_to_event()) if self.running else math.inf
+
+    def pass_to(self, time_s: float) -> None:
+        """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
+        if not self.running:
+            self.now = max(self.now, time_s)
+            return
+        ahead = time_s - self.now - self.prefill
+        if time_s <= self.now:
+            return
+        cost, count = self.cost, len(self.running)
+        quadratic = cost.c * count / 2
+        linear = cost.a + cost.b * count + cost.c * self.kv - quadratic
+        if ahead <= 0:
+            steps = 1
+        elif quadratic * ahead < 1e-12 * linear * linear:
+            steps = math.ceil(ahead / linear - 1e-9)
+        else:
+            root = (math.sqrt(linear * linear + 4 * quadratic * ahead) - linear) / (2 * quadratic)
+            steps = math.ceil(root - 1e-9)
+        self._advance(min(max(steps, 1), self._steps_to_event()))
+
+    def take_event(self) -> tuple[int, _Sample] | None:
+        """Advance to the next event and take it; None if it was a preemption."""
+        self._advance(self._steps_to_event())
+        if self._heap[0][0] > self.step:
+            _, sample = self.running.popitem()
+            self.kv -= sample.prompt_tokens + self._generated(sample)
+            sample.base = self._generated(sample)
+            sample.state = "waiting"
+            self.waiting.appendleft(sample)
+            self.preemptions += 1
+            return None
+        _, _, kind, _, sample = heapq.heappop(self._heap)
+        if kind == _FINISH:
+            self.remove(sample)
+        else:
+            sample.watch = 0
+        return kind, sample
+
+    def _generated(self, sample: _Sample) -> int:
+        return sample.base + self.step - sample.admitted
+
+    def remove(self, sample: _Sample) -> None:
+        """The sample leaves: it ended or was aborted."""
+        if sample.state == "running":
+            del self.running[sample.key]
+            self.kv -= sample.prompt_tokens + self._generated(sample)
+        sample.state = "gone"
+
+    def admit(self) -> None:
+        """Let in whoever waits and fits, in order."""
+        while self.waiting:
+            sample = self.waiting[0]
+            if sample.state != "waiting":
+                self.waiting.popleft()
+                continue
+            count, needed = len(self.running), sample.prompt_tokens + sample.base
+            if count and (count >= self.max_num_seqs or self.kv + needed + count + 1 > self.cost.kv_capacity_tokens):
+                return
+            self.waiting.popleft()
+            self.prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * needed
+            self.kv += needed
+            self.running[sample.key] = sample
+            sample.state = "running"
+            sample.admitted = self.step
+            sample.life += 1
+            self._push(sample.tokens, _FINISH, sample)
+            if sample.base < sample.watch < sample.tokens:
+                self._push(sample.watch, _WATCH, sample)
+
+    def _push(self, at_tokens: int, kind: int, sample: _Sample) -> None:
+        self._pushed += 1
+        due = sample.admitted + at_tokens - sample.base
+        heapq.heappush(self._heap, (due, self._pushed, kind, sample.life, sample))
+
+
+class _Rewards:
+    """First come, first served over the workers."""
+
+    def __init__(self, cost: RewardCost) -> None:
+        self._cost = cost
+        self._free = [0.0] * cost.workers
+        self.due: list[tuple[float, int, SampleKey]] = []
+        self._count = 0
+
+    def submit(self, key: SampleKey, now: float) -> None:
+        free = heapq.heappop(self._free)
+        done = max(now, free) + self._cost.per_sample_s
+        heapq.heappush(self._free, done)
+        self._count += 1
+        heapq.heappush(self.due, (done + self._cost.delay_s, self._count, key))
+
+
+def simulate_round(
+    machine: Round,
+    lengths: Lengths,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    watch_interval: int = WATCH_INTERVAL_TOKENS,
+) -> RoundTimes:
+    """Drive `machine` from its start until it is done. The layout's constant overhead and the sync are not in it.
+
+    Raises AssertionError if the machine waits for something that cannot come.
+    """
+    engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
+    balancer = Balancer(len(engines))
+    rewards = _Rewards(reward)
+    samples: dict[SampleKey, _Sample] = {}
+    upcoming = [math.inf] * len(engines)
+    prompts: dict[SampleKey, str] = {}
+    decode_end = 0.0
+
+    def apply(actions: list[Action], now: float) -> None:
+        nonlocal decode_end
+        touched: set[int] = set()
+        for action in actions:
+            key = action.key
+            if isinstance(action, Issue):
+                place = balancer.assign(key, lengths.expected_tokens)
+                natural = lengths.natural(key, action.prompt)
+                limit = min(action.max_tokens, lengths.cap_tokens)
+                truncated = natural > limit or natural >= lengths.cap_tokens
+                watch = 0
+                if action.watch_tokens is not None:
+                    watch = 1 + -(-(action.watch_tokens - 1) // watch_interval) * watch_interval
+                sample = _Sample(
+                    key, place, lengths.prompt_tokens(action.prompt), min(natural, limit), truncated, watch
+                )
+                samples[key] = sample
+                prompts[key] = action.prompt
+                engines[place].pass_to(now)
+                engines[place].waiting.append(sample)
+                touched.add(place)
+            elif isinstance(action, Abort):
+                sample = samples[key]
+                if sample.state != "gone":
+                    engine = engines[sample.engine]
+                    engine.pass_to(now)
+                    engine.remove(sample)
+                    balancer.release(key)
+                    decode_end = now
+                    touched.add(sample.engine)
+            else:
+                rewards.submit(key, now)
+        for place in touched:
+            engines[place].admit()
+            upcoming[place] = engines[place].next_event_s()
+
+    apply(machine.start(), 0.0)
+    now = 0.0
+    while not machine.done:
+        place = min(range(len(engines)), key=upcoming.__getitem__)
+        scored = rewards.due[0][0] if rewards.due else math.inf
+        assert min(scored, upcoming[place]) < math.inf, "the round waits for nobody"
+        if scored <= upcoming[place]:
+            now, _, key = heapq.heappop(rewards.due)
+            if actions := machine.handle(Scored(key, lengths.reward(key, prompts[key]))):
+                apply(actions, now)
+            continue
+        engine = engines[place]
+        event = engine.take_event()
+        now = engine.now
+        if event is not None:
+            kind, sample = event
+            if kind == _FINISH:
+                balancer.release(sample.key)
+                decode_end = now
+                actions = machine.handle(Finished(sample.key, sample.tokens, sample.truncated))
+            else:
+                actions = machine.handle(ReachedCutoff(sample.key))
+            if actions:
+                apply(actions, now)
+            if engine.waiting:
+                engine.admit()
+        upcoming[place] = engine.next_event_s()
+    return RoundTimes(
+        end_s=now,
+        decode_end_s=decode_end,
+        decoded_tokens=sum(e.decoded for e in engines),
+        preemptions=sum(e.preemptions for e in engines),
+    )

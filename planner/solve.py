@@ -1,0 +1,238 @@
+"""Solve: trace and profile in, plan out."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from ..plans.cluster import Cluster
+from ..plans.errors import InputError
+from ..plans.job import Job
+from ..plans.origin import Inputs, Solver, Volatile
+from ..plans.plan import (
+    Bias,
+    LongIssue,
+    LongRound,
+    Plan,
+    PlannedJob,
+    RewardPlan,
+    RoundIssue,
+    RoundRollout,
+    Rounds,
+    RoundTrain,
+    ShortRound,
+    StepIssue,
+    SyncPlan,
+)
+from ..profiles.lengths import LengthTrace
+from ..profiles.schema import Profile
+from .candidates import MODES, LongKey, Mode, ShortKey, Space, enumerate_space
+from .columns import Setting
+from .costs import LayoutKey, reward_cost
+from .cycle import Cycle, Limits
+from .draws import Draws
+from .length_model import fit_lengths
+from .predict import predict
+from .program import Solution, solve_program
+from .search import PASSES, Progress, Search
+from .why import explain
+
+# Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
+CHECKSUM_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A plan, and the search that it came from (for tests and for reports that want more than the plan's `why`)."""
+
+    plan: Plan
+    search: Search
+    solution: Solution
+    baseline: Cycle
+
+
+def solve(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    inputs: Inputs,
+    *,
+    mode: Mode | None = None,
+    bias_budget: float | None = None,
+    seed: int = 0,
+    progress: Progress = lambda text, share: None,
+) -> Plan:
+    """The plan with the fewest seconds per trained sample, and the plain synchronous baseline beside it.
+
+    Args:
+        inputs: the files that the arguments were read from; goes into the plan as it is.
+        mode: forces this mode; None lets the program choose.
+        bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
+            when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
+        progress: called with a text and the share that is done.
+
+    The same arguments give the same plan but for `volatile`. Raises Infeasible when nothing keeps the limits, and
+    InputError when the trace does not fit the job.
+    """
+    return solve_fully(
+        cluster, job, profile, trace, inputs, mode=mode, bias_budget=bias_budget, seed=seed, progress=progress
+    ).plan
+
+
+def solve_fully(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    inputs: Inputs,
+    *,
+    mode: Mode | None = None,
+    bias_budget: float | None = None,
+    seed: int = 0,
+    progress: Progress = lambda text, share: None,
+) -> Solved:
+    """Like `solve`, with what it was decided on."""
+    began = time.perf_counter()
+    search = prepare(cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, seed=seed)
+    search.run_passes(progress)
+    solution = _decide(search, progress)
+    baseline = _baseline(search)
+    progress("writing the plan", 0.99)
+    predicted = predict(search, solution.cycle, baseline, cluster.pools[search.space.pool])
+    budget = search.limits.bias_budget
+    if math.isinf(budget):
+        budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
+    plan = Plan(
+        rlplan=1,
+        inputs=inputs,
+        solver=Solver(
+            name=solution.solver,
+            status="optimal" if solution.optimal else "feasible",
+            gap=solution.gap,
+            bound_s=solution.bound_s,
+            objective="seconds_per_sample",
+            candidates=len(search.cycles()),
+        ),
+        job=PlannedJob(
+            name=job.name,
+            bias=Bias(mode=solution.cycle.short.law.mode, budget=budget),
+            issue=StepIssue(
+                prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
+            ),
+            rounds=_rounds(search.space, solution.cycle, job),
+            reward=RewardPlan(workers=job.reward.workers, deadline_s=job.reward.deadline_s),
+            sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
+            why=explain(search, solution.cycle, baseline),
+        ),
+        predicted=predicted,
+        volatile=Volatile(
+            solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began
+        ),
+    )
+    progress("done", 1.0)
+    return Solved(plan, search, solution, baseline)
+
+
+def prepare(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    *,
+    mode: Mode | None = None,
+    bias_budget: float | None = None,
+    seed: int = 0,
+) -> Search:
+    """Length model, candidates and limits; nothing is simulated yet."""
+    rollout = job.rollout
+    try:
+        model = fit_lengths(trace, rollout.max_response_tokens, seed)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
+    space = enumerate_space(cluster, job, profile, model, modes)
+    width = max(key.samples for key in space.short)
+    setting = Setting(
+        target=rollout.prompts_per_step,
+        group_size=rollout.samples_per_prompt,
+        cap_tokens=rollout.max_response_tokens,
+        dynamic_sampling=job.algorithm.dynamic_sampling,
+        decode=space.decode,
+        reward=reward_cost(profile.reward, job.reward.workers),
+        # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
+        draws=Draws(model, seed, max(width, 2 * rollout.samples_per_prompt)),
+    )
+    if bias_budget is None:
+        bias_budget = 0.0 if mode is None else math.inf
+    limits = Limits(
+        group_size=rollout.samples_per_prompt,
+        mean_tokens=model.mean_tokens,
+        bias_budget=bias_budget,
+        slo=job.slo.step_p95_s is not None,
+        host_memory_bytes=space.host_memory_bytes,
+        host_bytes={key: cost.host_bytes for key, cost in space.decode.items()},
+    )
+    return Search(setting, space, limits, job.slo.step_p95_s, mode)
+
+
+def _decide(search: Search, progress: Progress) -> Solution:
+    """Solve the program over the columns that came through all passes."""
+    last = PASSES[-1]
+    short, long = search.columns()
+    eligible = [c for c in short if search.mode is None or c.law.mode == search.mode]
+    # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
+    # looked at only when nothing else is left, so that the error can say which limit binds.
+    finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
+    partners = [c for c in long if c.rounds >= last.long_rounds] or long
+    progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
+    return solve_program(
+        finalists, partners, len(search.space.train), search.needs_long, search.limits, search.setting.target
+    )
+
+
+def _baseline(search: Search) -> Cycle:
+    """The best plain synchronous plan: its best layout and micro-batch."""
+    size = search.limits.group_size
+    sync = [c for c in search.cycles() if c.short.law.mode == "sync" and c.short.rounds >= PASSES[-1].short_rounds]
+    return min(sync, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro))
+
+
+def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
+    short, long = cast(ShortKey, cycle.short.key), cycle.long
+    size, target = job.rollout.samples_per_prompt, job.rollout.prompts_per_step
+    issued = {short.layout: short.prompts * short.samples}
+    if long is not None:
+        copies = cast(LongKey, long.key).copies
+        issued[long.layout] = max(issued.get(long.layout, 0), target * size * copies)
+
+    def rollout(layout: LayoutKey) -> RoundRollout:
+        # One number for both kinds of round on one layout: they share its engines.
+        most = space.decode[layout].max_sequences
+        return RoundRollout(
+            pool=space.pool,
+            engines=layout.engines,
+            tp=layout.tp,
+            max_num_seqs=max(1, min(most, math.ceil(issued[layout] / layout.engines))),
+        )
+
+    chosen = space.train[cycle.micro]
+    train = RoundTrain(dp=chosen.dp, micro_batch_tokens=chosen.micro_batch_tokens)
+    return Rounds(
+        short=ShortRound(
+            issue=RoundIssue(prompts=short.prompts, samples=short.samples),
+            cutoff_tokens=short.cutoff or None,
+            rollout=rollout(short.layout),
+            train=train,
+        ),
+        long=None
+        if long is None
+        else LongRound(
+            issue=LongIssue(prompts=target, samples=size, copies=cast(LongKey, long.key).copies),
+            rollout=rollout(long.layout),
+            train=train,
+        ),
+    )

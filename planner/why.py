@@ -1,0 +1,152 @@
+"""Why the plan is as it is: for each decision its next best alternative, and what that costs.
+
+The alternative to a decision is the best schedule that differs in it, all else being free: what one would do instead.
+Alternatives that lost early were simulated for a few rounds only; their figures say "about".
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, cast
+
+import networkx as nx
+
+from .candidates import LongKey, ShortKey
+from .columns import mean
+from .cycle import Cycle
+from .predict import logs
+from .search import PASSES, Search
+
+
+def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
+    """Text by dotted key of the plan's job section."""
+    why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline)}
+    cycles = search.cycles()
+    mode = cycle.short.law.mode
+    own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
+    for key, value, text in _decisions(search, mode, cycle.long is not None):
+        alternative = _alternative(search, own, cycle, value)
+        if alternative is not None:
+            why[key] = _compare(search, cycle, alternative, text)
+        elif len({value(c) for c in cycles if c.short.law.mode == mode}) > 1:
+            why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
+    if cycle.long is not None:
+        why["rounds"] = _shares(search, cycle)
+    why["step"] = _critical_path(search, cycle)
+    for number, refusal in enumerate(search.space.refused):
+        why[f"refused.{number}"] = refusal
+    return why
+
+
+Value = Callable[[Cycle], Any]
+Text = Callable[[Cycle], str]
+
+
+def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
+    """(plan key, what it is in a cycle, how to say it)."""
+    micro_tokens = [t.micro_batch_tokens for t in search.space.train]
+
+    def short(c: Cycle) -> ShortKey:
+        return cast(ShortKey, c.short.key)
+
+    def long(c: Cycle) -> LongKey:
+        return cast(LongKey, c.long.key if c.long else None)
+
+    found: list[tuple[str, Value, Text]] = []
+    if mode != "sync":
+        found.append(
+            ("rounds.short.issue.prompts", lambda c: short(c).prompts, lambda c: f"{short(c).prompts} prompts issued")
+        )
+    if mode == "race":
+        found.append(
+            ("rounds.short.issue.samples", lambda c: short(c).samples, lambda c: f"{short(c).samples} samples a prompt")
+        )
+    if mode == "exact":
+        found.append(
+            ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
+        )
+    found.append(("rounds.short.rollout", lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}"))
+    if deferring:
+        found.append(
+            (
+                "rounds.long.rollout",
+                lambda c: c.long.layout if c.long else None,
+                lambda c: f"long rounds on {c.long.layout}" if c.long else "no long rounds",
+            )
+        )
+        if mode == "exact":
+            found.append(
+                ("rounds.long.issue.copies", lambda c: long(c).copies, lambda c: f"{long(c).copies} copies at once")
+            )
+    found.append(
+        ("train.micro_batch_tokens", lambda c: c.micro, lambda c: f"micro-batches of {micro_tokens[c.micro]} tokens")
+    )
+    return found
+
+
+def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
+    size = search.limits.group_size
+    others = [c for c in cycles if value(c) != value(chosen)]
+    # Figures from the same number of rounds are on the same luck; early losers serve when there is nothing else.
+    solid = [c for c in others if c.short.rounds >= PASSES[-1].short_rounds]
+    return min(solid or others, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro), default=None)
+
+
+def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
+    size = search.limits.group_size
+    mine, theirs = chosen.seconds_per_sample(size), other.seconds_per_sample(size)
+    about = "" if other.short.rounds >= PASSES[-1].short_rounds else "about "
+    change = 100 * (theirs / mine - 1)
+    if abs(change) < 0.5:
+        return f"{text(chosen)}; next best: {text(other)}, within 0.5% of it"
+    return f"{text(chosen)}; next best: {text(other)}, {about}{change:+.1f}% time per sample"
+
+
+def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
+    size = search.limits.group_size
+    mine, base = cycle.seconds_per_sample(size), baseline.seconds_per_sample(size)
+    ratio, error = search.measured_ratio(cycle)
+    parts = [f"{base / mine:.2f}x sync ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
+    if cycle.short.law.mode != "sync":
+        parts.append(f"trained/unconditioned length {ratio:.3f} +- {error:.3f}")
+    for mode in ("exact", "defer", "race"):
+        if mode == cycle.short.law.mode:
+            continue
+        others = [c for c in search.cycles() if c.short.law.mode == mode]
+        best = min(others, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro), default=None)
+        if best is not None:
+            theirs = best.seconds_per_sample(size)
+            bias = search.measured_ratio(best)[0]
+            parts.append(f"{mode} at its fastest would be about {base / theirs:.2f}x at length {bias:.2f}")
+    return "; ".join(parts)
+
+
+def _shares(search: Search, cycle: Cycle) -> str:
+    share = cycle.long_share()
+    short, long = (mean(log.step_s(search.space.train[cycle.micro])) for _, log in logs(search, cycle))
+    part = share * long / (share * long + (1 - share) * short)
+    return f"long rounds are {100 * share:.1f}% of the steps and {100 * part:.1f}% of the time"
+
+
+def _critical_path(search: Search, cycle: Cycle) -> str:
+    """The phases of the mean step as a graph; its longest path is the step, and what is off it has slack."""
+    train = search.space.train[cycle.micro]
+    parts = logs(search, cycle)
+    rollout = sum(w * mean(log.rollout_s) for w, log in parts)
+    exposed = sum(w * mean(log.reward_s) for w, log in parts)
+    busy = search.setting.reward.per_sample_s / search.setting.reward.workers
+    scoring = busy * sum(w * mean(log.groups) for w, log in parts) * search.limits.group_size
+    graph: Any = nx.DiGraph()
+    graph.add_edge("start", "decoded", phase="rollout", seconds=rollout)
+    graph.add_edge("decoded", "scored", phase="reward", seconds=exposed)
+    # Scoring runs beside decoding; only what is left after the last token is on the path above.
+    graph.add_edge("start", "scored", phase="scoring beside rollout", seconds=min(scoring, rollout + exposed))
+    graph.add_edge("scored", "updated", phase="train", seconds=sum(w * log.train_s(train) for w, log in parts))
+    graph.add_edge("updated", "end", phase="sync", seconds=sum(w * log.sync_s for w, log in parts))
+    path = nx.dag_longest_path(graph, weight="seconds")
+    total = nx.dag_longest_path_length(graph, weight="seconds")
+    text = ", ".join(
+        f"{graph[a][b]['phase']} {100 * graph[a][b]['seconds'] / total:.0f}%" for a, b in itertools.pairwise(path)
+    )
+    return f"critical path of the mean step ({total:.3g} s): {text}"

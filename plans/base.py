@@ -1,0 +1,58 @@
+"""What all of rlplan's documents share: strict, frozen models and the few scalar types that recur.
+
+Invariants of every document model:
+- it is frozen, refuses unknown keys, infinities and NaN, and converts nothing (`"2"` is not 2), so that a value in
+  memory is the value in the file;
+- the docstring under a field is its description: in the JSON Schema, and in the error that a wrong value gives.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+
+class Strict(BaseModel):
+    """Base of every document model."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def cross_error(message: str, field: str | None = None) -> PydanticCustomError:
+    """The error for a rule between fields; `field` (dotted, below the model) says whose line the message carries."""
+    # The message goes in as a value because pydantic formats the template, and user text may hold braces.
+    return PydanticCustomError("cross_field", "{text}", {"text": message, "field": field or ""})
+
+
+def _ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+    if any(b <= a for a, b in itertools.pairwise(values)):
+        wanted = ", ".join(str(v) for v in sorted(set(values)))
+        raise cross_error(f"must be strictly ascending; write [{wanted}]")
+    return values
+
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+"""Letters, digits, `_`, `.`, `-`, at most 64: a name that is safe in file names and needs no quotes in YAML."""
+
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+MemoryBytes = Annotated[int, Field(ge=1_000_000)]
+"""Bytes. The lower bound is there to catch `24` written for 24 GB."""
+
+Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(_ascending)]
+"""A non-empty, strictly ascending list of positive integers (a list is taken as well as a tuple)."""
+
+
+def joined(values: Sequence[object]) -> str:
+    """`a, b and c` for messages."""
+    words = [str(v) for v in values]
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

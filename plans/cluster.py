@@ -1,0 +1,84 @@
+"""cluster.yaml: the machines that a job may use, as pools of equal nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from .base import Count, MemoryBytes, Name, NonNegative, Strict, cross_error
+
+
+class Accelerators(Strict):
+    """The accelerators of one node."""
+
+    kind: Literal["cpu", "cuda"]
+    """What an accelerator is: `cuda`, a GPU; `cpu`, one host core."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Model name, as in `H100-SXM`; a profile measured on another one is refused."""
+
+    per_node: Count
+    """Accelerators in one node; for kind cpu, the cores of the node that engines and trainers may use."""
+
+    memory_bytes: MemoryBytes
+    """Bytes of memory per accelerator; for kind cpu, the KV space that one engine may take per core."""
+
+
+class Pool(Strict):
+    """Equal nodes that a phase can be placed on."""
+
+    nodes: Count
+    """Number of nodes in the pool."""
+
+    accelerators: Accelerators
+    """The accelerators of each node."""
+
+    cores: Count
+    """Host cores of each node."""
+
+    host_memory_bytes: MemoryBytes
+    """Bytes of host memory of each node."""
+
+    usd_per_node_hour: NonNegative
+    """Price of one node for one hour in USD."""
+
+    @model_validator(mode="after")
+    def _cpu_accelerators_are_cores(self) -> Pool:
+        if self.accelerators.kind == "cpu" and self.accelerators.per_node > self.cores:
+            raise cross_error(
+                f"accelerators.per_node is {self.accelerators.per_node} but a node has {self.cores} cores, and for "
+                f"kind cpu an accelerator is a core; write at most {self.cores}",
+                "accelerators.per_node",
+            )
+        return self
+
+    @property
+    def accelerators_total(self) -> int:
+        """Accelerators in the whole pool."""
+        return self.nodes * self.accelerators.per_node
+
+    def engines_of(self, tp: int) -> int:
+        """How many engines of `tp` accelerators fit; an engine never spans nodes."""
+        return self.nodes * (self.accelerators.per_node // tp)
+
+
+class Cluster(Strict):
+    """The document cluster.yaml."""
+
+    rlplan_cluster: Literal[1]
+    """Version of the format."""
+
+    name: Name
+    """Name of the cluster, for reports."""
+
+    pools: Annotated[dict[Name, Pool], Field(min_length=1)]
+    """The pools by name."""
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """Read cluster.yaml. Raises InputError."""
+    from .yaml_io import load
+
+    return load(path, Cluster)

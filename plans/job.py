@@ -1,0 +1,271 @@
+"""job.yaml: what is to be trained, on what data, for which reward, by which algorithm, and what the solver may vary."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from .base import Choices, Count, Name, NonNegative, Positive, Strict, cross_error
+from .errors import InputError
+
+
+class ModelSpec(Strict):
+    """The policy's initial weights."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Folder of a Hugging Face model, relative to job.yaml, or a hub id `owner/name`."""
+
+    dtype: Literal["float32", "bfloat16", "float16"]
+    """Type of weights and activations, in the engine and in the trainer."""
+
+
+class DataSpec(Strict):
+    """The prompts."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """JSONL file, relative to job.yaml; each row has `id`, `prompt` (text or chat messages) and `answer`."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the order in which prompts are drawn in each epoch."""
+
+
+class RewardSpec(Strict):
+    """How a response is scored."""
+
+    kind: Literal["function", "math", "code"]
+    """`function`: a Python function; `math`: equality of the last answer; `code`: tests in a sandbox."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """`package.module:name` of `name(prompt, response, answer) -> float`; needed for kind function, and only there."""
+
+    workers: Count = 1
+    """Reward worker processes."""
+
+    deadline_s: Annotated[float, Field(gt=0, le=3600)]
+    """Seconds until one call is given up; a response that causes it gets reward 0."""
+
+    retries: Annotated[int, Field(ge=0, le=100)] = 2
+    """How often a call is repeated after a failure that the response cannot have caused."""
+
+    @model_validator(mode="after")
+    def _function_belongs_to_its_kind(self) -> RewardSpec:
+        if self.kind == "function" and self.function is None:
+            raise cross_error("kind function needs the key function: 'package.module:name'", "kind")
+        if self.kind != "function" and self.function is not None:
+            raise cross_error(
+                f"function has no effect with kind {self.kind}; remove it or write kind: function", "function"
+            )
+        return self
+
+
+class RolloutSpec(Strict):
+    """The size of a step and the limits of a sample."""
+
+    prompts_per_step: Count
+    """P: prompts trained in one step."""
+
+    samples_per_prompt: Annotated[int, Field(ge=2)]
+    """n: samples per prompt that are trained; at least 2, because advantages compare samples of one prompt."""
+
+    max_prompt_tokens: Count
+    """Longest prompt in tokens; a longer one is an error when the data is read."""
+
+    max_response_tokens: Count
+    """Cap on a response in tokens; a response that reaches it is truncated."""
+
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Sampling temperature; greedy decoding (0) gives equal samples, hence no advantages."""
+
+    @property
+    def longest_tokens(self) -> int:
+        """Longest sequence in tokens, prompt and response."""
+        return self.max_prompt_tokens + self.max_response_tokens
+
+    @property
+    def samples_per_step(self) -> int:
+        """S = P n."""
+        return self.prompts_per_step * self.samples_per_prompt
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Algorithm(Strict):
+    """The policy-gradient update."""
+
+    name: Literal["grpo", "dr_grpo", "rloo"]
+    """`grpo`: advantage (r - mean)/std over the group; `dr_grpo`: r - mean; `rloo`: r - mean of the others."""
+
+    learning_rate: Annotated[float, Field(gt=0, lt=1)]
+    """AdamW's step size."""
+
+    weight_decay: NonNegative = 0.0
+    """AdamW's decoupled weight decay."""
+
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
+    """AdamW's two decay rates, each within [0, 1)."""
+
+    max_grad_norm: Positive = 1.0
+    """Global gradient norm above which gradients are scaled down."""
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """The probability ratio is clipped below at 1 - clip_low."""
+
+    clip_high: Positive = 0.2
+    """The probability ratio is clipped above at 1 + clip_high (DAPO's clip-higher when above clip_low)."""
+
+    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    """How token losses become one: mean over all tokens; per sequence, then over sequences; or sum over a constant."""
+
+    dynamic_sampling: bool = False
+    """DAPO's filter: groups whose rewards are all equal are not trained, and are replaced by further prompts."""
+
+    mask_truncated: bool = False
+    """Leave samples that reached the cap out of the loss."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of sampling in the engines and of the trainer."""
+
+
+class Search(Strict):
+    """What is measured by `profile` and considered by `solve`."""
+
+    tp: Choices
+    """Tensor-parallel sizes of engines, ascending."""
+
+    micro_batch_tokens: Choices
+    """Token budgets of one training micro-batch, ascending."""
+
+
+class Slo(Strict):
+    """What the plan has to keep, whatever it gains elsewhere."""
+
+    step_p95_s: Positive | None = None
+    """Seconds that 95% of the steps must stay below; null for no such limit."""
+
+
+class Job(Strict):
+    """The document job.yaml."""
+
+    rlplan_job: Literal[1]
+    """Version of the format."""
+
+    name: Name
+    """Name of the job; runs and plans carry it."""
+
+    model: ModelSpec
+    """The policy's initial weights."""
+
+    data: DataSpec
+    """The prompts."""
+
+    reward: RewardSpec
+    """How a response is scored."""
+
+    rollout: RolloutSpec
+    """The size of a step and the limits of a sample."""
+
+    algorithm: Algorithm
+    """The policy-gradient update."""
+
+    search: Search
+    """What is measured by `profile` and considered by `solve`."""
+
+    slo: Slo = Slo()
+    """What the plan has to keep."""
+
+    @model_validator(mode="after")
+    def _some_micro_batch_holds_the_longest_sequence(self) -> Job:
+        largest, longest = self.search.micro_batch_tokens[-1], self.rollout.longest_tokens
+        if largest < longest:
+            raise cross_error(
+                f"the largest micro-batch has {largest} tokens but a sequence may have {longest} "
+                f"(max_prompt_tokens + max_response_tokens); add a size of at least {longest}",
+                "search.micro_batch_tokens",
+            )
+        return self
+
+
+def load_job(path: str | Path) -> Job:
+    """Read job.yaml. Raises InputError. Paths inside it are not looked at; see `job_paths`."""
+    from .yaml_io import load
+
+    return load(path, Job)
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """Where a job's files are.
+
+    Attributes:
+        model: what transformers and vLLM take: the absolute path of the local folder, or the hub id.
+        data: absolute path of the JSONL file.
+        model_folder: the local folder, or None for a hub id.
+    """
+
+    model: str
+    data: Path
+    model_folder: Path | None
+
+
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+
+
+def job_paths(job: Job, job_path: str | Path) -> JobPaths:
+    """Resolve the job's relative paths against the folder of job.yaml (at `job_path`).
+
+    A `model.path` that is a folder is local; otherwise `owner/name` is a hub id, which is not looked up here.
+    Raises InputError when the data file is missing, or when `model.path` is neither a folder nor a hub id.
+    """
+    from .yaml_io import error_at
+
+    folder = Path(job_path).resolve().parent
+    local = folder / Path(job.model.path).expanduser()
+    model_folder = local if local.is_dir() else None
+    if model_folder is None and not _HUB_ID.match(job.model.path):
+        raise error_at(
+            job_path,
+            ("model", "path"),
+            f"model.path: no such folder: '{job.model.path}'; paths are relative to this file, "
+            "a hub id is 'owner/name'",
+        )
+    data = folder / Path(job.data.path).expanduser()
+    if not data.is_file():
+        raise error_at(
+            job_path, ("data", "path"), f"data.path: no such file: '{job.data.path}'; paths are relative to this file"
+        )
+    return JobPaths(str(model_folder or job.model.path), data, model_folder)
+
+
+def model_heads(model_path: str | Path) -> tuple[int, int] | None:
+    """(attention heads, key-value heads) from the config.json of a local model folder, without transformers.
+
+    None when `model_path` is not a folder (a hub id) or the config names no heads. For multimodal models the language
+    model's `text_config` is read. Raises InputError when the folder has no readable config.json.
+    """
+    import json
+
+    if not Path(model_path).is_dir():
+        return None
+    file = Path(model_path) / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError("no config.json: this folder is not a Hugging Face model", str(model_path)) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"not valid JSON: {error.msg}", str(file), error.lineno) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", str(file)) from None
+    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    if not isinstance(config, dict):
+        raise InputError("must hold one JSON object", str(file))
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    if not isinstance(heads, int):
+        return None
+    kv_heads = config.get("num_key_value_heads")
+    return heads, kv_heads if isinstance(kv_heads, int) else heads

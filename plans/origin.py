@@ -1,0 +1,87 @@
+"""The part of plan.yaml that says where the plan comes from: its input files, the solver, and the solve itself."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from .base import Count, NonNegative, Strict, cross_error
+
+
+def _relative(value: str) -> str:
+    if not value or PurePosixPath(value).is_absolute() or "\\" in value:
+        raise cross_error(
+            "must be a path with '/' relative to the plan's folder, so that the plan reads the same anywhere"
+        )
+    return value
+
+
+RelativePath = Annotated[str, AfterValidator(_relative)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class InputFile(Strict):
+    """A file that the plan was solved from."""
+
+    path: RelativePath
+    """Path relative to the plan's folder."""
+
+    sha256: Sha256
+    """SHA-256 of the file's bytes, 64 lower-case hexadecimal digits."""
+
+
+class ProfileFile(InputFile):
+    """The profile that the plan was solved from."""
+
+    provenance: Literal["measured", "estimated"]
+    """Whether its costs were measured on hardware or estimated."""
+
+
+class Inputs(Strict):
+    """The files that the plan was solved from; when one changes, the plan is stale."""
+
+    cluster: InputFile
+    """cluster.yaml."""
+
+    job: InputFile
+    """job.yaml."""
+
+    profile: ProfileFile
+    """profile.yaml."""
+
+    lengths: InputFile
+    """The length trace beside the profile."""
+
+
+class Solver(Strict):
+    """How the plan was found."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Solver and version."""
+
+    status: Literal["optimal", "feasible"]
+    """`optimal`: no candidate is better by more than `gap`; `feasible`: a limit ended the search."""
+
+    gap: NonNegative
+    """Relative distance between the objective and its bound."""
+
+    bound_s: NonNegative
+    """Proven lower bound of the objective in seconds."""
+
+    objective: Literal["seconds_per_sample"]
+    """What was minimised."""
+
+    candidates: Count
+    """Number of simulated candidates that the choice was made from."""
+
+
+class Volatile(Strict):
+    """Facts about the solve itself that differ from run to run; no digest covers them."""
+
+    solved_at: str
+    """When, ISO 8601 in UTC."""
+
+    solve_s: NonNegative
+    """Seconds that it took."""

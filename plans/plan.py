@@ -1,0 +1,263 @@
+"""plan.yaml: what the executor runs and the planner predicts; the only thing that passes from one to the other.
+
+A `Plan` that exists is consistent in itself: its rounds are what its bias mode needs, and its shares add up. Whether it
+fits the cluster, the job and the files that it was solved from is `check.check_plan`'s question.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from .base import Count, Name, Strict, cross_error
+from .origin import Inputs, Solver, Volatile
+from .predicted import Predicted
+
+Mode = Literal["sync", "race", "defer", "exact"]
+
+
+class Bias(Strict):
+    """How far the trained lengths may be from unconditioned ones."""
+
+    mode: Mode
+    """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased."""
+
+    budget: Annotated[float, Field(ge=0, lt=1)]
+    """Allowed |1 - length ratio| beyond statistical noise."""
+
+
+class StepIssue(Strict):
+    """What one step trains."""
+
+    prompts_per_step: Count
+    """P, as in the job."""
+
+    samples_per_prompt: Annotated[int, Field(ge=2)]
+    """n, as in the job."""
+
+
+class RoundIssue(Strict):
+    """What a short round issues."""
+
+    prompts: Count
+    """Prompts issued; what exceeds P is over-issue."""
+
+    samples: Count
+    """Samples issued per prompt; what exceeds n is over-issue."""
+
+
+class LongIssue(RoundIssue):
+    """What a long round issues."""
+
+    copies: Count = 1
+    """Draws started at once for each deferred group until one is long; mode exact only, 1 elsewhere."""
+
+
+class RoundRollout(Strict):
+    """The engines of a round."""
+
+    pool: Name
+    """Pool of the cluster that the engines run on."""
+
+    engines: Count
+    """Number of engines."""
+
+    tp: Count
+    """Accelerators per engine (tensor parallelism)."""
+
+    max_num_seqs: Count
+    """Sequences that one engine decodes at once."""
+
+
+class RoundTrain(Strict):
+    """The trainers of a round; they take turns with the engines on the same pool."""
+
+    dp: Count
+    """Trainers, each with a copy of the model and a share of the batch."""
+
+    micro_batch_tokens: Count
+    """Token budget of one packed micro-batch."""
+
+
+class ShortRound(Strict):
+    """The round that most steps are; in mode sync, every step."""
+
+    issue: RoundIssue
+    """What the round issues."""
+
+    cutoff_tokens: Count | None
+    """Response length in tokens at which a running group is deferred; mode exact only, null elsewhere."""
+
+    rollout: RoundRollout
+    """The engines."""
+
+    train: RoundTrain
+    """The trainers."""
+
+
+class LongRound(Strict):
+    """The round that runs deferred prompts to their end."""
+
+    issue: LongIssue
+    """What the round issues."""
+
+    rollout: RoundRollout
+    """The engines."""
+
+    train: RoundTrain
+    """The trainers."""
+
+
+class Rounds(Strict):
+    """The kinds of round."""
+
+    short: ShortRound
+    """The round that most steps are."""
+
+    long: LongRound | None
+    """The round for deferred prompts; null when the mode defers none."""
+
+
+class RewardPlan(Strict):
+    """The reward workers."""
+
+    workers: Count
+    """Reward worker processes."""
+
+    deadline_s: Annotated[float, Field(gt=0, le=3600)]
+    """Seconds until one call is given up."""
+
+
+class SyncPlan(Strict):
+    """How new weights reach the engines."""
+
+    checksum_every: Count
+    """Checksums of all tensors are compared on the first step and then on every k-th."""
+
+
+WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]
+
+
+class PlannedJob(Strict):
+    """The decisions for one job."""
+
+    name: Name
+    """The job's name."""
+
+    bias: Bias
+    """How far the trained lengths may be from unconditioned ones."""
+
+    issue: StepIssue
+    """What one step trains."""
+
+    rounds: Rounds
+    """The kinds of round."""
+
+    reward: RewardPlan
+    """The reward workers."""
+
+    sync: SyncPlan
+    """How new weights reach the engines."""
+
+    why: dict[WhyKey, str]
+    """For each decision, by dotted key: what it gains and what the next best choice would cost."""
+
+    @model_validator(mode="after")
+    def _rounds_are_what_the_mode_needs(self) -> PlannedJob:
+        for fault, field in mode_faults(self):
+            raise cross_error(fault, field)
+        return self
+
+
+def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
+    """What in `job.rounds` contradicts `job.bias.mode`, as (message, dotted field below the job); empty when sound."""
+    mode, short, long = job.bias.mode, job.rounds.short, job.rounds.long
+    p, n = job.issue.prompts_per_step, job.issue.samples_per_prompt
+    faults: list[tuple[str, str]] = []
+    if short.issue.prompts < p or (mode == "sync" and short.issue.prompts != p):
+        rule = f"exactly {p}" if mode == "sync" else f"at least {p}"
+        faults.append(
+            (
+                f"a short round of mode {mode} issues {rule} prompts (prompts_per_step), not {short.issue.prompts}",
+                "rounds.short.issue.prompts",
+            )
+        )
+    if short.issue.samples < n or (mode != "race" and short.issue.samples != n):
+        rule = f"at least {n}" if mode == "race" else f"exactly {n}"
+        faults.append(
+            (
+                f"mode {mode} issues {rule} samples per prompt (samples_per_prompt), not {short.issue.samples}",
+                "rounds.short.issue.samples",
+            )
+        )
+    if mode == "exact" and short.cutoff_tokens is None:
+        faults.append(("mode exact needs cutoff_tokens", "rounds.short.cutoff_tokens"))
+    if mode != "exact" and short.cutoff_tokens is not None:
+        faults.append(
+            (f"cutoff_tokens belongs to mode exact; write null for mode {mode}", "rounds.short.cutoff_tokens")
+        )
+    # A race over samples alone defers no prompt, so it never has a long round.
+    defers = mode in ("defer", "exact") or (mode == "race" and short.issue.prompts > p)
+    if defers and long is None:
+        faults.append(
+            (f"mode {mode} defers prompts but the plan has no long round; add the section rounds.long", "rounds.long")
+        )
+    if long is not None:
+        if not defers:
+            faults.append((f"mode {mode} defers no prompt here; write long: null", "rounds.long"))
+        if long.issue.prompts != p:
+            faults.append(
+                (
+                    f"a long round trains {p} prompts (prompts_per_step), not {long.issue.prompts}",
+                    "rounds.long.issue.prompts",
+                )
+            )
+        if long.issue.samples != n:
+            faults.append(
+                (
+                    f"a long round trains {n} samples per prompt (samples_per_prompt), not {long.issue.samples}",
+                    "rounds.long.issue.samples",
+                )
+            )
+        if mode != "exact" and long.issue.copies != 1:
+            faults.append((f"copies belongs to mode exact; write 1 for mode {mode}", "rounds.long.issue.copies"))
+    return faults
+
+
+class Plan(Strict):
+    """The document plan.yaml."""
+
+    rlplan: Literal[1]
+    """Version of the format."""
+
+    inputs: Inputs
+    """The files that the plan was solved from."""
+
+    solver: Solver
+    """How the plan was found."""
+
+    job: PlannedJob
+    """The decisions."""
+
+    predicted: Predicted
+    """What the simulator expects of them."""
+
+    volatile: Volatile
+    """Facts about the solve itself."""
+
+    @model_validator(mode="after")
+    def _predictions_cover_the_rounds(self) -> Plan:
+        if (self.job.rounds.long is None) != (self.predicted.rounds.long is None):
+            raise cross_error(
+                "predicted.rounds.long and job.rounds.long must both be null or both be given", "predicted.rounds.long"
+            )
+        return self
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read plan.yaml. Raises InputError. Digests and the fit to the cluster are `check_plan`'s."""
+    from .yaml_io import load
+
+    return load(path, Plan)

@@ -1,0 +1,155 @@
+"""YAML text to plain Python values, with the line of every key.
+
+Scalars follow YAML 1.2's core schema (PyYAML's own resolver is 1.1, where `1e-3` is a string and `no` is false), so
+`1e-3` is a float, `no` is a string, and an integer may hold underscores. Anchors, aliases and tags are refused: a
+document that is reviewed line by line should say what it says where it says it, and an alias may expand without bound.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from .errors import InputError
+
+Loc = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL = {".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan")}
+_MAX_DEPTH = 40  # Our documents have depth 6; PyYAML recurses, and a hostile file must not exhaust the stack.
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed document.
+
+    Attributes:
+        value: mappings as dict with str keys, sequences as list, scalars as str, int, float, bool or None.
+        lines: for each location (path of keys and indices) the line that its key, or its list item, stands on, from 1.
+        last_line: number of the last line of the text.
+        torn: the text does not end in a line break, so it may be the head of a longer one.
+    """
+
+    value: Any
+    lines: dict[Loc, int]
+    last_line: int
+    torn: bool
+
+    def line_of(self, loc: Loc) -> int:
+        """Line of `loc`, or of the nearest enclosing key that the document has."""
+        while loc not in self.lines:
+            loc = loc[:-1]
+        return self.lines[loc]
+
+
+def plain_value(text: str) -> Any:
+    """Value of an unquoted scalar: None, bool, int, float or the text itself."""
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    if text.lower() in ("true", "false") and text in (text.lower(), text.title(), text.upper()):
+        return text.lower() == "true"
+    # int() of a huge literal costs quadratic time and Python refuses it; as a float it is refused as not an integer.
+    if _INT.fullmatch(text) and len(text) < 400:
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return _SPECIAL.get(text.lower(), text)
+
+
+@dataclass
+class _Builder:
+    path: str
+    lines: dict[Loc, int] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+
+    def fail(self, node: yaml.Node, message: str) -> InputError:
+        return InputError(message, self.path, node.start_mark.line + 1)
+
+    def build(self, node: yaml.Node, loc: Loc) -> Any:
+        if id(node) in self.seen:  # compose() hands out the same node for each alias
+            raise self.fail(node, "anchors and aliases are not taken; write the value out at each place")
+        self.seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            self.check_tag(node, "tag:yaml.org,2002:map")
+            return self.mapping(node, loc)
+        if isinstance(node, yaml.SequenceNode):
+            self.check_tag(node, "tag:yaml.org,2002:seq")
+            items: list[Any] = []
+            for index, item in enumerate(node.value):
+                self.lines[(*loc, index)] = item.start_mark.line + 1
+                items.append(self.build(item, (*loc, index)))
+            return items
+        assert isinstance(node, yaml.ScalarNode)
+        self.check_tag(node, "tag:yaml.org,2002:str")
+        return plain_value(node.value) if node.style is None else node.value
+
+    def mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode) or not isinstance(key, str):
+                raise self.fail(key_node, "a key must be a plain word")
+            if key in result:
+                raise self.fail(key_node, f"key '{key}' is given twice; remove one of the two")
+            self.lines[(*loc, key)] = key_node.start_mark.line + 1
+            result[key] = self.build(value_node, (*loc, key))
+        return result
+
+    def check_tag(self, node: yaml.Node, plain: str) -> None:
+        if node.tag != plain:
+            raise self.fail(node, f"tags are not taken; remove '{node.tag.replace('tag:yaml.org,2002:', '!!')}'")
+
+
+class _Loader(yaml.SafeLoader):
+    """Resolves no implicit tags (every scalar arrives as a string; `plain_value` decides) and bounds the depth."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own shape)
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.depth > _MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"nested deeper than {_MAX_DEPTH}", mark)
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def parse(text: str, path: str) -> Document:
+    """Parse one YAML document. `path` is used in messages only.
+
+    Raises InputError with the line for what is not YAML, a second document, a repeated key, an anchor, a tag.
+    """
+    last_line = max(1, text.count("\n") + (0 if text.endswith("\n") else 1))
+    torn = bool(text) and not text.endswith("\n")
+    loader: _Loader | None = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        # Where something is left open, the end of the file is where the parser notices.
+        line = min(mark.line + 1, last_line) if mark else last_line
+        at_end = mark is not None and (mark.index >= len(text.rstrip()) or mark.line + 1 >= last_line)
+        remedy = "the file ends too early; it may be truncated, so write it again" if at_end else "correct the syntax"
+        what = (error.problem or error.context or "syntax error").removeprefix("but ")
+        raise InputError(f"not valid YAML: {what}; {remedy}", path, line) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(
+            f"not valid YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it", path, line
+        ) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if node is None:
+        raise InputError("the file is empty", path)
+    builder = _Builder(path, {(): 1})
+    return Document(builder.build(node, ()), builder.lines, last_line, torn)

@@ -1,0 +1,132 @@
+"""Read and write rlplan's documents: pydantic models as YAML files.
+
+Reading turns every fault into one `InputError` with file, line, key and remedy. Writing is canonical: equal models
+give equal bytes, so digests, diffs and reviews mean something.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from .errors import InputError
+from .explain import explain
+from .yaml_doc import Document, Loc, parse
+from .yaml_write import write
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_text(path: str | Path) -> str:
+    """The file's text (UTF-8; a byte order mark is skipped). Raises InputError when it is missing or no text."""
+    try:
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError("no such file", str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a folder; a file is needed", str(path)) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError("is not UTF-8 text", str(path), line) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(path)) from None
+
+
+def load(path: str | Path, model: type[M]) -> M:
+    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for whatever is wrong with it."""
+    return loads(read_text(path), model, str(path))
+
+
+def loads(text: str, model: type[M], path: str = "<text>") -> M:
+    """Like `load`, from text; `path` is used in messages only."""
+    document = parse(text, path)
+    _check_kind(document, model, path)
+    try:
+        return model.model_validate(document.value)
+    except ValidationError as error:
+        message, line = explain(error, document, model)
+        raise InputError(message, path, line) from None
+
+
+def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:
+    """Say so when the file is a document of another kind: a list of unknown keys would be true and useless."""
+    if not isinstance(document.value, dict):
+        raise InputError("must be a mapping of keys to values at the top", path, 1)
+    marker = next(iter(model.model_fields))
+    others = [k for k in document.value if k.startswith("rlplan") and k != marker]
+    if marker.startswith("rlplan") and marker not in document.value and others:
+        raise InputError(
+            f"this file is marked '{others[0]}', a file marked '{marker}' is needed here; pass that one",
+            path,
+            document.lines[(others[0],)],
+        )
+
+
+def error_at(path: str | Path, loc: Loc, message: str) -> InputError:
+    """An InputError at the line of `loc` in the YAML file, for faults that only show beside other files.
+
+    The file is parsed again: line numbers are no part of a model, and errors are rare. Without the file, no line.
+    """
+    try:
+        line: int | None = parse(read_text(path), str(path)).line_of(loc)
+    except InputError:
+        line = None
+    return InputError(message, str(path), line)
+
+
+def dump(model: BaseModel, path: str | Path | None = None) -> str:
+    """Canonical YAML of `model` (yaml_write.py has the rules); with `path`, also written there atomically.
+
+    Floats keep six significant digits: `load(dump(m)) == m` up to that, and `dump(load(dump(m))) == dump(m)` always.
+    """
+    text = write(model.model_dump(mode="python"))
+    if path is not None:
+        atomic_write(path, text)
+    return text
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of the file's bytes as 64 hexadecimal digits. Raises InputError when it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with Path(path).open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except FileNotFoundError:
+        raise InputError("no such file", str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(path)) from None
+    return digest.hexdigest()
+
+
+def atomic_write(path: str | Path, text: str) -> None:
+    """Write `text` (UTF-8, LF) so that a reader, and a crash, see the old file or the new one and nothing between."""
+    target = Path(path)
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(_mode(target))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _mode(target: Path) -> int:
+    """Permissions for the new file: those of the old one, or what open() would give (mkstemp gives 0600)."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+__all__ = ["atomic_write", "dump", "error_at", "load", "loads", "read_text", "sha256_file"]

@@ -1,0 +1,100 @@
+"""Canonical YAML text: the same values give the same bytes, and a small change of values changes few lines.
+
+The rules: keys in the order they come in; two spaces of indentation; a list of scalars, and a mapping of scalars below
+the root that holds no prose and fits a line, in flow style; floats with at most six significant digits; strings quoted
+only where YAML 1.1 or 1.2 could take them for something else; no aliases; LF; one line break at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import yaml
+
+from .yaml_doc import plain_value
+
+_WIDTH = 140  # holds {path, sha256, provenance} of an input with room for the path, so that these stay in one line
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
+_IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def number(value: float) -> str:
+    """A float with at most six significant digits, in a form that YAML 1.1 and 1.2 both read as a float."""
+    assert math.isfinite(value), "documents hold finite numbers only"
+    text = repr(float(f"{value:.6g}") + 0.0)  # + 0.0 turns -0.0 into 0.0
+    mantissa, e, exponent = text.partition("e")
+    if e and "." not in mantissa:
+        mantissa += ".0"
+    return mantissa + e + exponent
+
+
+def string(value: str) -> str:
+    """A string, bare where that is safe, else in double quotes on one line."""
+    if _PLAIN.fullmatch(value) and plain_value(value) == value and not _implicit_in_yaml_1_1(value):
+        return value
+    return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else _escape(c)) for c in value) + '"'
+
+
+def _implicit_in_yaml_1_1(value: str) -> bool:
+    return any(pattern.match(value) for _, pattern in _IMPLICIT.get(value[0], []))
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return number(value)
+    assert isinstance(value, str), f"no YAML form for {type(value).__name__}"
+    return string(value)
+
+
+def _flow(value: Any) -> str | None:
+    """`value` in flow style, or None where it must be a block."""
+    if isinstance(value, dict):
+        if any(isinstance(v, (dict, list, tuple)) or (isinstance(v, str) and " " in v) for v in value.values()):
+            return None
+        return "{" + ", ".join(f"{string(k)}: {_scalar(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        if any(isinstance(v, (dict, list, tuple)) for v in value):
+            return None
+        return "[" + ", ".join(_scalar(v) for v in value) + "]"
+    return _scalar(value)
+
+
+def _block(value: Any, indent: str, out: list[str]) -> None:
+    pairs: list[tuple[str, Any]]
+    if isinstance(value, dict):
+        # PyYAML reads a key of at most 1024 characters.
+        assert all(len(k) <= 500 for k in value), "a key is a name, not a text"
+        pairs = [(f"{string(k)}:", v) for k, v in value.items()]
+    else:
+        pairs = [("-", v) for v in value]
+    for head, item in pairs:
+        flow = _flow(item)
+        breakable = isinstance(item, dict) and bool(item)
+        if flow is not None and (not breakable or len(indent) + len(head) + 1 + len(flow) <= _WIDTH):
+            out.append(f"{indent}{head} {flow}")
+        else:
+            out.append(f"{indent}{head}")
+            _block(item, indent + "  ", out)
+
+
+def write(value: dict[str, Any]) -> str:
+    """Canonical text of a document: str keys; values are dict, list, tuple, str, int, float, bool or None."""
+    if not value:
+        return "{}\n"
+    out: list[str] = []
+    _block(value, "", out)
+    return "\n".join(out) + "\n"

@@ -1,0 +1,102 @@
+"""Fits of measured points to the few coefficients of a profile, each checked on points that it was not fitted on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .schema import DecodePoint
+
+Array = NDArray[np.float64]
+
+# Beyond so many robust standard deviations of the relative residuals a point is an outlier: named, and left out.
+OUTLIER_SIGMAS = 4.0
+# Residuals of a good fit can be so small that their spread names honest points; nothing below this is an outlier.
+OUTLIER_FLOOR = 0.15
+
+
+def nonnegative_least_squares(rows: Array, values: Array) -> Array:
+    """Coefficients x >= 0 that minimise the relative squared error of rows @ x against values.
+
+    rows: [points, terms], values: [points], all positive. With at most four terms, trying every set of active terms
+    is exact and simple. Costs cannot be negative: a negative coefficient would promise free work outside the grid.
+    """
+    scaled = rows / values[:, None]
+    ones = np.ones(len(values))
+    terms = rows.shape[1]
+    best, best_error = np.zeros(terms), np.inf
+    for size in range(1, terms + 1):
+        for active in itertools.combinations(range(terms), size):
+            columns = scaled[:, active]
+            solution, *_ = np.linalg.lstsq(columns, ones, rcond=None)
+            if (solution < 0).any():
+                continue
+            error = float(((columns @ solution - ones) ** 2).sum())
+            if error < best_error - 1e-12:
+                best_error = error
+                best = np.zeros(terms)
+                best[list(active)] = solution
+    return best
+
+
+def leave_one_out_error(rows: Array, values: Array) -> float:
+    """Mean relative error on each point when fitted on the others; on all points if there are too few to leave any."""
+    if len(values) <= rows.shape[1]:
+        return float(np.mean(np.abs(rows @ nonnegative_least_squares(rows, values) / values - 1)))
+    errors = []
+    for left_out in range(len(values)):
+        keep = np.arange(len(values)) != left_out
+        fitted = nonnegative_least_squares(rows[keep], values[keep])
+        errors.append(abs(float(rows[left_out] @ fitted) / values[left_out] - 1))
+    return float(np.mean(errors))
+
+
+def outliers(rows: Array, values: Array) -> NDArray[np.bool_]:
+    """Which points do not belong to the fit of the others (robust z-score of the relative residuals)."""
+    residuals = rows @ nonnegative_least_squares(rows, values) / values - 1
+    centre = float(np.median(residuals))
+    sigma = 1.4826 * float(np.median(np.abs(residuals - centre)))
+    found: NDArray[np.bool_] = np.abs(residuals - centre) > max(OUTLIER_SIGMAS * sigma, OUTLIER_FLOOR)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFit:
+    """step seconds = a + b * sequences + c * KV tokens; `error` is the leave-one-out mean relative error."""
+
+    a: float
+    b: float
+    c: float
+    error: float
+    points: tuple[DecodePoint, ...]
+
+
+def fit_decode(points: Sequence[DecodePoint]) -> DecodeFit:
+    """Fit the decode line (planners.md 1.6); points that do not belong are flagged in the result and left out."""
+    rows = np.array([[1.0, p.sequences, p.kv_tokens] for p in points])
+    values = np.array([p.step_s for p in points])
+    bad = outliers(rows, values) if len(points) > 4 else np.zeros(len(points), dtype=bool)
+    a, b, c = nonnegative_least_squares(rows[~bad], values[~bad])
+    flagged = tuple(p.model_copy(update={"outlier": bool(flag)}) for p, flag in zip(points, bad, strict=True))
+    return DecodeFit(float(a), float(b), float(c), leave_one_out_error(rows[~bad], values[~bad]), flagged)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPoint:
+    """One measured update: sums over its samples, and seconds."""
+
+    tokens: int
+    squared_tokens: int
+    seconds: float
+
+
+def fit_train(points: Sequence[TrainPoint]) -> tuple[float, float, float, float]:
+    """(seconds per step, per token, per squared token, leave-one-out error)."""
+    rows = np.array([[1.0, p.tokens, p.squared_tokens] for p in points])
+    values = np.array([p.seconds for p in points])
+    base, linear, quadratic = nonnegative_least_squares(rows, values)
+    return float(base), float(linear), float(quadratic), leave_one_out_error(rows, values)

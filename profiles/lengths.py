@@ -1,0 +1,216 @@
+"""The length trace: how many tokens each sampled response had, one JSON object a line.
+
+    {"prompt": "k00012", "epoch": 0, "sample": 3, "tokens": 57, "truncated": false, "reward": 1.0, "prompt_tokens": 18}
+
+A row with `event: sample` of an executed run's trace (rounds/trace.py) is read as well. Of those only trained and
+filtered samples are kept, since the rest were cut short; they are unconditioned in modes `sync` and `exact` over whole
+epochs, and as biased as the mode in `race` and `defer`. Further keys are left alone.
+
+Invariant: a `LengthTrace` is never empty, and no (prompt, epoch, draw, sample) is in it twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plans.errors import InputError
+from ..plans.yaml_io import atomic_write, read_text
+
+_WHOLE_FATES = ("trained", "filtered")
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRow:
+    """One response: lengths in tokens; `truncated` if the cap ended it and not end-of-text."""
+
+    prompt: str
+    epoch: int
+    sample: int
+    tokens: int
+    truncated: bool
+    reward: float
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSummary:
+    """What a length trace says at a glance; lengths in tokens."""
+
+    prompts: int
+    samples: int
+    mean_tokens: float
+    p50_tokens: float
+    p95_tokens: float
+    max_tokens: int
+    truncated_share: float
+    mean_reward: float
+    icc: float
+
+
+class LengthTrace:
+    """The rows of a trace, sorted by (prompt, epoch, sample).
+
+    Args:
+        rows: at least one.
+        cap_tokens: length cap under which they were sampled; None takes it from the truncated rows.
+
+    Raises ValueError if there is no row.
+    """
+
+    def __init__(self, rows: Iterable[LengthRow], cap_tokens: int | None = None) -> None:
+        self.rows: tuple[LengthRow, ...] = tuple(sorted(rows, key=lambda r: (r.prompt, r.epoch, r.sample)))
+        if not self.rows:
+            raise ValueError("a length trace needs at least one row")
+        longest = max(r.tokens for r in self.rows)
+        cut = [r.tokens for r in self.rows if r.truncated]
+        # Without a truncated row the cap is unknown, and none of the lengths is censored by it.
+        self.cap_tokens: int = cap_tokens if cap_tokens is not None else max(cut, default=longest + 1)
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The different prompts, sorted."""
+        return tuple(dict.fromkeys(r.prompt for r in self.rows))
+
+    def by_prompt(self) -> dict[str, tuple[LengthRow, ...]]:
+        """The rows of each prompt, all epochs together."""
+        groups: dict[str, list[LengthRow]] = {}
+        for row in self.rows:
+            groups.setdefault(row.prompt, []).append(row)
+        return {prompt: tuple(rows) for prompt, rows in groups.items()}
+
+    def icc(self) -> float:
+        """Share of the variance of log(1 + tokens) between prompts."""
+        return intraclass_correlation([[math.log1p(r.tokens) for r in rows] for rows in self.by_prompt().values()])
+
+    def summary(self) -> LengthSummary:
+        """The trace at a glance. Every row weighs the same."""
+        tokens = np.array([r.tokens for r in self.rows], dtype=np.float64)
+        return LengthSummary(
+            prompts=len(self.prompts),
+            samples=len(self.rows),
+            mean_tokens=float(tokens.mean()),
+            p50_tokens=float(np.quantile(tokens, 0.5)),
+            p95_tokens=float(np.quantile(tokens, 0.95)),
+            max_tokens=int(tokens.max()),
+            truncated_share=sum(r.truncated for r in self.rows) / len(self.rows),
+            mean_reward=float(np.mean([r.reward for r in self.rows])),
+            icc=self.icc(),
+        )
+
+
+def intraclass_correlation(groups: Sequence[Sequence[float]]) -> float:
+    """One-way random-effects ICC(1) from the analysis of variance, for groups of unequal size; within [0, 1].
+
+    0 when nothing varies or when no group has two values (the dependence cannot be seen then).
+    """
+    arrays: list[NDArray[np.float64]] = [np.asarray(g, dtype=np.float64) for g in groups if len(g)]
+    count, total = len(arrays), sum(len(g) for g in arrays)
+    if count < 2 or total == count:
+        return 0.0
+    grand = float(np.concatenate(arrays).mean())
+    between = sum(len(g) * (float(g.mean()) - grand) ** 2 for g in arrays) / (count - 1)
+    within = sum(float(((g - g.mean()) ** 2).sum()) for g in arrays) / (total - count)
+    # The usual n0 of unbalanced designs (Searle, Casella and McCulloch, Variance Components, 3.6).
+    size = (total - sum(len(g) ** 2 for g in arrays) / total) / (count - 1)
+    variance = max(0.0, (between - within) / size)
+    return variance / (variance + within) if variance + within > 0 else 0.0
+
+
+def write_lengths(path: str | Path, rows: Iterable[LengthRow]) -> None:
+    """Write a length trace atomically, in the order of (prompt, epoch, sample)."""
+    trace = LengthTrace(rows)
+    lines = (json.dumps(asdict(row), separators=(", ", ": "), ensure_ascii=False) for row in trace.rows)
+    atomic_write(path, "".join(line + "\n" for line in lines))
+
+
+def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace:
+    """Read a length trace, or the `sample` events of an executed run's trace.
+
+    A torn last line (not valid JSON, or no line end after it and keys missing) is skipped with a warning. Raises
+    InputError with the line for any other damage, and without one for a missing file or one without usable rows.
+
+    Args:
+        cap_tokens: length cap under which the rows were sampled; a row beyond it is an error.
+    """
+    text = read_text(path)
+    lines = text.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    rows: list[LengthRow] = []
+    seen: dict[tuple[object, ...], int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            parsed = _parse(line)
+        except ValueError as error:
+            if number == len(lines) and not text.endswith("\n"):
+                warnings.warn(f"{path}:{number}: torn last line skipped; read up to it", stacklevel=2)
+                break
+            raise InputError(f"{error}; restore the file or cut it here", str(path), number) from None
+        if parsed is None:
+            continue
+        row, identity = parsed
+        if cap_tokens is not None and row.tokens > cap_tokens:
+            raise InputError(
+                f"tokens is {row.tokens}, beyond the cap of {cap_tokens} that the profile names; profile again",
+                str(path),
+                number,
+            )
+        if identity in seen:
+            raise InputError(f"the same sample is also in line {seen[identity]}; remove one", str(path), number)
+        seen[identity] = number
+        rows.append(row)
+    if not rows:
+        raise InputError("has no whole sample; run `rlplan profile` to make a length trace", str(path))
+    return LengthTrace(rows, cap_tokens)
+
+
+def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
+    """A row and what identifies it; None for lines of a run's trace that hold no whole sample. Raises ValueError."""
+    try:
+        data = json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError("not valid JSON") from None
+    if not isinstance(data, dict):
+        raise ValueError("not a JSON object")
+    if "event" in data and (data["event"] != "sample" or data.get("fate") not in _WHOLE_FATES):
+        return None
+    row = LengthRow(
+        prompt=_field(data, "prompt", str),
+        epoch=_field(data, "epoch", int),
+        sample=_field(data, "sample", int),
+        tokens=_field(data, "tokens", int),
+        truncated=_field(data, "truncated", bool),
+        reward=_number(data, "reward"),
+        prompt_tokens=_field(data, "prompt_tokens", int),
+    )
+    if row.tokens < 1 or row.prompt_tokens < 1 or row.epoch < 0 or row.sample < 0 or not row.prompt:
+        raise ValueError("tokens and prompt_tokens must be at least 1, epoch and sample at least 0, prompt not empty")
+    return row, (row.prompt, row.epoch, data.get("round"), data.get("draw"), row.sample)
+
+
+def _field(data: dict[str, Any], key: str, kind: type) -> Any:
+    if key not in data:
+        raise ValueError(f"missing key '{key}'")
+    value = data[key]
+    # bool is an int in Python, and `"tokens": true` is damage all the same.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{key} must be {kind.__name__}, not {value!r}")
+    return value
+
+
+def _number(data: dict[str, Any], key: str) -> float:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{key} must be a finite number, not {value!r}")
+    return float(value)

@@ -1,0 +1,180 @@
+"""Measures what generation costs: decode steps over a grid, prefill, engine start, weight sync, in each layout.
+
+All engines of a layout are busy while a point is measured, because on a shared host they slow each other down. A point
+is the difference between a long and a short decode of the same batch, so that submission, prefill and delivery, which
+are in both, are not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..executor.engine import EngineEvent, Request
+from ..executor.fleet import EngineHandle, Fleet, Layout, within
+from .fit import DecodeFit, fit_decode
+from .schema import DecodePoint, Spread
+
+SHORT_TOKENS, LONG_TOKENS = 8, 48
+REPEATS = 3
+BATCH_DEADLINE_S = 300.0
+PREFILL_REPEATS = 3
+SYNC_REPEATS = 5
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCosts:
+    """What was measured in one layout."""
+
+    layout: Layout
+    decode: DecodeFit
+    prefill_s: float
+    prefill_s_per_token: float
+    kv_capacity_tokens: int
+    start: Spread
+    sync: Spread
+
+
+class _Bench:
+    """Runs batches of forced length on engines and times them."""
+
+    def __init__(self, fleet: Fleet, vocabulary: int, seed: int) -> None:
+        self._news: asyncio.Queue[list[EngineEvent]] = asyncio.Queue()
+        self._random = random.Random(seed)
+        self._vocabulary = vocabulary
+        self._serial = itertools.count()
+        fleet.listen(lambda engine, events: self._news.put_nowait(events), lambda death: self._news.put_nowait([]))
+
+    async def seconds(self, engines: Sequence[EngineHandle], sequences: int, prompt_tokens: int, tokens: int) -> float:
+        """Seconds until `sequences` requests on each engine have `tokens` tokens."""
+        batches = [[self._request(prompt_tokens, tokens) for _ in range(sequences)] for _ in engines]
+        began = time.perf_counter()
+        await asyncio.gather(
+            *(engine.submit(batch, engine.version) for engine, batch in zip(engines, batches, strict=True))
+        )
+        missing = sequences * len(engines)
+        names = ", ".join(engine.name for engine in engines)
+        while missing:
+            events = await within(BATCH_DEADLINE_S, self._news.get(), f"profiling {names}")
+            if not events:
+                raise RuntimeError(f"an engine of {names} died while it was profiled")
+            missing -= len(events)
+        return time.perf_counter() - began
+
+    def _request(self, prompt_tokens: int, tokens: int) -> Request:
+        # Random prompts: equal ones would be prefilled once and shared.
+        prompt = tuple(self._random.randrange(self._vocabulary) for _ in range(prompt_tokens))
+        return Request(f"profile-{next(self._serial)}", prompt, tokens, ignore_eos=True)
+
+
+def decode_grid(samples: int, engines: int, max_len: int) -> list[tuple[int, int]]:
+    """(sequences per engine, prompt tokens) to measure for rounds of up to `samples` samples.
+
+    From one sequence (the tail) to half more than a plain round (over-issue), at a short context and, for two batch
+    sizes, at a long one, so that the cost of KV can be told from the cost of a sequence.
+    """
+    largest = max(4, -(-3 * samples // (2 * engines)))
+    counts = sorted({1, 4, max(4, largest // 16), max(4, largest // 4), max(4, largest // 2), largest})
+    short = [(count, 16) for count in counts]
+    long_context = max(32, min(max_len - LONG_TOKENS - 1, 640))
+    return short + [(count, long_context) for count in (max(4, largest // 8), max(4, largest // 2))]
+
+
+async def measure_decode(
+    bench: _Bench, engines: Sequence[EngineHandle], grid: Sequence[tuple[int, int]], notify: Notify
+) -> DecodeFit:
+    """Measure the grid and fit it."""
+    await bench.seconds(engines, 4, 16, LONG_TOKENS)  # first calls of a size allocate
+    points: list[DecodePoint] = []
+    for sequences, prompt_tokens in grid:
+        notify(f"decode: {sequences} sequences, context {prompt_tokens}")
+        steps: list[float] = []
+        for _ in range(REPEATS):
+            short = await bench.seconds(engines, sequences, prompt_tokens, SHORT_TOKENS)
+            long = await bench.seconds(engines, sequences, prompt_tokens, LONG_TOKENS)
+            steps.append((long - short) / (LONG_TOKENS - SHORT_TOKENS))
+        centre = statistics.median(steps)
+        if centre <= 0:
+            continue  # the machine stalled in the short decode, twice of three times: no information
+        points.append(
+            DecodePoint(
+                sequences=sequences,
+                kv_tokens=sequences * (prompt_tokens + (SHORT_TOKENS + LONG_TOKENS) / 2),
+                step_s=centre,
+                spread=statistics.median(abs(s - centre) for s in steps) / centre,
+            )
+        )
+    return fit_decode(points)
+
+
+async def measure_prefill(
+    bench: _Bench, engines: Sequence[EngineHandle], samples: int, prompt_tokens: int, decode: DecodeFit
+) -> tuple[float, float]:
+    """(seconds per request, per prompt token): a batch of one-token answers at two prompt lengths."""
+    count = max(4, samples // len(engines))
+    times: list[float] = []
+    lengths = (8, max(16, prompt_tokens))
+    for length in lengths:
+        repeats = [await bench.seconds(engines, count, length, 1) for _ in range(PREFILL_REPEATS)]
+        times.append(statistics.median(repeats))
+    per_token = max(0.0, (times[1] - times[0]) / (count * (lengths[1] - lengths[0])))
+    per_request = max(0.0, (times[0] - decode.a) / count - per_token * lengths[0] - decode.b)
+    return per_request, per_token
+
+
+async def measure_sync(engines: Sequence[EngineHandle], export: Callable[[], Awaitable[Any]], path: str) -> Spread:
+    """Trainer export and load into all engines, as `TrainingRun` does it."""
+    times: list[float] = []
+    for repeat in range(SYNC_REPEATS + 1):
+        began = time.perf_counter()
+        await export()
+        for engine in engines:
+            await engine.load(path, f"profile:{repeat}", False)
+        times.append(time.perf_counter() - began)
+    return spread(times[1:])  # the first load builds what later ones reuse
+
+
+def spread(times: Sequence[float]) -> Spread:
+    """Median and 95th percentile (nearest rank) of repeats."""
+    ordered = sorted(times)
+    rank = min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))
+    return Spread(p50=statistics.median(ordered), p95=ordered[rank], repeats=len(ordered))
+
+
+async def measure_layout(
+    fleet: Fleet,
+    layout: Layout,
+    *,
+    samples: int,
+    prompt_tokens: int,
+    max_len: int,
+    vocabulary: int,
+    export: Callable[[], Awaitable[Any]],
+    weights_path: str,
+    notify: Notify,
+) -> RolloutCosts:
+    """Everything about one layout. `samples` is a plain round's; lengths in tokens."""
+    engines = fleet.engines(layout)
+    notify("weight sync")
+    sync = await measure_sync(engines, export, weights_path)
+    bench = _Bench(fleet, vocabulary, seed=layout.tp)
+    decode = await measure_decode(bench, engines, decode_grid(samples, layout.engines, max_len), notify)
+    notify("prefill")
+    prefill_s, prefill_s_per_token = await measure_prefill(bench, engines, samples, prompt_tokens, decode)
+    return RolloutCosts(
+        layout=layout,
+        decode=decode,
+        prefill_s=prefill_s,
+        prefill_s_per_token=prefill_s_per_token,
+        kv_capacity_tokens=min(int(engine.facts["kv_capacity_tokens"]) for engine in engines),
+        start=spread([float(engine.facts["start_s"]) for engine in engines]),
+        sync=sync,
+    )

@@ -1,0 +1,141 @@
+"""What a response's code can and cannot do; every case is a real sandbox."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from rlplan.executor.rewards.code import CodeReward, last_block, probe, run_sandboxed
+from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
+
+NOTES = " ".join(probe()) if os.name == "posix" else ""
+isolated = pytest.mark.skipif("not isolated" in NOTES, reason=f"this machine does not permit it: {NOTES}")
+protected = pytest.mark.skipif("not protected" in NOTES, reason=f"this machine does not permit it: {NOTES}")
+
+
+def fenced(source):
+    return f"Let me think.\n```python\n{source}\n```\nDone."
+
+
+def reward(source, tests="assert add(1, 2) == 3", deadline_s=5.0):
+    return CodeReward(deadline_s)("", fenced(source), tests)
+
+
+def test_code_that_passes_its_tests_is_worth_1():
+    assert reward("def add(a, b):\n    return a + b") == 1.0
+    assert reward("def add(a, b):\n    return a + b", ["assert add(1, 2) == 3", "assert add(0, 0) == 0"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def add(a, b):\n    return a - b", "AssertionError"),
+        ("def add(a, b:", "SyntaxError"),
+        ("pass", "NameError: name 'add' is not defined"),
+        ("import os\nos._exit(0)", "ended with code 0 before the tests did"),
+        ("import sys\nsys.exit(0)", "SystemExit: 0 before the tests ended"),
+        ("import ctypes\nctypes.string_at(0)", "killed by SIGSEGV"),
+        ("x = [0] * 10**9", "MemoryError"),
+        ("open('big', 'wb').write(b'x' * (17 << 20))", "File too large"),
+        ("import subprocess\nsubprocess.Popen(['sleep', '0'], env={}).wait(); 1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_code_that_fails_in_any_way_is_the_policys_error(source, says):
+    with pytest.raises(PolicyError, match=says):
+        reward(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["while True:\n    pass", "import time\ntime.sleep(60)", "try:\n    while True: pass\nexcept BaseException: pass"],
+)
+def test_code_that_does_not_end_is_stopped_at_its_deadline(source):
+    began = time.monotonic()
+    with pytest.raises(PolicyTimeout, match=r"still running after its 0\.5 s"):
+        reward(source, deadline_s=0.5)
+    assert time.monotonic() - began < 5
+
+
+def test_a_response_without_a_closed_block_is_the_policys_error_and_a_row_without_tests_is_not():
+    for response in ("no code", "```python\nunclosed", "```\nno language\n```"):
+        with pytest.raises(PolicyError, match="no closed"):
+            CodeReward(1.0)("", response, "assert True")
+    for answer in (None, "", [], [1]):
+        with pytest.raises(ValueError, match="must be its tests"):
+            CodeReward(1.0)("", fenced("x = 1"), answer)
+
+
+def test_the_last_block_counts():
+    assert last_block("```python\nfirst\n```\nwait\n```py\nsecond\n```\n") == "second\n"
+    assert last_block("```python\nclosed\n```\n```python\nunclosed") == "closed\n"
+
+
+def test_the_environment_is_empty_and_the_folder_new_and_writable():
+    source = "import os\nassert set(os.environ) <= {'LC_CTYPE'}, os.environ\nassert os.listdir() == []\n"
+    source += "open('f', 'w').write('x')"
+    assert reward(source, "assert open('f').read() == 'x'") == 1.0
+
+
+@protected
+def test_no_file_outside_the_folder_can_be_made_changed_or_removed(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    for act in (
+        f"open({str(tmp_path / 'new')!r}, 'w')",
+        f"open({str(kept)!r}, 'a')",
+        f"import os; os.remove({str(kept)!r})",
+    ):
+        with pytest.raises(PolicyError, match="PermissionError"):
+            reward(act)
+    assert kept.read_text() == "kept"
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@isolated
+def test_the_network_is_out_of_reach():
+    udp = "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"
+    with pytest.raises(PolicyError, match="unreachable"):
+        reward(udp)
+
+
+@isolated
+@pytest.mark.parametrize("ends", ["time.sleep(60)", "pass"])
+def test_no_process_outlives_its_sandbox_even_one_that_left_its_session(ends):
+    # A sleeper that nobody else on this machine would start, to be found by its argument.
+    seconds = 90000 + os.getpid() % 1000 + (7 if ends == "pass" else 0)
+    source = (
+        f"import os, time, subprocess\nsubprocess.Popen(['/bin/sleep', '{seconds}.25'], start_new_session=True)\n{ends}"
+    )
+    result = run_sandboxed(source, "", 1.0)
+    assert result.timed_out == (ends != "pass"), result.detail
+    until = time.monotonic() + 5
+    while running(f"{seconds}.25"):
+        assert time.monotonic() < until, "the sleeper is still running"
+        time.sleep(0.02)
+
+
+def running(argument):
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if argument in path.read_bytes().decode(errors="replace").split("\0"):
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    return False
+
+
+@isolated
+def test_a_fork_bomb_ends_at_the_deadline():
+    began = time.monotonic()
+    result = run_sandboxed(
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", "", 0.5
+    )
+    assert result.timed_out
+    assert time.monotonic() - began < 10
+
+
+def test_the_tests_cannot_be_read_from_stdin_and_output_is_no_proof():
+    assert reward("import sys\nassert sys.stdin.read() == ''", "pass") == 1.0
+    guess = "for fd in range(3, 20):\n    try:\n        os.write(fd, b'0' * 32)\n    except OSError:\n        pass\n"
+    with pytest.raises(PolicyError, match="ended with code 0 before the tests did"):
+        reward(f"import os\n{guess}os._exit(0)")

@@ -1,0 +1,283 @@
+"""Canonical text: round trips, byte identity, and agreement with a second YAML reader."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rlplan.plans.cluster import Cluster, load_cluster
+from rlplan.plans.errors import InputError
+from rlplan.plans.job import Job, load_job
+from rlplan.plans.plan import Plan, load_plan
+from rlplan.plans.yaml_doc import parse
+from rlplan.plans.yaml_io import atomic_write, dump, error_at, loads, sha256_file
+from rlplan.plans.yaml_write import number, write
+
+# Shared machines stall for longer than any deadline of an example, and building a whole plan is many draws.
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+# fmt: off
+awkward = st.sampled_from([
+    "", " ", "null", "~", "yes", "no", "on", "true", "1", "1.5", "1e3", "1e-3", "0x1f", "017", "1_000", "1_",
+    "12:30:45", "2026-01-02", ".inf", ".nan", "-", "- a", "a: b", "#c", "a #c", "&a", "*a", "!t", "%d", "@",
+    "`", "{", "[", '"', "'",
+    "=", "<<", "\u2028", "\ufeff", "\x85", "\x00", "\x7f", "a\nb", "é", "😀", "0" * 64, "1e" + "5" * 62, "+1", ".5",
+    "...",
+])
+# fmt: on
+finite = st.floats(allow_nan=False, allow_infinity=False)
+scalars = st.none() | st.booleans() | st.integers() | finite | texts | awkward
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts | awkward, inner, max_size=4),
+    max_leaves=12,
+)
+documents = st.dictionaries(texts | awkward, values, min_size=1, max_size=5)
+
+
+def rounded(value: Any) -> Any:
+    """What is left of a value after six significant digits."""
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+@relaxed
+@given(documents)
+def test_what_is_written_is_read_back_with_its_types(document: dict[str, Any]) -> None:
+    text = write(document)
+    again = parse(text, "x").value
+    assert again == rounded(document)
+    assert repr(again).replace("-0.0", "0.0") == repr(rounded(document)).replace("-0.0", "0.0")  # 1 == 1.0 == True
+
+
+@relaxed
+@given(documents)
+def test_a_plain_yaml_1_1_reader_reads_the_same(document: dict[str, Any]) -> None:
+    assert yaml.safe_load(write(document)) == rounded(document)
+
+
+@relaxed
+@given(documents)
+def test_writing_again_what_was_read_gives_the_same_bytes(document: dict[str, Any]) -> None:
+    text = write(document)
+    assert write(parse(text, "x").value) == text
+    assert text.endswith("\n") and "\r" not in text and "\t" not in text
+
+
+@relaxed
+@given(finite)
+def test_a_float_keeps_six_digits_and_stays_a_float(value: float) -> None:
+    again = parse(f"x: {number(value)}", "x").value["x"]
+    assert isinstance(again, float)
+    assert math.isclose(again, value, rel_tol=5.1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "0.1"), (2.0, "2.0"), (-0.0, "0.0"), (1e-9, "1.0e-09"), (1234567.0, "1234570.0"), (1e22, "1.0e+22"),
+        (0.1 + 0.2, "0.3"), (1 / 3, "0.333333"),
+    ],
+)  # fmt: skip
+def test_floats_have_one_spelling(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+names = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,20}\Z")
+positive = st.floats(1e-9, 1e9)
+counts = st.integers(1, 10**6)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    pools = {}
+    for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
+        cores = draw(counts)
+        memory = st.integers(10**6, 10**15)
+        accelerators = {
+            "kind": draw(st.sampled_from(["cpu", "cuda"])),
+            "name": draw(texts.filter(bool)),
+            "per_node": draw(st.integers(1, cores)),
+            "memory_bytes": draw(memory),
+        }
+        pools[name] = {
+            "nodes": draw(counts),
+            "accelerators": accelerators,
+            "cores": cores,
+            "host_memory_bytes": draw(memory),
+            "usd_per_node_hour": draw(positive),
+        }
+    return Cluster.model_validate({"rlplan_cluster": 1, "name": draw(names), "pools": pools})
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    mode = draw(st.sampled_from(["sync", "race", "defer", "exact"]))
+    p, n = draw(st.integers(1, 500)), draw(st.integers(2, 64))
+    over = draw(st.integers(0 if mode == "race" else 1, 90)) if mode != "sync" else 0
+    has_long = mode in ("defer", "exact") or (mode == "race" and over > 0)
+
+    def seconds() -> dict[str, float]:
+        return {key: draw(positive) for key in ("p50", "p95", "mean")}
+
+    def layout() -> dict[str, Any]:
+        engine = {"pool": draw(names), "engines": draw(counts), "tp": draw(counts), "max_num_seqs": draw(counts)}
+        return {"rollout": engine, "train": {"dp": draw(counts), "micro_batch_tokens": draw(counts)}}
+
+    def predicted_round() -> dict[str, Any]:
+        return {"share": draw(st.floats(0, 1)), "rollout_s": seconds(), "step_s": {"mean": draw(positive)}}
+
+    def file(name: str) -> dict[str, str]:
+        return {"path": name, "sha256": draw(st.from_regex(r"\A[0-9a-f]{64}\Z"))}
+
+    samples = n + draw(st.integers(0, 5)) if mode == "race" else n
+    short = {
+        "issue": {"prompts": p + over, "samples": samples},
+        "cutoff_tokens": draw(counts) if mode == "exact" else None,
+        **layout(),
+    }
+    copies = draw(st.integers(1, 8)) if mode == "exact" else 1
+    long = {"issue": {"prompts": p, "samples": n, "copies": copies}, **layout()} if has_long else None
+    return Plan.model_validate(
+        {
+            "rlplan": 1,
+            "inputs": {
+                "cluster": file("cluster.yaml"),
+                "job": file("../job.yaml"),
+                "profile": {**file(draw(names)), "provenance": draw(st.sampled_from(["measured", "estimated"]))},
+                "lengths": file("a b/lengths.jsonl"),
+            },
+            "solver": {
+                "name": draw(texts.filter(bool)),
+                "status": draw(st.sampled_from(["optimal", "feasible"])),
+                "gap": draw(st.floats(0, 1)),
+                "bound_s": draw(positive),
+                "objective": "seconds_per_sample",
+                "candidates": draw(counts),
+            },
+            "job": {
+                "name": draw(names),
+                "bias": {"mode": mode, "budget": draw(st.floats(0, 0.99))},
+                "issue": {"prompts_per_step": p, "samples_per_prompt": n},
+                "rounds": {"short": short, "long": long},
+                "reward": {"workers": draw(counts), "deadline_s": draw(st.floats(0.001, 3600))},
+                "sync": {"checksum_every": draw(counts)},
+                "why": draw(st.dictionaries(names, texts, max_size=3)),
+            },
+            "predicted": {
+                "step_s": seconds(),
+                "seconds_per_sample": draw(positive),
+                "baseline": {"step_s": seconds(), "seconds_per_sample": draw(positive)},
+                "phases_s": {k: draw(positive) for k in ("rollout", "reward_exposed", "train", "sync")},
+                "rounds": {"short": predicted_round(), "long": predicted_round() if has_long else None},
+                "length_ratio": draw(positive),
+                "usd_per_1k_samples": draw(positive),
+            },
+            "volatile": {"solved_at": draw(texts), "solve_s": draw(positive)},
+        }
+    )
+
+
+@settings(relaxed, max_examples=60)
+@given(st.one_of(clusters(), plans()))
+def test_a_document_survives_dump_and_load_and_dumps_to_the_same_bytes(document: Cluster | Plan) -> None:
+    text = dump(document)
+    again = loads(text, type(document))
+    assert dump(again) == text
+    assert again.model_dump() == rounded(document.model_dump())
+
+
+@settings(relaxed, max_examples=10)
+@given(plans())
+def test_a_dumped_plan_cut_anywhere_before_its_last_line_is_refused(plan: Plan) -> None:
+    text = dump(plan)
+    lines = text.splitlines(keepends=True)
+    for count in range(1, len(lines)):
+        with pytest.raises(InputError):
+            loads("".join(lines[:count]), Plan)
+
+
+def test_one_changed_value_changes_one_line(folder: Any) -> None:
+    plan = load_plan(folder.path("plan.yaml"))
+    changed = loads(dump(plan).replace("engines: 2, tp: 1", "engines: 1, tp: 1"), Plan)
+    before, after = dump(plan).splitlines(), dump(changed).splitlines()
+    assert len(before) == len(after)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+
+
+def test_the_order_of_keys_is_the_models_whatever_the_files(folder: Any) -> None:
+    head, tail = folder.path("job.yaml").read_text().split("reward:\n")
+    rest = "reward:\n" + tail
+    assert dump(loads(rest + head, Job)) == dump(loads(head + rest, Job))
+
+
+def test_the_canonical_plan_looks_as_reviewers_know_it(folder: Any) -> None:
+    text = dump(load_plan(folder.path("plan.yaml")), folder.path("again.yaml"))
+    assert folder.path("again.yaml").read_text() == text == folder.path("plan.yaml").read_text()
+
+
+def test_defaults_are_written_out_and_lists_stand_in_one_line(folder: Any) -> None:
+    text = dump(load_job(folder.path("job.yaml")))
+    assert "  betas: [0.9, 0.95]\n" in text
+    assert "  mask_truncated: false\n" in text
+    assert "  micro_batch_tokens: [1024, 2048, 4096, 8192]\n" in text
+
+
+def test_documents_are_frozen(folder: Any) -> None:
+    cluster = load_cluster(folder.path("cluster.yaml"))
+    with pytest.raises(ValueError, match="frozen"):
+        cluster.name = "other"  # type: ignore[misc]
+
+
+def test_numbers_and_words_follow_yaml_1_2() -> None:
+    text = "a: 1e-3\nb: no\nc: 24_000\nd: 007\ne: 12:30\nf: 2026-01-02\ng: True\nh: .5\ni: -3\nj: '1'\nk: 0x1F\n"
+    assert parse(text, "x").value == {
+        "a": 1e-3, "b": "no", "c": 24000, "d": 7.0, "e": "12:30", "f": "2026-01-02",
+        "g": True, "h": 0.5, "i": -3, "j": "1", "k": "0x1F",
+    }  # fmt: skip
+
+
+def test_a_byte_order_mark_is_skipped(folder: Any) -> None:
+    file = folder.path("job.yaml")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load_job(file).name == "keyhunt"
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    atomic_write(file, "old\n")
+    with pytest.raises(UnicodeEncodeError):
+        atomic_write(file, "new \ud800\n")
+    assert file.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_rewritten_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    atomic_write(file, "old\n")
+    file.chmod(0o640)
+    atomic_write(file, "new\n")
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    with pytest.raises(InputError, match="no such file"):
+        sha256_file(tmp_path / "b")
+
+
+def test_an_error_at_a_key_that_is_not_written_out_stands_at_the_enclosing_one(folder: Any) -> None:
+    job = folder.path("job.yaml")
+    line = job.read_text().splitlines().index("algorithm:") + 1
+    assert error_at(job, ("algorithm", "betas", 1), "x").line == line
+    assert error_at(folder.path("none.yaml"), ("a",), "x").line is None

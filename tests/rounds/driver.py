@@ -1,0 +1,250 @@
+"""A fake rollout: drives a round machine to its end and checks, as an executor would see it, that its actions make
+sense.
+
+What is pending stands in a heap. With an `order` (a seeded Random) the priorities are random, so events come in any
+order that keeps each sample's own order; without one the clock is token time (each sample decodes one token per unit).
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from rlplan.rounds.events import (
+    Abort,
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Issue,
+    Lost,
+    ReachedCutoff,
+    SampleKey,
+    Score,
+    Scored,
+)
+from rlplan.rounds.outcome import Outcome
+from rlplan.rounds.round import Round
+from rlplan.rounds.schedule import RoundSpec, Schedule
+
+
+class Sample(NamedTuple):
+    """A sample by what it is, not by when it was issued: `redraw` counts the prompt's draws within the round."""
+
+    round_number: int
+    prompt: str
+    redraw: int
+    sample: int
+
+
+Lengths = Callable[[Sample], int]
+Rewards = Callable[[Sample], float]
+
+
+@dataclass
+class Chaos:
+    """What goes wrong: probabilities per event."""
+
+    loss: float = 0.0  # the engine dies under a decoding sample
+    failure: float = 0.0  # the infrastructure fails on a sample
+    noise: float = 0.0  # an old event is repeated; half of the events of aborted samples still arrive
+    silence: float = 0.0  # the cutoff is not reported before the end
+
+
+@dataclass
+class Run:
+    """A driven round: events in the order of delivery, actions that each returned (`actions[0]` is `start()`)."""
+
+    machine: Round
+    number: int
+    events: list[Event] = field(default_factory=list)
+    actions: list[list[Action]] = field(default_factory=list)
+    samples: dict[SampleKey, Sample] = field(default_factory=dict)
+    effective: list[Event] = field(default_factory=list)  # without repeated and late ones
+
+
+def drive(
+    machine: Round,
+    lengths: Lengths,
+    rewards: Rewards,
+    *,
+    order: random.Random | None = None,
+    chaos: Chaos | None = None,
+    number: int = 0,
+    checked: bool = True,
+) -> Run:
+    """Run `machine` to its end. Raises AssertionError if it hangs or asks for something senseless."""
+    chaos = chaos or Chaos()
+    dice = order or random.Random(0)
+    run = Run(machine, number)
+    heap: list[tuple[float, SampleKey, Event]] = []
+    issues: dict[SampleKey, Issue] = {}
+    ends: dict[SampleKey, Finished] = {}
+    live: set[SampleKey] = set()
+    finished: set[SampleKey] = set()
+    redraws: dict[int, int] = {}
+    drawn: Counter[str] = Counter()
+
+    def push(at: float, event: Event) -> None:
+        heapq.heappush(heap, (dice.random() if order else at, event.key, event))
+
+    def end_of(key: SampleKey) -> Finished:
+        issue = issues[key]
+        tokens = lengths(run.samples[key])
+        return Finished(key, min(tokens, issue.max_tokens), tokens > issue.max_tokens)
+
+    def obey(actions: list[Action], now: float) -> None:
+        run.actions.append(actions)
+        for action in actions:
+            key = action.key
+            match action:
+                case Issue(_, prompt, _, watch):
+                    assert key not in issues, f"{key} was issued twice"
+                    issues[key] = action
+                    live.add(key)
+                    if key.draw not in redraws:
+                        redraws[key.draw] = drawn[prompt]
+                        drawn[prompt] += 1
+                    run.samples[key] = Sample(number, prompt, redraws[key.draw], key.sample)
+                    ends[key] = end = end_of(key)
+                    if (
+                        watch is not None
+                        and end.tokens > watch
+                        and not (chaos.silence and dice.random() < chaos.silence)
+                    ):
+                        push(now + watch, ReachedCutoff(key))
+                    else:
+                        push(now + end.tokens, end)
+                case Score():
+                    assert key in live and key in finished, f"{key} is to be scored and has not finished"
+                    push(now, Scored(key, rewards(run.samples[key])))
+                case Abort():
+                    assert key in live, f"{key} is aborted and was not live"
+                    live.discard(key)
+        if checked:
+            machine.check_invariants()
+
+    def deliver(event: Event, now: float) -> None:
+        run.events.append(event)
+        obey(machine.handle(event), now)
+
+    obey(machine.start(), 0.0)
+    while heap:
+        now, key, event = heapq.heappop(heap)
+        if key not in live:
+            if chaos.noise and dice.random() < 0.5:
+                deliver(event, now)
+            continue
+        if chaos.loss and not isinstance(event, Scored) and dice.random() < chaos.loss:
+            event = Lost(key)
+        elif chaos.failure and dice.random() < chaos.failure:
+            event = Failed(key, "the sandbox host is gone")
+        match event:
+            case Lost() | Failed() | Scored():
+                live.discard(key)
+            case Finished():
+                finished.add(key)
+            case ReachedCutoff():
+                end = ends[key]
+                push(now + end.tokens - (issues[key].watch_tokens or 0), end)
+        run.effective.append(event)
+        deliver(event, now)
+        if chaos.noise and dice.random() < chaos.noise:
+            deliver(dice.choice(run.events), now)
+    assert machine.done, f"the round hangs; it waits for {machine.live_keys()[:5]}"
+    assert not live, f"the round is done and these still run: {sorted(live)[:5]}"
+    return run
+
+
+class Step(NamedTuple):
+    """One round of a schedule and what came of it."""
+
+    run: Run
+    outcome: Outcome
+    epoch: int
+
+
+def steps(
+    schedule: Schedule,
+    lengths: Lengths,
+    rewards: Rewards,
+    *,
+    order: random.Random | None = None,
+    chaos: Chaos | None = None,
+    checked: bool = True,
+) -> Iterator[Step]:
+    """Rounds without end."""
+    while True:
+        epoch, number = schedule.epoch, schedule.round_number
+        machine = schedule.begin()
+        run = drive(machine, lengths, rewards, order=order, chaos=chaos, number=number, checked=checked)
+        yield Step(run, schedule.end(machine), epoch)
+
+
+# -- what the properties range over ------------------------------------------------------------------------------------
+
+CAP = 40
+
+
+def uniform(seed: int, sample: Sample, what: str) -> float:
+    """A number in [0, 1) that is a function of the sample's name."""
+    return zlib.crc32(f"{seed}:{what}:{sample}".encode()) / 2**32
+
+
+def keyed_lengths(seed: int, longest: int = CAP + 9) -> Lengths:
+    """Lengths from 1 to `longest` (the cap may lie below), few of them long, as a function of the sample's name."""
+    return lambda sample: 1 + int(longest * uniform(seed, sample, "length") ** 3)
+
+
+def keyed_rewards(seed: int) -> Rewards:
+    """0 or 1; half of the prompts are so easy that all their rewards are mostly equal."""
+
+    def reward(sample: Sample) -> float:
+        easy = zlib.crc32(sample.prompt.encode()) % 2
+        return float(uniform(seed, sample, "reward") < (0.95 if easy else 0.5))
+
+    return reward
+
+
+def prompt_ids(count: int) -> list[str]:
+    """Ids of a data set."""
+    return [f"k{i:03d}" for i in range(count)]
+
+
+@st.composite
+def specs(draw: st.DrawFn, modes: tuple[str, ...] = ("sync", "race", "defer", "exact")) -> RoundSpec:
+    """Jobs of any mode; P, n and what is issued differ, so that one cannot stand in for another."""
+    mode = draw(st.sampled_from(modes))
+    target = draw(st.integers(1, 6))
+    size = draw(st.integers(1, 5).filter(lambda n: n != target))
+    return RoundSpec(
+        mode=mode,  # type: ignore[arg-type]
+        prompts_per_step=target,
+        samples_per_prompt=size,
+        max_tokens=CAP,
+        short_prompts=target + (0 if mode == "sync" else draw(st.integers(0, 4))),
+        short_samples=size + (draw(st.integers(0, 3)) if mode == "race" else 0),
+        cutoff_tokens=draw(st.integers(1, CAP - 1)) if mode == "exact" else None,
+        copies=draw(st.integers(1, 4)) if mode == "exact" else 1,
+        dynamic_sampling=draw(st.booleans()),
+    )
+
+
+@st.composite
+def chaoses(draw: st.DrawFn) -> Chaos:
+    """Calm or stormy weather."""
+    return Chaos(
+        loss=draw(st.sampled_from([0.0, 0.02, 0.2])),
+        failure=draw(st.sampled_from([0.0, 0.02, 0.3])),
+        noise=draw(st.sampled_from([0.0, 0.2])),
+        silence=draw(st.sampled_from([0.0, 0.5])),
+    )
+
+
+SEEDS = st.integers(0, 2**32 - 1)

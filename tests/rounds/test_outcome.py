@@ -1,0 +1,99 @@
+"""The account of a round: each law, broken on purpose, is reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rlplan.rounds.events import Finished, SampleKey, Scored
+from rlplan.rounds.outcome import Fate, Outcome, TrainedGroup, has_signal
+from rlplan.rounds.race import RaceRound
+
+GROUP = TrainedGroup("a", (SampleKey(0, 0), SampleKey(0, 2)), (5, 7), (0.0, 1.0))
+# Three prompts were taken; "b" was drawn twice. Three samples were issued for "a", one of them surplus.
+WHOLE = Outcome(
+    trained=(GROUP,),
+    prompts={Fate.TRAINED: ("a",), Fate.DEFERRED: ("b",), Fate.RETURNED: ("c",)},
+    draws={Fate.TRAINED: 1, Fate.DEFERRED: 1, Fate.RETURNED: 1, Fate.DISCARDED: 1},
+    samples={Fate.TRAINED: 2, Fate.SURPLUS: 1, Fate.DEFERRED: 2, Fate.RETURNED: 2, Fate.DISCARDED: 2},
+    taken=("a", "b", "c"),
+    issued_draws=4,
+    issued_samples=9,
+    group_size=2,
+)
+
+
+def test_a_whole_account_has_no_broken_law() -> None:
+    assert WHOLE.check() == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "report"),
+    [
+        ({"taken": ("a", "b", "c", "d")}, "prompts taken and prompts settled differ: ['d']"),
+        ({"taken": ("a", "b")}, "prompts taken and prompts settled differ: ['c']"),
+        ({"issued_draws": 5}, "5 draws issued, 4 accounted for"),
+        ({"issued_samples": 8}, "8 samples issued, 9 accounted for"),
+        ({"trained": ()}, "trained groups and trained prompts differ"),
+        ({"trained": (replace(GROUP, keys=GROUP.keys[:1]),)}, "a group was trained in part"),
+        ({"trained": (replace(GROUP, keys=(SampleKey(0, 0),) * 2),)}, "a group was trained in part"),
+        ({"trained": (replace(GROUP, keys=(*GROUP.keys, SampleKey(0, 1))),)}, "a group was trained in part"),
+    ],
+)
+def test_each_broken_law_is_reported_alone(damage: dict[str, object], report: str) -> None:
+    assert replace(WHOLE, **damage).check() == [report]  # type: ignore[arg-type]
+
+
+def test_a_prompt_with_two_fates_is_reported() -> None:
+    twice = replace(WHOLE, prompts=WHOLE.prompts | {Fate.FILTERED: ("a",)})
+    assert "a prompt was settled twice in one round" in twice.check()
+    # Even if it was also taken twice, so that the counts agree.
+    assert replace(twice, taken=("a", "a", "b", "c")).check() == ["a prompt was settled twice in one round"]
+
+
+def test_a_machine_that_loses_a_draw_is_caught_when_the_round_is_closed() -> None:
+    class Forgetful(RaceRound):
+        def outcome(self) -> Outcome:
+            self.draws.pop()
+            return super().outcome()
+
+    machine = Forgetful(["a", "b"], 2, 1, 1, 9)
+    machine.start()
+    for draw in range(2):
+        machine.handle(Finished(SampleKey(draw, 0), 3, False))
+        machine.handle(Scored(SampleKey(draw, 0), 1.0))
+    with pytest.raises(AssertionError, match=r"prompts taken and prompts settled differ: \['b'\]"):
+        machine.outcome()
+
+
+def test_a_round_that_still_runs_has_no_outcome() -> None:
+    machine = RaceRound(["a"], 1, 1, 1, 9)
+    machine.start()
+    with pytest.raises(AssertionError, match="still runs"):
+        machine.outcome()
+
+
+def test_invariants_are_checked_between_events() -> None:
+    machine = RaceRound(["a", "b"], 2, 2, 2, 9)
+    machine.start()
+    machine.check_invariants()
+    machine.draws[0].rewards[0] = 1.0
+    with pytest.raises(AssertionError, match="reward of an unfinished sample"):
+        machine.check_invariants()
+    machine.draws[0].tokens[0] = 3
+    with pytest.raises(AssertionError, match="waits for a reward that it has"):
+        machine.check_invariants()
+    machine.draws[0].live.discard(0)
+    machine.check_invariants()
+    machine.draws[0].fate = Fate.TRAINED
+    with pytest.raises(AssertionError, match="still has live samples"):
+        machine.check_invariants()
+    machine.draws[0].live.clear()
+    machine.done = True
+    with pytest.raises(AssertionError, match="a draw has no fate"):
+        machine.check_invariants()
+
+
+def test_a_group_has_signal_if_its_rewards_differ() -> None:
+    assert has_signal([0.0, 0.0, 1.0])
+    assert not has_signal([0.5, 0.5, 0.5]) and not has_signal([1.0])
