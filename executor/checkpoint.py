@@ -1,14 +1,17 @@
 """Trainer state on disk, through torch's distributed checkpoint.
 
 Invariant: a folder of the final name is whole. All ranks write into `.NAME.partial` beside it, which rank 0 renames
-after all have finished and their files are synced; a crash leaves at most a partial folder, which the next save removes.
-Tensors are stored whole or sharded as they are, and may be loaded by another number of ranks.
+after all have finished and their files are synced; a crash leaves at most a partial folder, which the next save
+removes. Tensors are stored whole or sharded as they are, and may be loaded by another number of ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,8 @@ def save_state(folder: Path, state: State, rank: int) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     _barrier()
-    dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
+    with _alone_is_fine():
+        dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
     _barrier()
     if rank == 0:
         partial.rename(folder)
@@ -56,7 +60,16 @@ def load_state(folder: Path, state: State) -> None:
     """Read `folder` into the tensors of `state`; collective over all ranks. Raises FileNotFoundError."""
     if not folder.is_dir():
         raise FileNotFoundError(f"no checkpoint at {folder}")
-    dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    with _alone_is_fine():
+        dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+
+
+@contextlib.contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """Silence torch's warning that one process alone writes or reads the checkpoint, which is then meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
 
 
 def _sync(folder: Path) -> None:

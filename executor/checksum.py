@@ -15,4 +15,4 @@ def tensor_checksum(tensor: torch.Tensor) -> str:
     data = tensor.detach().cpu().contiguous()
     head = f"{data.dtype}{tuple(data.shape)}".encode()
     # bytes of any dtype, bfloat16 included, which numpy does not have; reshape because a scalar has no view as bytes
-    return f"{zlib.crc32(data.reshape(-1).view(torch.uint8).numpy(), zlib.crc32(head)):08x}"
+    return f"{zlib.crc32(data.reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(head)):08x}"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from .attention import VARLEN
 
@@ -30,6 +31,7 @@ def load_policy(path: str, dtype: str, device: torch.device) -> torch.nn.Module:
     """
     flash = device.type == "cuda" and dtype == "bfloat16" and importlib.util.find_spec("flash_attn") is not None
     attention = "flash_attention_2" if flash else VARLEN
+    disable_progress_bar()  # this is a worker; its terminal is somebody else's
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
     return model.to(device).eval()
 
@@ -80,7 +82,7 @@ class PackedLogprobs(NamedTuple):
     Attributes:
         logprobs: [N] float32, differentiable; log-probability of each target at the sampling temperature.
         entropies: [N] float32, without gradient; entropy of the distribution that each target was drawn from, in nats.
-        anchor: scalar 0 that depends on all parameters, so that a row without targets still has a backward.
+        anchor: scalar 0; in a row without targets it depends on all parameters, so that even that has a backward.
     """
 
     logprobs: torch.Tensor

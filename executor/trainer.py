@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -119,12 +119,16 @@ class Trainer:
             timeout=COLLECTIVE_DEADLINE,
         )
         mesh = init_device_mesh(self._device.type, (self._world_size,))
-        for layer in self._model.model.layers:
-            fully_shard(layer, mesh=mesh)
+        blocks = set(self._model._no_split_modules or ())  # class names of the layers, which transformers declares
+        for module in list(self._model.modules()):
+            if type(module).__name__ in blocks:
+                fully_shard(module, mesh=mesh)
         fully_shard(self._model, mesh=mesh)
         for module in self._model.modules():
-            if hasattr(module, "set_gradient_divide_factor"):
-                module.set_gradient_divide_factor(1.0)  # sum, where FSDP's default is the mean
+            if isinstance(module, FSDPModule):
+                # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
 
     def step(self, groups: Sequence[Sequence[TrainSample]]) -> dict[str, float]:
         """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
@@ -194,7 +198,7 @@ class Trainer:
             self._algorithm["clip_low"],
             self._algorithm["clip_high"],
         )
-        (loss + result.anchor).backward()
+        torch.autograd.backward(loss + result.anchor)
         totals.add(loss, clipped, (token_weight > 0).sum(), (result.logprobs.detach() - old).abs(), result.entropies)
 
     def export_weights(self, path: str | Path) -> dict[str, str]:

@@ -34,7 +34,12 @@ class TrainerGroup:
     async def start(self) -> None:
         """Start the ranks. Raises RunFailed."""
         method = f"tcp://127.0.0.1:{_free_port()}" if self._dp > 1 else None
-        environment = {"OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"}
+        # Spinning threads would take the cores from each other and from whoever shares the machine.
+        environment = {
+            "OMP_NUM_THREADS": str(self._threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
         self._ranks = [
             ray.remote(Trainer)

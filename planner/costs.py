@@ -49,7 +49,7 @@ class DecodeCost:
 
         Each step adds one KV token per sequence: sum over k < steps of a + b B + c (K + k B).
         """
-        grown = steps * kv_tokens + sequences * steps * (steps - 1) / 2
+        grown = steps * kv_tokens + sequences * (steps * (steps - 1) // 2)
         return steps * (self.a + self.b * sequences) + self.c * grown
 
 

@@ -34,6 +34,7 @@ class Column:
         excess_tokens: trained minus unconditioned length, summed over a round's samples; 0 by construction in modes
             that are unbiased.
         excess_error: standard error of that.
+        step_error: standard error of the mean step's seconds; used to decide what is worth more rounds, never to choose.
         slow: share of steps beyond the SLO, by micro-batch choice.
         rounds: how many were simulated.
     """
@@ -47,6 +48,7 @@ class Column:
     excess_error: float
     slow: tuple[float, ...]
     rounds: int
+    step_error: float = 0.0
 
     @property
     def law(self) -> Law:
@@ -106,9 +108,20 @@ class Cycle:
         u, v = self.rates(1)
         return v / (u + v)
 
+    def slow_share(self) -> float:
+        """Share of the steps that are slower than the SLO."""
+        share = self.long_share()
+        long = share * self.long.slow[self.micro] if self.long else 0.0
+        return (1.0 - share) * self.short.slow[self.micro] + long
+
     def seconds_per_sample(self, group_size: int) -> float:
         """The objective."""
         return self.weigh(group_size, self.short.step_s[self.micro], self.long.step_s[self.micro] if self.long else 0.0)
+
+    def error_s(self, group_size: int) -> float:
+        """Standard error of the objective."""
+        u, v = self.rates(group_size)
+        return math.hypot(u * self.short.step_error, v * self.long.step_error if self.long else 0.0)
 
     def length_ratio(self, limits: Limits) -> float:
         """Trained over unconditioned mean length."""
@@ -130,14 +143,8 @@ class Cycle:
                 if worst > room:
                     broken.append("bias")
                     break
-        if limits.slo:
-            slow = self.weigh(
-                limits.group_size,
-                short.slow[self.micro] - SLOW_SHARE,
-                long.slow[self.micro] - SLOW_SHARE if long else 0.0,
-            )
-            if slow > 1e-9:
-                broken.append("slo")
+        if limits.slo and self.slow_share() > SLOW_SHARE + 1e-9:
+            broken.append("slo")
         layouts = {short.layout, long.layout} if long else {short.layout}
         if sum(limits.host_bytes[k] for k in layouts) > limits.host_memory_bytes:
             broken.append("memory")

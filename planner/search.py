@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from .candidates import Law, LongKey, Mode, ShortKey, Space, defers
 from .columns import (
@@ -26,7 +27,7 @@ from .columns import (
     mean,
     standard_error,
 )
-from .cycle import Column, Cycle, Limits, all_cycles
+from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles
 
 Progress = Callable[[str, float], None]
 """Told what is done (text) and how far the whole solve is, 0 to 1."""
@@ -34,14 +35,17 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Rounds of a short and of a long column, and how far from the best a cycle may be to get this pass."""
+    """Rounds of a short and of a long column, and how far from the best a cycle may be to get this pass.
+
+    `margin` is relative and comes on top of a standard error of either.
+    """
 
     short_rounds: int
     long_rounds: int
     margin: float
 
 
-PASSES = (Pass(6, 3, math.inf), Pass(24, 12, 0.10), Pass(64, 24, 0.04), Pass(160, 64, 0.012))
+PASSES = (Pass(8, 4, math.inf), Pass(24, 12, 0.05), Pass(64, 32, 0.02), Pass(160, 64, 0.0))
 """All columns of a pass have the same rounds on the same luck, so the last one's can be compared and predicted from."""
 
 UNBIASED = ("sync", "exact")
@@ -54,12 +58,20 @@ class Search:
     Args:
         slo_step_s: bound for 95 % of the steps, or None.
         mode: the forced mode; None if the program is free to choose.
+        passes: how many rounds are simulated of what; the first takes every column.
     """
 
     def __init__(
-        self, setting: Setting, space: Space, limits: Limits, slo_step_s: float | None, mode: Mode | None
+        self,
+        setting: Setting,
+        space: Space,
+        limits: Limits,
+        slo_step_s: float | None,
+        mode: Mode | None,
+        passes: Sequence[Pass],
     ) -> None:
         self.mode = mode
+        self.passes = passes
         self.setting = setting
         self.space = space
         self.limits = limits
@@ -73,8 +85,8 @@ class Search:
 
     def run_passes(self, progress: Progress) -> None:
         """Simulate; afterwards the columns near the best have the last pass's rounds."""
-        self._drop_hopeless(PASSES[0].short_rounds)
-        for number, step in enumerate(PASSES):
+        self._drop_hopeless(self.passes[0].short_rounds)
+        for number, step in enumerate(self.passes):
             short, long = self._worth(step.margin)
             total = len(short) + len(long)
             work: list[Callable[[], None]] = [partial(self.short[k].extend, step.short_rounds) for k in short]
@@ -82,7 +94,8 @@ class Search:
             for done, simulate in enumerate(work):
                 simulate()
                 progress(
-                    f"pass {number + 1} of {len(PASSES)}: {total} kinds of round", (number + done / total) / len(PASSES)
+                    f"pass {number + 1} of {len(self.passes)}: {total} kinds of round",
+                    (number + done / total) / len(self.passes),
                 )
 
     def _drop_hopeless(self, rounds: int) -> None:
@@ -104,37 +117,37 @@ class Search:
         if math.isinf(margin):
             return list(self.short), list(self.long)
         cycles = self.cycles()
-        keep: set[ShortKey | LongKey] = set()
-        for group in (cycles, [c for c in cycles if c.short.law.mode == "sync"]):
-            keep |= self._near_best(group, margin)
+        keep = self._near_best([c for c in cycles if self._eligible(c)], self.limits, margin)
+        # The baseline has to keep no limit of the plan's.
+        sync = [c for c in cycles if c.short.law.mode == "sync"]
+        keep |= self._near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
 
-    def _near_best(self, cycles: list[Cycle], margin: float) -> set[ShortKey | LongKey]:
-        size = self.limits.group_size
+    def _near_best(self, cycles: list[Cycle], limits: Limits, margin: float) -> set[ShortKey | LongKey]:
+        size = limits.group_size
         # The bar is what certainly keeps the limits. What may keep them once the noise is less is let through to it.
-        sure = [c.seconds_per_sample(size) for c in cycles if self._wanted(c) and not c.violations(self.limits)]
-        bar = min(sure, default=math.inf) * (1 + margin)
+        sure = [c for c in cycles if not c.violations(limits)]
+        maybe = [c for c in cycles if _may_keep(c, limits)]
+        if not sure and limits.slo:
+            # Few rounds say little about 5 % of them: those with the fewest slow steps may turn out to keep it.
+            fewest = min((c.slow_share() for c in maybe), default=0.0)
+            maybe = [c for c in maybe if c.slow_share() <= fewest + SLOW_SHARE]
+        best = min((c.seconds_per_sample(size) + c.error_s(size) for c in sure or maybe), default=math.inf)
+        bar = best * (1 + margin)
         keep: set[ShortKey | LongKey] = set()
-        for cycle in cycles:
-            if self._wanted(cycle) and cycle.seconds_per_sample(size) <= bar and self._may_keep_limits(cycle):
+        for cycle in maybe:
+            if cycle.seconds_per_sample(size) - cycle.error_s(size) <= bar:
                 keep.add(cycle.short.key)
                 if cycle.long:
                     keep.add(cycle.long.key)
         return keep
 
-    def _wanted(self, cycle: Cycle) -> bool:
-        """Whether it may be chosen at all (with no budget only what is unbiased), or may be the baseline."""
+    def _eligible(self, cycle: Cycle) -> bool:
+        """Whether it may be chosen at all: it is of the forced mode, or unbiased where there is no budget."""
         mode = cycle.short.law.mode
         if self.mode is not None:
-            return mode in ("sync", self.mode)
+            return mode == self.mode
         return self.limits.bias_budget > 0 or mode in UNBIASED
-
-    def _may_keep_limits(self, cycle: Cycle) -> bool:
-        def favour(column: Column) -> Column:
-            return dataclasses.replace(column, excess_error=-column.excess_error)
-
-        lenient = Cycle(favour(cycle.short), favour(cycle.long) if cycle.long else None, cycle.micro)
-        return not lenient.violations(dataclasses.replace(self.limits, slo=False))
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
         pool = self._pool(key.law, rounds * self.setting.target)
@@ -187,7 +200,17 @@ class Search:
             excess_error=0.0 if unbiased else standard_error(log.excess),
             slow=tuple(mean([float(t > limit) for t in s]) for s in steps),
             rounds=len(log),
+            step_error=standard_error(steps[0]),
         )
+
+    def seconds_per_sample(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> float:
+        """The objective of a cycle on its first rounds only: what two cycles are compared on if one has fewer."""
+        train = self.space.train[cycle.micro]
+        short = mean(self.short[cast(ShortKey, cycle.short.key)].log.step_s(train)[:short_rounds])
+        long = 0.0
+        if cycle.long:
+            long = mean(self.long[cast(LongKey, cycle.long.key)].log.step_s(train)[:long_rounds])
+        return cycle.weigh(self.limits.group_size, short, long)
 
     def measured_ratio(self, cycle: Cycle) -> tuple[float, float]:
         """(trained over unconditioned mean length, its standard error) as simulated, for unbiased modes too."""
@@ -198,6 +221,16 @@ class Search:
         long = self.long[cycle.long.key].log.excess if cycle.long and isinstance(cycle.long.key, LongKey) else [0]
         ratio = 1.0 + (u * mean(short) + v * mean(long)) / unit
         return ratio, math.hypot(u * standard_error(short), v * standard_error(long)) / unit
+
+
+def _may_keep(cycle: Cycle, limits: Limits) -> bool:
+    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour, and the SLO left out."""
+
+    def favour(column: Column) -> Column:
+        return dataclasses.replace(column, excess_error=-column.excess_error)
+
+    lenient = Cycle(favour(cycle.short), favour(cycle.long) if cycle.long else None, cycle.micro)
+    return not lenient.violations(dataclasses.replace(limits, slo=False))
 
 
 def column_name(key: ShortKey | LongKey) -> str:

@@ -82,10 +82,11 @@ class Engine:
     def __init__(self, cost: DecodeCost, max_num_seqs: int) -> None:
         self.cost = cost
         self.max_num_seqs = max_num_seqs
-        self.now = 0.0  # time of the boundary after `step` steps
+        # Zeros are ints, so that tests can run on exact costs (fractions) without a float getting in.
+        self.now: float = 0  # time of the boundary after `step` steps
         self.step = 0
         self.kv = 0  # tokens held by the running samples
-        self.prefill = 0.0  # seconds that the next step takes longer
+        self.prefill: float = 0  # seconds that the next step takes longer
         self.running: dict[SampleKey, _Sample] = {}  # in order of admission
         self.waiting: deque[_Sample] = deque()
         self.decoded = 0
@@ -104,7 +105,7 @@ class Engine:
             self.step += steps
             self.kv += steps * len(self.running)
             self.decoded += steps * len(self.running)
-            self.prefill = 0.0
+            self.prefill = 0
 
     def _steps_to_event(self) -> int:
         """Steps until a sample is due or KV is full; there is a running sample."""
@@ -167,6 +168,9 @@ class Engine:
         if sample.state == "running":
             del self.running[sample.key]
             self.kv -= sample.prompt_tokens + self._generated(sample)
+            if sample.admitted == self.step:
+                # It was let in at this very boundary: its step has not begun, so its prefill is not paid.
+                self.prefill -= self._prefill_s(sample)
         sample.state = "gone"
 
     def admit(self) -> None:
@@ -180,7 +184,7 @@ class Engine:
             if count and (count >= self.max_num_seqs or self.kv + needed + count + 1 > self.cost.kv_capacity_tokens):
                 return
             self.waiting.popleft()
-            self.prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * needed
+            self.prefill += self._prefill_s(sample)
             self.kv += needed
             self.running[sample.key] = sample
             sample.state = "running"
@@ -189,6 +193,9 @@ class Engine:
             self._push(sample.tokens, _FINISH, sample)
             if sample.base < sample.watch < sample.tokens:
                 self._push(sample.watch, _WATCH, sample)
+
+    def _prefill_s(self, sample: _Sample) -> float:
+        return self.cost.prefill_s + self.cost.prefill_s_per_token * (sample.prompt_tokens + sample.base)
 
     def _push(self, at_tokens: int, kind: int, sample: _Sample) -> None:
         self._pushed += 1
@@ -201,7 +208,7 @@ class _Rewards:
 
     def __init__(self, cost: RewardCost) -> None:
         self._cost = cost
-        self._free = [0.0] * cost.workers
+        self._free: list[float] = [0] * cost.workers
         self.due: list[tuple[float, int, SampleKey]] = []
         self._count = 0
 
@@ -231,7 +238,7 @@ def simulate_round(
     samples: dict[SampleKey, _Sample] = {}
     upcoming = [math.inf] * len(engines)
     prompts: dict[SampleKey, str] = {}
-    decode_end = 0.0
+    decode_end: float = 0
 
     def apply(actions: list[Action], now: float) -> None:
         nonlocal decode_end
@@ -269,8 +276,8 @@ def simulate_round(
             engines[place].admit()
             upcoming[place] = engines[place].next_event_s()
 
-    apply(machine.start(), 0.0)
-    now = 0.0
+    now: float = 0
+    apply(machine.start(), now)
     while not machine.done:
         place = min(range(len(engines)), key=upcoming.__getitem__)
         scored = rewards.due[0][0] if rewards.due else math.inf

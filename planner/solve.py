@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
@@ -37,7 +38,7 @@ from .draws import Draws
 from .length_model import fit_lengths
 from .predict import predict
 from .program import Solution, solve_program
-from .search import PASSES, Progress, Search
+from .search import PASSES, Pass, Progress, Search
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
@@ -94,10 +95,11 @@ def solve_fully(
     bias_budget: float | None = None,
     seed: int = 0,
     progress: Progress = lambda text, share: None,
+    passes: Sequence[Pass] = PASSES,
 ) -> Solved:
-    """Like `solve`, with what it was decided on."""
+    """Like `solve`, with what it was decided on, and with a say in how much is simulated (`passes`)."""
     began = time.perf_counter()
-    search = prepare(cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, seed=seed)
+    search = prepare(cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, seed=seed, passes=passes)
     search.run_passes(progress)
     solution = _decide(search, progress)
     baseline = _baseline(search)
@@ -146,6 +148,7 @@ def prepare(
     mode: Mode | None = None,
     bias_budget: float | None = None,
     seed: int = 0,
+    passes: Sequence[Pass] = PASSES,
 ) -> Search:
     """Length model, candidates and limits; nothing is simulated yet."""
     rollout = job.rollout
@@ -176,12 +179,12 @@ def prepare(
         host_memory_bytes=space.host_memory_bytes,
         host_bytes={key: cost.host_bytes for key, cost in space.decode.items()},
     )
-    return Search(setting, space, limits, job.slo.step_p95_s, mode)
+    return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 
 
 def _decide(search: Search, progress: Progress) -> Solution:
     """Solve the program over the columns that came through all passes."""
-    last = PASSES[-1]
+    last = search.passes[-1]
     short, long = search.columns()
     eligible = [c for c in short if search.mode is None or c.law.mode == search.mode]
     # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
@@ -197,7 +200,9 @@ def _decide(search: Search, progress: Progress) -> Solution:
 def _baseline(search: Search) -> Cycle:
     """The best plain synchronous plan: its best layout and micro-batch."""
     size = search.limits.group_size
-    sync = [c for c in search.cycles() if c.short.law.mode == "sync" and c.short.rounds >= PASSES[-1].short_rounds]
+    sync = [
+        c for c in search.cycles() if c.short.law.mode == "sync" and c.short.rounds >= search.passes[-1].short_rounds
+    ]
     return min(sync, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro))
 
 

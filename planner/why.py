@@ -16,7 +16,7 @@ from .candidates import LongKey, ShortKey
 from .columns import mean
 from .cycle import Cycle
 from .predict import logs
-from .search import PASSES, Search
+from .search import Search
 
 
 def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
@@ -88,16 +88,17 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
     size = search.limits.group_size
     others = [c for c in cycles if value(c) != value(chosen)]
-    # Figures from the same number of rounds are on the same luck; early losers serve when there is nothing else.
-    solid = [c for c in others if c.short.rounds >= PASSES[-1].short_rounds]
+    # Early losers serve when there is nothing else: their few rounds are the more flattering, the fewer they are.
+    solid = [c for c in others if c.short.rounds >= search.passes[-1].short_rounds]
     return min(solid or others, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro), default=None)
 
 
 def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
-    size = search.limits.group_size
-    mine, theirs = chosen.seconds_per_sample(size), other.seconds_per_sample(size)
-    about = "" if other.short.rounds >= PASSES[-1].short_rounds else "about "
-    change = 100 * (theirs / mine - 1)
+    # On as many rounds as both have, which are on the same luck.
+    short = min(chosen.short.rounds, other.short.rounds)
+    long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
+    change = 100 * (search.seconds_per_sample(other, short, long) / search.seconds_per_sample(chosen, short, long) - 1)
+    about = "" if short >= search.passes[-1].short_rounds else "about "
     if abs(change) < 0.5:
         return f"{text(chosen)}; next best: {text(other)}, within 0.5% of it"
     return f"{text(chosen)}; next best: {text(other)}, {about}{change:+.1f}% time per sample"

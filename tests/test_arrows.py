@@ -28,7 +28,7 @@ def may_import(path: Path) -> set[str]:
     room = path.parts[0]
     # Measuring is done with the executor's workers; everything else about profiles works without them.
     measures = room == "profiles" and any(part.startswith("measure") for part in path.parts[1:])
-    return ARROWS[room] | {room} | ({"executor"} if measures else set())
+    return ARROWS[room] | {room} | ({"executor", "rounds"} if measures else set())
 
 
 def imported_rooms(path: Path, source: str) -> list[tuple[int, str]]:

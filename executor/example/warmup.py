@@ -1,4 +1,4 @@
-"""The demo's policy: a tiny Qwen2, taught in under a minute to hunt for keys, and to be unsure of the answer.
+"""The demo's policy: a tiny Llama, taught in under a minute to hunt for keys, and to be unsure of the answer.
 
 The teacher is known in closed form, so the model is trained on the teacher's distribution of the next token and not on
 draws from it: which symbol to try next (uniform), `no` or a value after a try, the end after a value. For values the
@@ -48,9 +48,9 @@ class Phase:
 
 
 PHASES = (
-    Phase(steps=160, rows=32, tokens=64, keys=16, hits=0.5),
-    Phase(steps=160, rows=32, tokens=96, keys=20, hits=0.3),
-    Phase(steps=24, rows=4, tokens=1100, keys=20, hits=0.03),
+    Phase(steps=150, rows=24, tokens=64, keys=16, hits=0.5),
+    Phase(steps=150, rows=24, tokens=96, keys=20, hits=0.3),
+    Phase(steps=20, rows=3, tokens=1100, keys=20, hits=0.03),
 )
 LEARNING_RATE = 3e-3
 RAMP_STEPS = 20
@@ -62,11 +62,15 @@ NOTHING, EXACT, TRY, VALUE = 0, 1, 2, 3
 
 
 def make_model(seed: int) -> Any:
-    """A randomly initialised Qwen2ForCausalLM in float32; heads and key-value heads allow tensor parallelism of 2."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    """A new LlamaForCausalLM in float32; its heads and key-value heads allow tensor parallelism of 2.
+
+    Llama and not Qwen2, because for a model of type qwen2 AutoTokenizer (transformers 5) ignores the class that the
+    folder names and splits its words by Qwen2's own rules.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(task.WORDS) + len(task.WORDS) % 2,
         hidden_size=HIDDEN,
         intermediate_size=2 * HIDDEN,
@@ -75,12 +79,13 @@ def make_model(seed: int) -> Any:
         num_key_value_heads=HEADS,
         max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=True,
+        attention_bias=True,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         bos_token_id=None,
         eos_token_id=task.TOKEN[task.EOS],
         pad_token_id=task.TOKEN[task.PAD],
     )
-    model = Qwen2ForCausalLM(config).float()
+    model = LlamaForCausalLM(config).float()
     _start_as_induction(model)
     return model
 

@@ -148,7 +148,9 @@ def write_example(
         from . import warmup  # after the cheap checks: this imports torch
 
         start = time.monotonic()
-        model = warmup.warm_up(seed, threads=min(2, available_cores()), phases=phases or warmup.PHASES, on_step=on_step)
+        # One thread: at this size a second one gains little on an idle machine, costs a lot on a busy one (the two wait
+        # for each other at every operation), and would make the model depend on the number of cores.
+        model = warmup.warm_up(seed, threads=1, phases=phases or warmup.PHASES, on_step=on_step)
         warmup_s = time.monotonic() - start
         model.save_pretrained(building / "model")
         warmup.make_tokenizer().save_pretrained(building / "model")

@@ -88,6 +88,7 @@ def drive(
     ends: dict[SampleKey, Finished] = {}
     live: set[SampleKey] = set()
     finished: set[SampleKey] = set()
+    scored: set[SampleKey] = set()
     redraws: dict[int, int] = {}
     drawn: Counter[str] = Counter()
 
@@ -123,6 +124,8 @@ def drive(
                         push(now + end.tokens, end)
                 case Score():
                     assert key in live and key in finished, f"{key} is to be scored and has not finished"
+                    assert key not in scored, f"{key} is to be scored twice"
+                    scored.add(key)
                     push(now, Scored(key, rewards(run.samples[key])))
                 case Abort():
                     assert key in live, f"{key} is aborted and was not live"

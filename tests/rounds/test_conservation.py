@@ -28,7 +28,7 @@ from .driver import (
     steps,
 )
 
-many = settings(max_examples=150, deadline=None)
+many = settings(max_examples=100, deadline=None)
 
 
 @many

@@ -24,7 +24,7 @@ def _account(step: Step) -> tuple[object, ...]:
     return trained, outcome.prompts, outcome.draws, outcome.samples, outcome.taken, outcome.exhausted and True
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(spec=specs(modes=("exact",)), prompts=st.integers(1, 25), seed=SEEDS, orders=st.tuples(SEEDS, st.none() | SEEDS))
 def test_who_is_trained_deferred_and_returned_does_not_depend_on_completion_order(
     spec: RoundSpec, prompts: int, seed: int, orders: tuple[int, int | None]
@@ -43,7 +43,7 @@ def test_who_is_trained_deferred_and_returned_does_not_depend_on_completion_orde
     assert states[0] == states[1]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(spec=specs(modes=("exact",)), prompts=st.integers(1, 25), seed=SEEDS)
 def test_a_draw_counts_if_and_only_if_fewer_than_p_before_it_were_accepted(
     spec: RoundSpec, prompts: int, seed: int
@@ -71,7 +71,7 @@ def test_a_draw_counts_if_and_only_if_fewer_than_p_before_it_were_accepted(
     assert outcome.prompts == {fate: tuple(ids) for fate, ids in expected.items()}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(seed=SEEDS, prompts=st.integers(1, 6), copies=st.integers(1, 5), cutoff=st.integers(5, CAP - 1))
 def test_a_long_round_trains_the_lowest_numbered_long_redraw_of_each_prompt(
     seed: int, prompts: int, copies: int, cutoff: int

@@ -111,17 +111,19 @@ def test_going_on_after_a_stop_equals_not_having_stopped(
             made.append((step.run.number, step.epoch, step.run.machine.kind, step.run.actions, step.outcome))
         return made
 
-    whole = Schedule(spec, prompt_ids(prompts), seed)
-    expected = go_on(whole, stop + 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule_module, "MAX_WAIT_ROUNDS", 2)
+        whole = Schedule(spec, prompt_ids(prompts), seed)
+        expected = go_on(whole, stop + 5)
 
-    first = Schedule(spec, prompt_ids(prompts), seed)
-    before = go_on(first, stop)
-    on_disk = json.dumps(first.state())
-    second = Schedule(spec, prompt_ids(prompts), seed)
-    second.restore(json.loads(on_disk))
-    assert second.state() == first.state()
-    assert before + go_on(second, 5) == expected
-    assert second.state() == whole.state()
+        first = Schedule(spec, prompt_ids(prompts), seed)
+        before = go_on(first, stop)
+        on_disk = json.dumps(first.state())
+        second = Schedule(spec, prompt_ids(prompts), seed)
+        second.restore(json.loads(on_disk))
+        assert second.state() == first.state()
+        assert before + go_on(second, 5) == expected
+        assert second.state() == whole.state()
 
 
 EXACT = RoundSpec("exact", 3, 2, CAP, 5, 2, cutoff_tokens=10, copies=2)
@@ -149,17 +151,27 @@ def test_a_long_round_comes_when_the_queue_holds_p_and_when_the_epoch_has_nothin
     assert {p for kind, taken in rounds if kind == "long" for p in taken} == {f"k{i:03d}" for i in range(0, 21, 3)}
 
 
+def test_a_long_round_comes_as_soon_as_the_queue_holds_exactly_p() -> None:
+    schedule = Schedule(EXACT, prompt_ids(21), seed=3)
+    slow = schedule.state()["fresh"][-3:]  # the first three to be taken; five are issued and two are short
+    run_of = steps(schedule, lambda s: 20 if s.prompt in slow else 4, lambda s: 1.0)
+    assert next(run_of).outcome.prompts[Fate.DEFERRED] == tuple(reversed(slow))
+    assert len(schedule.deferred) == EXACT.prompts_per_step and schedule.next_kind() == "long"
+    assert next(run_of).outcome.prompts[Fate.TRAINED] == tuple(sorted(slow))
+
+
 def test_a_state_in_the_middle_of_a_tail_cycle_holds_the_deferred_queue_and_since_when() -> None:
     schedule = Schedule(EXACT, prompt_ids(21), seed=3)
-    run_of = steps(schedule, lambda s: 20 if s.prompt == "k003" else 4, lambda s: 1.0)
+    slow = schedule.state()["fresh"][-8]  # the eighth to be taken
+    run_of = steps(schedule, lambda s: 20 if s.prompt == slow else 4, lambda s: 1.0)
     while not schedule.deferred:
         deferred_in = schedule.round_number
         next(run_of)
     next(run_of)
-    assert schedule.state()["deferred"] == [["k003", deferred_in]]
+    assert deferred_in > 0 and schedule.state()["deferred"] == [[slow, deferred_in]]
     resumed = Schedule(EXACT, prompt_ids(21), seed=3)
     resumed.restore(schedule.state())
-    assert resumed.deferred == ("k003",) and resumed.round_number == deferred_in + 2
+    assert resumed.deferred == (slow,) and resumed.round_number == deferred_in + 2
 
 
 def test_a_prompt_that_waits_alone_gets_a_long_round_after_max_wait_rounds() -> None:

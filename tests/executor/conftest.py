@@ -1,0 +1,74 @@
+"""Real parts, shared by the slow tests: Ray, a tiny random model, engines of TP 1 and 2. An engine start is the cost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+VOCABULARY = ["<pad>", "<eos>", "<unk>", *(f"w{i}" for i in range(61))]
+
+
+def make_tiny_model(folder, seed=0):
+    """A random 2-layer Llama whose heads allow TP 2, with its tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=512,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=1,
+            pad_token_id=0,
+            initializer_range=0.2,  # peaked enough that greedy decoding tells two sets of weights apart
+        )
+    )
+    model.save_pretrained(folder)
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="session")
+def loop():
+    """One event loop for all tests that share engines: their pumps live on it."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def fleet(tiny_model, loop):
+    """Two engines of TP 1 and one of TP 2, started once."""
+    from rlplan.executor.fleet import Fleet, Layout, start_ray
+
+    start_ray()
+    fleet = Fleet(
+        [Layout(1, 2), Layout(2, 1)],
+        model_path=str(tiny_model),
+        dtype="float32",
+        kind="cpu",
+        max_model_len=256,
+        max_num_seqs=64,
+        kv_memory_bytes_per_accelerator=100_000_000,
+    )
+    loop.run_until_complete(fleet.start())
+    yield fleet
+    loop.run_until_complete(fleet.close())

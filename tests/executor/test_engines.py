@@ -1,0 +1,231 @@
+"""Real vLLM engines behind real Ray actors: rollout on TP 1 and 2, abort, weight updates, death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from rlplan.executor.engine import Request
+from rlplan.executor.fleet import Layout
+from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.rounds.exact import ExactLongRound, ExactShortRound
+from rlplan.rounds.outcome import Fate
+from rlplan.rounds.race import RaceRound
+
+pytestmark = pytest.mark.engine
+
+PROMPTS = {f"p{i}": PromptText(f"p{i}", f"w{i} w{i + 1}", (3 + i, 4 + i, 5 + i), None) for i in range(8)}
+
+
+class InstantRewards:
+    """Scores by length at once; real reward workers have their own tests."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    def score(self, key, prompt, response, answer):
+        from rlplan.executor.rewards.pool import RewardResult
+
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(
+            RewardResult(reward=float(len(response) % 2), seconds=0.0, outcome="ok", detail="", attempts=1, worker="w")
+        )
+        return future
+
+    def cancel(self, key):
+        self.cancelled.append(key)
+        return True
+
+
+def weights_of(model, folder, seed):
+    """A safetensors file of other random weights of the same shape."""
+    from .conftest import make_tiny_model
+
+    return make_tiny_model(folder / f"other-{seed}", seed) / "model.safetensors"
+
+
+async def decode(fleet, layout, version, requests):
+    """Submit to the layout's engines in turn; returns finished events by request id."""
+    inbox = asyncio.Queue()
+    fleet.listen(lambda engine, events: inbox.put_nowait(events), lambda death: inbox.put_nowait([]))
+    engines = fleet.engines(layout)
+    for index, request in enumerate(requests):
+        await engines[index % len(engines)].submit([request], version)
+    found = {}
+    while len(found) < len(requests):
+        for event in await asyncio.wait_for(inbox.get(), 60):
+            if event.kind == "finished":
+                found[event.request_id] = event
+    return found
+
+
+async def load(fleet, layout, path, version):
+    return [await engine.load(str(path), version, True) for engine in fleet.engines(layout)]
+
+
+def greedy(name, prompt=(3, 4, 5), tokens=24):
+    return Request(name, prompt, tokens, temperature=0.0, ignore_eos=True)
+
+
+def test_rollout_on_tp_1_and_tp_2_gives_the_same_greedy_tokens_and_nearly_the_same_log_probs(fleet, loop, tiny_model):
+    path = tiny_model / "model.safetensors"
+
+    async def body():
+        results = []
+        for layout in (Layout(1, 2), Layout(2, 1)):
+            await load(fleet, layout, path, "same")
+            results.append(await decode(fleet, layout, "same", [greedy(f"tp{layout.tp}-{i}") for i in range(2)]))
+        return results
+
+    one, two = loop.run_until_complete(body())
+    assert one["tp1-0"].tokens == one["tp1-1"].tokens == two["tp2-0"].tokens
+    assert len(one["tp1-0"].tokens) == 24 and one["tp1-0"].truncated
+    assert two["tp2-0"].logprobs == pytest.approx(one["tp1-0"].logprobs, abs=1e-4)
+
+
+def test_a_weight_update_changes_the_output_and_the_checksum_and_going_back_restores_both(
+    fleet, loop, tiny_model, tmp_path
+):
+    layout = Layout(1, 1)
+    old, new = tiny_model / "model.safetensors", weights_of(tiny_model, tmp_path, 7)
+
+    async def body():
+        seen = []
+        for number, path in enumerate((old, new, old)):
+            received = (await load(fleet, layout, path, f"v{number}"))[0]
+            engine = fleet.engines(layout)[0]
+            event = (await decode(fleet, layout, f"v{number}", [greedy(f"update-{number}")]))[f"update-{number}"]
+            seen.append((received, await engine.live_checksum(), event.tokens, event.version_start, event.version_end))
+        return seen
+
+    first, second, third = loop.run_until_complete(body())
+    assert first[0] != second[0] and first[1] != second[1] and first[2] != second[2]
+    assert first[:3] == third[:3]
+    assert second[3] == second[4] == "v1"
+
+
+def test_what_an_engine_received_has_the_checksums_of_what_was_sent(fleet, loop, tiny_model):
+    from safetensors.torch import load_file
+
+    from rlplan.executor.checksum import tensor_checksum
+
+    path = tiny_model / "model.safetensors"
+    received = loop.run_until_complete(load(fleet, Layout(2, 1), path, "sums"))[0]
+    assert received == {name: tensor_checksum(tensor) for name, tensor in load_file(path).items()}
+
+
+def test_an_engine_refuses_to_decode_with_weights_that_it_does_not_hold(fleet, loop, tiny_model):
+    async def body():
+        await load(fleet, Layout(1, 1), tiny_model / "model.safetensors", "held")
+        await fleet.engines(Layout(1, 1))[0].submit([greedy("wrong")], "another")
+
+    with pytest.raises(Exception, match="asked to decode with 'another', holds 'held'"):
+        loop.run_until_complete(body())
+
+
+def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, tiny_model):
+    layout = Layout(1, 1)
+
+    async def body():
+        await load(fleet, layout, tiny_model / "model.safetensors", "abort")
+        engine = fleet.engines(layout)[0]
+        heard = []
+        fleet.listen(lambda _, events: heard.extend(events), lambda death: None)
+        await engine.submit([Request("gone", (3, 4), 240, ignore_eos=True)], "abort")
+        await engine.abort(["gone"])
+        # Weights may only change while nothing decodes, so a load right after shows that the abort was complete.
+        await load(fleet, layout, tiny_model / "model.safetensors", "after")
+        await asyncio.sleep(0.3)
+        return heard
+
+    assert loop.run_until_complete(body()) == []
+
+
+def runner(fleet, rewards=None, **options):
+    return RoundRunner(fleet, rewards or InstantRewards(), PROMPTS, str, temperature=1.0, **options)
+
+
+def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):
+    path = tiny_model / "model.safetensors"
+
+    async def body():
+        await load(fleet, layout, path, tag)
+        return await runner(fleet, **options).run(machine, layout, tag, str(path), tag)
+
+    return loop.run_until_complete(body())
+
+
+@pytest.mark.parametrize("layout", [Layout(1, 2), Layout(2, 1)])
+def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything(fleet, loop, tiny_model, layout):
+    machine = RaceRound(list(PROMPTS)[:5], 3, 2, 3, max_tokens=60)
+    result = run_round(fleet, loop, tiny_model, machine, layout, f"race-{layout.tp}")
+    outcome = machine.outcome()
+    assert len(outcome.trained) == 3 and len(outcome.prompts[Fate.DEFERRED]) == 2
+    for group in outcome.trained:
+        for key, tokens in zip(group.keys, group.tokens, strict=True):
+            sample = result.samples[key]
+            assert len(sample.tokens) == len(sample.logprobs) == tokens
+            assert sample.version_start == sample.version_end == f"race-{layout.tp}"
+
+
+def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tiny_model):
+    short = ExactShortRound(list(PROMPTS)[:6], 3, 2, cutoff=12, max_tokens=100)
+    result = run_round(fleet, loop, tiny_model, short, Layout(1, 2), "exact-short")
+    outcome = short.outcome()
+    assert all(max(group.tokens) <= 12 for group in outcome.trained)
+    assert all(len(s.tokens) <= 12 for s in result.samples.values())
+
+    long = ExactLongRound(["p1", "p2"], 2, cutoff=12, copies=2, max_tokens=100)
+    run_round(fleet, loop, tiny_model, long, Layout(1, 1), "exact-long")
+    assert [group.prompt for group in long.outcome().trained] == ["p1", "p2"]
+    assert all(max(group.tokens) >= 12 for group in long.outcome().trained)
+
+
+def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_back(fleet, loop, tiny_model):
+    layout = Layout(1, 2)
+    path = tiny_model / "model.safetensors"
+    victim = fleet.engines(layout)[1]
+    before = victim.facts["pid"]
+    machine = RaceRound(list(PROMPTS), 8, 2, 2, max_tokens=200)
+
+    async def body():
+        await load(fleet, layout, path, "kill")
+        task = asyncio.create_task(
+            runner(fleet, ignore_eos=True).run(machine, layout, "kill", str(path), "kill")
+        )
+        await asyncio.sleep(0.15)
+        os.kill(before, signal.SIGKILL)
+        return await task
+
+    result = loop.run_until_complete(body())
+    assert len(machine.outcome().trained) == 8
+    assert len(result.restarts) == 1 and victim.name in result.restarts[0]
+    assert any(sample.key.sample >= 2 for sample in result.samples.values()), "lost samples were issued again"
+    assert victim.alive and victim.facts["pid"] != before
+    tokens = {key: len(sample.tokens) for key, sample in result.samples.items() if sample.finished_s is not None}
+    assert set(tokens.values()) == {200}
+
+
+def test_a_silent_engine_is_named_and_replaced(fleet, loop, tiny_model):
+    layout = Layout(1, 2)
+    path = tiny_model / "model.safetensors"
+    victim = fleet.engines(layout)[0]
+    machine = RaceRound(list(PROMPTS)[:4], 4, 2, 2, max_tokens=200)
+
+    async def body():
+        await load(fleet, layout, path, "stall")
+        task = asyncio.create_task(
+            runner(fleet, ignore_eos=True, stall_s=4.0).run(machine, layout, "stall", str(path), "stall")
+        )
+        await asyncio.sleep(0.1)
+        os.kill(victim.facts["pid"], signal.SIGSTOP)
+        return await task
+
+    result = loop.run_until_complete(body())
+    assert len(machine.outcome().trained) == 4
+    assert any(f"waiting for engines: {victim.name}" in reason for reason in result.restarts)

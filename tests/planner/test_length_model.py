@@ -1,0 +1,135 @@
+"""The length model against populations whose law is known, and against samples left out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlplan.planner.length_model import check_model, fit_lengths
+from rlplan.profiles.lengths import LengthRow, LengthTrace, intraclass_correlation
+
+CAP = 1024
+GROUP = 8
+
+
+def trace_of(lengths: np.ndarray, cap: int = CAP) -> LengthTrace:
+    rows = [
+        LengthRow(f"k{i:04d}", 0, j, int(min(x, cap)), bool(x >= cap), 0.0, 10 + i)
+        for i, row in enumerate(lengths)
+        for j, x in enumerate(row)
+    ]
+    return LengthTrace(rows, cap)
+
+
+def sometimes_lost(prompts: int, samples: int, rng: np.random.Generator) -> np.ndarray:
+    """Answers of 35 tokens or so; now and then, for some prompts more than for others, the model loses itself."""
+    share = rng.beta(0.3, 6, size=(prompts, 1))
+    plain = np.exp(3.5 + 0.4 * rng.normal(size=(prompts, 1)) + 0.3 * rng.normal(size=(prompts, samples)))
+    lost = np.exp(1.5 + 0.6 * rng.normal(size=(prompts, samples)))
+    return np.ceil(plain * np.where(rng.random((prompts, samples)) < share, lost, 1.0))
+
+
+def again_long(model_share: np.ndarray) -> float:
+    """Probability that a group is long given that an earlier group of its prompt was."""
+    group = 1 - (1 - model_share) ** GROUP
+    return float((group**2).sum() / group.sum())
+
+
+def test_the_marginal_is_the_traces() -> None:
+    lengths = sometimes_lost(64, 16, np.random.default_rng(3)) * 3
+    model = fit_lengths(trace_of(lengths))
+    capped = np.minimum(lengths, CAP)
+    assert model.mean_tokens == pytest.approx(capped.mean(), rel=0.01)
+    assert (model.tables >= CAP).mean() == pytest.approx((capped >= CAP).mean(), abs=0.002)
+    for level in (0.25, 0.5, 0.75, 0.95):
+        assert np.quantile(model.tables, level) == pytest.approx(np.quantile(capped, level), rel=0.05, abs=2)
+
+
+def test_a_deferred_prompt_is_long_again_as_often_as_it_really_is_where_a_plain_bootstrap_says_too_often() -> None:
+    first, second = np.split(sometimes_lost(20_000, 2 * GROUP, np.random.default_rng(1)), 2, axis=1)
+    cutoff = int(np.quantile(first.max(axis=1), 0.9))
+    truth = (second.max(axis=1) > cutoff)[first.max(axis=1) > cutoff].mean()
+    model, bootstrap, share = [], [], []
+    for seed in range(8):
+        lengths = sometimes_lost(64, 16, np.random.default_rng(100 + seed))
+        fitted = fit_lengths(trace_of(lengths)).share_beyond(cutoff)
+        model.append(again_long(fitted))
+        share.append(1 - ((1 - fitted) ** GROUP).mean())
+        bootstrap.append(again_long((lengths > cutoff).mean(axis=1)))
+    assert np.mean(share) == pytest.approx(0.1, abs=0.035)
+    assert abs(np.mean(model) - truth) < 0.12
+    assert np.mean(bootstrap) > truth + 0.12
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_left_out_are_long_as_often_as_predicted(seed: int, make_trace) -> None:
+    trace = make_trace(seed=seed)
+    check = check_model(trace, GROUP)
+    assert check.groups == 64
+    for cutoff in check.cutoffs:
+        assert abs(cutoff.predicted - cutoff.observed) <= 3.5 * cutoff.standard_error + 0.02
+    assert check.predicted_group_max_tokens == pytest.approx(check.observed_group_max_tokens, rel=0.2)
+
+
+def test_the_dependence_inside_a_prompt_is_kept(make_trace) -> None:
+    trace = make_trace(prompts=96)
+    model = fit_lengths(trace)
+    drawn = model.draw_many(np.arange(96), (32,), np.random.default_rng(0))
+    assert intraclass_correlation(np.log1p(drawn).tolist()) == pytest.approx(trace.icc(), abs=0.06)
+
+
+def test_without_dependence_all_prompts_have_one_law() -> None:
+    lengths = np.ceil(np.random.default_rng(0).exponential(60, size=(40, 12)))
+    model = fit_lengths(trace_of(lengths))
+    assert model.tables.mean(axis=1).std() < 0.25 * model.mean_tokens
+
+
+def test_drawing_again_keeps_the_law_and_renews_the_luck(make_trace) -> None:
+    model = fit_lengths(make_trace())
+    rng = np.random.default_rng(5)
+    hardest = int(model.tables.mean(axis=1).argmax())
+    first, second = model.draw(hardest, 400, rng), model.draw(hardest, 400, rng)
+    assert (first != second).any()
+    assert first.mean() == pytest.approx(second.mean(), rel=0.25)
+    assert first.mean() > 1.5 * model.mean_tokens
+    assert (model.draw(hardest, 9, np.random.default_rng(5)) == model.draw(hardest, 9, np.random.default_rng(5))).all()
+
+
+def test_a_lower_cap_cuts_and_a_higher_one_is_refused(make_trace) -> None:
+    trace = make_trace()
+    model = fit_lengths(trace, 300)
+    assert model.tables.max() == 300
+    assert (model.tables == 300).mean() == pytest.approx(np.mean([r.tokens >= 300 for r in trace.rows]), abs=0.005)
+    with pytest.raises(ValueError, match="profile again"):
+        fit_lengths(trace, 2 * CAP)
+
+
+def test_a_trace_of_one_sample_a_prompt_or_of_capped_samples_only_still_fits() -> None:
+    assert fit_lengths(trace_of(np.array([[5], [9], [70]]))).tables.min() >= 1
+    assert (fit_lengths(trace_of(np.full((3, 4), CAP))).tables == CAP).all()
+
+
+def test_checking_needs_groups_to_leave_out() -> None:
+    with pytest.raises(ValueError, match="left out"):
+        check_model(trace_of(np.array([[5, 6], [9, 8]])), GROUP)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 80), min_size=1, max_size=6), min_size=1, max_size=6),
+    cutoff=st.integers(1, 80),
+)
+def test_tables_are_lengths_and_quantiles_are_those_of_the_group_maximum(lengths: list[list[int]], cutoff: int) -> None:
+    rows = [
+        LengthRow(f"k{i}", 0, j, min(x, 64), x >= 64, 0.0, 3)
+        for i, own in enumerate(lengths)
+        for j, x in enumerate(own)
+    ]
+    model = fit_lengths(LengthTrace(rows, 64))
+    assert model.tables.min() >= 1 and model.tables.max() <= 64
+    low, high = model.group_max_quantiles(4, (0.3, 0.9))
+    assert low <= high
+    # The quantile is the least value that a share of at least 0.9 of the groups stays within.
+    below = (np.array([(row <= high).mean() for row in model.tables]) ** 4).mean()
+    assert below >= 0.9 - 1e-9
+    within = ((model.tables <= cutoff) & (model.tables < 64)).mean(axis=1)
+    assert model.short_groups(cutoff, 4) == pytest.approx((within**4).mean())

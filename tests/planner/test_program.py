@@ -1,0 +1,194 @@
+"""The integer program against trying everything, its limits, its ties, and what it says when nothing is left."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from rlplan.planner.candidates import Law, LongKey, ShortKey
+from rlplan.planner.costs import LayoutKey
+from rlplan.planner.cycle import Column, Cycle, Limits, all_cycles
+from rlplan.planner.program import solve_program
+from rlplan.planner.search import column_name
+from rlplan.plans.errors import Infeasible
+
+A, B = LayoutKey(1, 2), LayoutKey(2, 1)
+SYNC, FREE, TIGHT = Law("sync", 16, 8, 0), Law("race", 20, 10, 0), Law("exact", 0, 0, 100)
+NEEDS_LONG = {FREE, TIGHT}
+P, N = 16, 8
+
+
+def column(key: ShortKey | LongKey, seconds: list[float], **changes) -> Column:
+    fields = {
+        "name": column_name(key),
+        "key": key,
+        "step_s": tuple(seconds),
+        "groups": float(P),
+        "moved": float(P) if isinstance(key, LongKey) else 4.0,
+        "excess_tokens": 0.0,
+        "excess_error": 0.0,
+        "slow": tuple(0.0 for _ in seconds),
+        "rounds": 9,
+    }
+    return Column(**{**fields, **changes})
+
+
+def limits(**changes) -> Limits:
+    fields = {
+        "group_size": N,
+        "mean_tokens": 50.0,
+        "bias_budget": math.inf,
+        "slo": False,
+        "host_memory_bytes": 20 * 10**9,
+        "host_bytes": {A: 8 * 10**9, B: 9 * 10**9},
+    }
+    return Limits(**{**fields, **changes})
+
+
+@st.composite
+def instances(draw):
+    seconds = st.lists(st.floats(1.0, 9.0), min_size=2, max_size=2)
+    share = st.floats(0.0, 0.12)
+    shorts, longs = [], []
+    for law in (SYNC, FREE, TIGHT):
+        for layout, issue in itertools.product((A, B), range(draw(st.integers(0, 2)))):
+            key = ShortKey(law.mode, 16 + 4 * issue, 10 if law == FREE else 8, law.cutoff, layout)
+            biased = law == FREE
+            shorts.append(
+                column(
+                    key,
+                    draw(seconds),
+                    moved=draw(st.floats(0.5, 12.0)) if law in NEEDS_LONG else 0.0,
+                    excess_tokens=draw(st.floats(-3000, 0)) if biased else 0.0,
+                    excess_error=draw(st.floats(0, 200)) if biased else 0.0,
+                    slow=(draw(share), draw(share)),
+                )
+            )
+            if key.law != law:
+                shorts.pop()
+        if law in NEEDS_LONG:
+            for layout, copies in itertools.product((A, B), range(1, 1 + draw(st.integers(1, 2)))):
+                longs.append(
+                    column(
+                        LongKey(law, copies, layout),
+                        [s + 4 for s in draw(seconds)],
+                        excess_tokens=draw(st.floats(-3000, 0)) if law == FREE else 0.0,
+                        excess_error=draw(st.floats(0, 200)) if law == FREE else 0.0,
+                        slow=(draw(share), draw(share)),
+                    )
+                )
+    assume(shorts)
+    memory = draw(st.sampled_from([20, 10, 8]))
+    budget = draw(st.sampled_from([math.inf, 0.3, 0.0]))
+    return shorts, longs, limits(host_memory_bytes=memory * 10**9, bias_budget=budget, slo=draw(st.booleans()))
+
+
+def brute_force(shorts: list[Column], longs: list[Column], bounds: Limits) -> Cycle | None:
+    cycles = [c for c in all_cycles(shorts, longs, 2, NEEDS_LONG) if not c.violations(bounds)]
+    return min(cycles, key=lambda c: c.seconds_per_sample(N), default=None)
+
+
+@settings(max_examples=80, deadline=None)
+@given(instance=instances())
+def test_the_program_finds_what_trying_everything_finds(instance) -> None:
+    shorts, longs, bounds = instance
+    best = brute_force(shorts, longs, bounds)
+    if best is None:
+        with pytest.raises(Infeasible):
+            solve_program(shorts, longs, 2, NEEDS_LONG, bounds, P)
+        return
+    solution = solve_program(shorts, longs, 2, NEEDS_LONG, bounds, P)
+    assert solution.objective_s == pytest.approx(best.seconds_per_sample(N), rel=1e-5)
+    assert solution.cycle.violations(bounds) == []
+    assert solution.optimal and solution.gap <= 1e-6
+    assert solution.bound_s == pytest.approx(solution.objective_s, rel=1e-5)
+
+
+def test_rates_balance_the_queue_and_train_one_sample() -> None:
+    short = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=6.0)
+    long = column(LongKey(TIGHT, 1, A), [5.0])
+    cycle = Cycle(short, long, 0)
+    u, v = cycle.rates(N)
+    assert 6.0 * u == pytest.approx(P * v)
+    assert N * P * (u + v) == pytest.approx(1.0)
+    # 16 short rounds put off 96 prompts, which are 6 long rounds: 16 x 1 s + 6 x 5 s for 22 x 128 samples.
+    assert cycle.seconds_per_sample(N) == pytest.approx((16 * 1.0 + 6 * 5.0) / (22 * 128))
+    assert cycle.long_share() == pytest.approx(6 / 22)
+
+
+def test_memory_for_two_engine_sets_couples_the_layouts() -> None:
+    shorts = [
+        column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0),
+        column(ShortKey("exact", 20, 8, 100, B), [2.0], moved=4.0),
+    ]
+    longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
+    both = solve_program(shorts, longs, 1, NEEDS_LONG, limits(), P).cycle
+    assert (both.short.layout, both.long.layout) == (A, B)
+    one = solve_program(shorts, longs, 1, NEEDS_LONG, limits(host_memory_bytes=16 * 10**9), P).cycle
+    assert one.short.layout == one.long.layout
+
+
+def test_one_micro_batch_serves_both_kinds_of_round() -> None:
+    short = column(ShortKey("exact", 20, 8, 100, A), [1.0, 1.4], moved=4.0)
+    long = column(LongKey(TIGHT, 1, A), [9.0, 5.0])
+    # Each alone would take another; 4 short rounds to a long one make the second the better compromise.
+    assert solve_program([short], [long], 2, NEEDS_LONG, limits(), P).cycle.micro == 1
+
+
+def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
+    key = ShortKey("race", 20, 10, 0, A)
+    race = column(key, [1.0], excess_tokens=-0.1 * 50 * 128, excess_error=0.01 * 50 * 128)
+    long = column(LongKey(FREE, 1, A), [1.5])
+    sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0)
+
+    def mode(budget: float) -> str:
+        return solve_program([race, sync], [long], 1, NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.law.mode
+
+    # 4 short rounds a long one: a ratio of 0.92, with 1.645 x 0.008 against it.
+    assert mode(0.095) == "race"
+    assert mode(0.09) == "sync"
+    assert mode(0.0) == "sync"
+
+
+def test_an_slo_keeps_slow_steps_to_one_in_twenty() -> None:
+    exact = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
+    long = column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
+    sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0, slow=(0.02,))
+    free = solve_program([exact, sync], [long], 1, NEEDS_LONG, limits(), P).cycle
+    assert free.short.law.mode == "exact" and free.long_share() == pytest.approx(0.2)
+    bound = solve_program([exact, sync], [long], 1, NEEDS_LONG, limits(slo=True), P).cycle
+    assert bound.short.law.mode == "sync"
+
+
+def test_ties_go_to_the_first_by_name_whatever_the_order_of_columns() -> None:
+    shorts = [column(ShortKey("exact", p, 8, 100, layout), [2.0, 2.0]) for p in (20, 24, 28) for layout in (A, B)]
+    longs = [column(LongKey(TIGHT, c, layout), [5.0, 5.0]) for c in (1, 2) for layout in (A, B)]
+    chosen = set()
+    for order in (1, -1):
+        cycle = solve_program(shorts[::order], longs[::order], 2, NEEDS_LONG, limits(), P).cycle
+        chosen.add((cycle.short.name, cycle.long.name, cycle.micro))
+    assert chosen == {(shorts[0].name, longs[0].name, 0)}
+
+
+def test_infeasibility_names_the_limit_that_binds() -> None:
+    race = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-3000.0, slow=(0.5,))
+    long = column(LongKey(FREE, 1, A), [1.5])
+    with pytest.raises(Infeasible, match="bias budget"):
+        solve_program([race], [long], 1, NEEDS_LONG, limits(bias_budget=0.1), P)
+    with pytest.raises(Infeasible, match=r"slo\.step_p95_s"):
+        solve_program([race], [long], 1, NEEDS_LONG, limits(slo=True), P)
+    with pytest.raises(Infeasible, match="memory"):
+        solve_program([race], [long], 1, NEEDS_LONG, limits(host_memory_bytes=10**9), P)
+    with pytest.raises(Infeasible, match="at once"):
+        solve_program([race], [long], 1, NEEDS_LONG, limits(slo=True, bias_budget=0.1), P)
+
+
+def test_bias_is_the_weighted_excess_over_the_mean() -> None:
+    short = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-640.0)
+    long = column(LongKey(FREE, 1, A), [5.0], excess_tokens=-1280.0)
+    # Per cycle of 4 short rounds and a long one: 4 x -640 - 1280 tokens over 5 x 128 samples of mean 50.
+    expected = 1 + (4 * -640 - 1280) / (5 * 128) / 50
+    assert Cycle(short, long, 0).length_ratio(limits()) == pytest.approx(expected)
+    assert dataclasses.replace(short, excess_tokens=0.0).excess_tokens == 0.0

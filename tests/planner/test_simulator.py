@@ -1,0 +1,282 @@
+"""The simulator against arithmetic by hand and against a loop that takes every decode step one by one."""
+
+import heapq
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import rlplan.planner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.simulator import WATCH_INTERVAL_TOKENS, Lengths, RoundTimes, simulate_round
+from rlplan.rounds.balance import Balancer
+from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from rlplan.rounds.exact import ExactLongRound, ExactShortRound
+from rlplan.rounds.outcome import Fate
+from rlplan.rounds.race import RaceRound
+from rlplan.rounds.round import Round
+
+CAP = 60
+
+
+def cost(engines: int = 1, capacity: int = 10**6, **changes: Fraction) -> DecodeCost:
+    fields = {
+        "a": Fraction(7),
+        "b": Fraction(3, 5),
+        "c": Fraction(1, 11),
+        "prefill_s": Fraction(2),
+        "prefill_s_per_token": Fraction(1, 7),
+    }
+    return DecodeCost(
+        key=LayoutKey(1, engines),
+        kv_capacity_tokens=capacity,
+        max_sequences=10**6,
+        sync_s=0,
+        overhead_s=0,
+        host_bytes=1,
+        **{**fields, **changes},
+    )
+
+
+def table(lengths: dict[str, list[int]], prompt_tokens: int = 5) -> Lengths:
+    """The n-th draw of a prompt takes the n-th part of its list; lists are repeated."""
+
+    def natural(key: SampleKey, prompt: str) -> int:
+        own = lengths[prompt]
+        return own[(7 * key.draw + key.sample) % len(own)]
+
+    return Lengths(natural, lambda prompt: prompt_tokens, lambda key, prompt: 0.0, CAP)
+
+
+FAST_REWARD = RewardCost(workers=500, per_sample_s=Fraction(0), delay_s=Fraction(13, 17))
+
+
+def sync_round(prompts: list[str], samples: int) -> RaceRound:
+    return RaceRound(prompts, len(prompts), samples, samples, CAP)
+
+
+def test_two_samples_on_one_engine_take_what_pen_and_paper_say() -> None:
+    # Prefill of both: 2 x (2 + 5/7). Three steps with two samples that hold 10, 12, 14 tokens; then the one of 3 tokens
+    # is gone with its 8, and two steps with one sample that holds 8 and 9.
+    times = simulate_round(sync_round(["p"], 2), table({"p": [3, 5]}), cost(), FAST_REWARD, 8)
+    prefill = 2 * (2 + Fraction(5, 7))
+    together = 3 * (7 + 2 * Fraction(3, 5)) + Fraction(10 + 12 + 14, 11)
+    alone = 2 * (7 + Fraction(3, 5)) + Fraction(8 + 9, 11)
+    assert times == RoundTimes(
+        end_s=prefill + together + alone + Fraction(13, 17),
+        decode_end_s=prefill + together + alone,
+        decoded_tokens=8,
+        preemptions=0,
+    )
+    assert times.reward_exposed_s == Fraction(13, 17)
+
+
+def test_a_full_engine_lets_the_next_sample_in_when_one_ends() -> None:
+    # One at a time: 4 samples of 6 tokens are 4 times one sample.
+    machine, lengths = sync_round(["p"], 4), table({"p": [6]})
+    one = simulate_round(sync_round(["p"], 1), lengths, cost(), FAST_REWARD, 1)
+    assert simulate_round(machine, lengths, cost(), FAST_REWARD, 1).decode_end_s == 4 * one.decode_end_s
+
+
+def test_a_sample_that_does_not_fit_into_the_kv_cache_waits() -> None:
+    # 5 + 6 tokens each; room for 13 admits one at a time, and nobody has to be preempted.
+    lengths = table({"p": [6]})
+    tight = simulate_round(sync_round(["p"], 3), lengths, cost(capacity=11), FAST_REWARD, 8)
+    single = simulate_round(sync_round(["p"], 3), lengths, cost(), FAST_REWARD, 1)
+    assert tight == single
+
+
+def test_a_full_kv_cache_preempts_the_youngest_and_every_token_still_comes() -> None:
+    # Both start (5 + 5 <= 40), together they would need 90.
+    times = simulate_round(sync_round(["p"], 2), table({"p": [40]}), cost(capacity=50), FAST_REWARD, 8)
+    roomy = simulate_round(sync_round(["p"], 2), table({"p": [40]}), cost(), FAST_REWARD, 8)
+    assert times.preemptions == 1
+    assert times.decoded_tokens == roomy.decoded_tokens == 80
+    assert times.decode_end_s > roomy.decode_end_s
+
+
+def test_rewards_queue_before_their_workers() -> None:
+    # 6 samples end at once; one worker takes 3 s each.
+    slow = RewardCost(workers=1, per_sample_s=Fraction(3), delay_s=Fraction(1))
+    times = simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(), slow, 8)
+    assert times.reward_exposed_s == 6 * 3 + 1
+    two = RewardCost(workers=2, per_sample_s=Fraction(3), delay_s=Fraction(1))
+    assert simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(), two, 8).reward_exposed_s == 3 * 3 + 1
+
+
+def test_the_cutoff_is_told_at_the_interval_of_the_executors_engine() -> None:
+    path = Path(rlplan.planner.__file__).parents[1] / "executor" / "engine.py"
+    source = path.read_text(encoding="utf-8")  # its module may need packages that the planner does not
+    assert f"WATCH_INTERVAL_TOKENS = {WATCH_INTERVAL_TOKENS}\n" in source
+
+
+def test_a_longer_watch_interval_makes_a_long_round_no_faster() -> None:
+    lengths = table({"p": [50, 9, 3], "q": [4, 5, 31, 30]})
+    ends = [
+        simulate_round(ExactLongRound(["p", "q"], 3, 8, 2, CAP), lengths, cost(), FAST_REWARD, 99, interval).end_s
+        for interval in (1, 16)
+    ]
+    assert ends[0] <= ends[1]
+
+
+# -- every step one by one ---------------------------------------------------------------------------------------------
+
+
+class NaiveEngine:
+    def __init__(self, cost: DecodeCost, limit: int) -> None:
+        self.cost, self.limit = cost, limit
+        self.running: list[dict] = []
+        self.waiting: list[dict] = []
+        self.boundary: Fraction | None = None  # end of the step under way
+
+    def begin_step(self, now: Fraction) -> None:
+        prefill = Fraction(0)
+        while self.waiting and len(self.running) < self.limit:
+            sample = self.waiting.pop(0)
+            prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * sample["prompt"]
+            self.running.append(sample)
+        if not self.running:
+            self.boundary = None
+            return
+        held = sum(s["prompt"] + s["have"] for s in self.running)
+        self.boundary = now + prefill + self.cost.a + self.cost.b * len(self.running) + self.cost.c * held
+
+
+def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, limit: int, interval: int) -> Fraction:
+    """End of the round; no KV limit, no reward queue. What comes in during a step joins at its end."""
+    engines = [NaiveEngine(cost, limit) for _ in range(cost.key.engines)]
+    balancer = Balancer(len(engines))
+    where: dict[SampleKey, int] = {}
+    rewards: list[tuple[Fraction, int, SampleKey]] = []
+
+    def apply(actions: list, now: Fraction) -> None:
+        for action in actions:
+            if isinstance(action, Issue):
+                e = where[action.key] = balancer.assign(action.key, 1.0)
+                limit_tokens = min(action.max_tokens, CAP)
+                length = lengths.natural(action.key, action.prompt)
+                watch = 0
+                if action.watch_tokens is not None:
+                    watch = next(w for w in range(1, 10**4, interval) if w >= action.watch_tokens)
+                engines[e].waiting.append(
+                    {
+                        "key": action.key,
+                        "prompt": lengths.prompt_tokens(action.prompt),
+                        "have": 0,
+                        "tokens": min(length, limit_tokens),
+                        "cut": length > limit_tokens or length >= CAP,
+                        "watch": watch,
+                    }
+                )
+            elif isinstance(action, Abort):
+                engine = engines[where[action.key]]
+                if any(s["key"] == action.key for s in [*engine.running, *engine.waiting]):
+                    engine.running = [s for s in engine.running if s["key"] != action.key]
+                    engine.waiting = [s for s in engine.waiting if s["key"] != action.key]
+                    balancer.release(action.key)
+            else:
+                heapq.heappush(rewards, (now + delay, len(where) + len(rewards), action.key))
+
+    now = Fraction(0)
+    apply(machine.start(), now)
+    while not machine.done:
+        boundaries = [e.boundary for e in engines if e.boundary is not None]
+        if min([*boundaries, *(r[0] for r in rewards[:1])], default=None) != now:
+            # The clock moves on: who stands at a boundary begins a step, with all that came in at this instant.
+            for engine in engines:
+                if engine.boundary is None:
+                    engine.begin_step(now)
+            boundaries = [e.boundary for e in engines if e.boundary is not None]
+        if rewards and (not boundaries or rewards[0][0] <= min(boundaries)):
+            now, _, key = heapq.heappop(rewards)
+            apply(machine.handle(Scored(key, 0.0)), now)
+            continue
+        now = min(boundaries)
+        engine = next(e for e in engines if e.boundary == now)
+        for sample in engine.running:
+            sample["have"] += 1
+        for sample in list(engine.running):
+            if sample not in engine.running:
+                continue  # aborted by an event at this very boundary
+            if sample["have"] == sample["tokens"]:
+                engine.running.remove(sample)
+                balancer.release(sample["key"])
+                apply(machine.handle(Finished(sample["key"], sample["tokens"], sample["cut"])), now)
+            elif sample["have"] == sample["watch"]:
+                apply(machine.handle(ReachedCutoff(sample["key"])), now)
+        engine.boundary = None
+    return now
+
+
+def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Round:
+    names = [f"p{i}" for i in range(prompts)]
+    if kind == "race":
+        return RaceRound(names, max(1, prompts - 1), max(1, samples - 1), samples, CAP)
+    if kind == "short":
+        return ExactShortRound(names, max(1, prompts - 1), samples, cutoff, CAP)
+    if kind == "long":
+        return ExactLongRound(names, samples, cutoff, copies, CAP)
+    return RaceRound(names, prompts, samples, samples, CAP)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kind=st.sampled_from(["sync", "race", "short", "long"]),
+    prompts=st.integers(1, 5),
+    samples=st.integers(1, 4),
+    cutoff=st.integers(1, 40),
+    copies=st.integers(1, 3),
+    engines=st.integers(1, 3),
+    limit=st.integers(1, 12),
+    interval=st.sampled_from([1, 4, 16]),
+    data=st.data(),
+)
+def test_closed_forms_agree_exactly_with_a_loop_over_every_step(
+    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, interval: int, data
+) -> None:
+    lists = st.lists(st.integers(1, CAP), min_size=8, max_size=8)
+    lengths = table({f"p{i}": data.draw(lists) for i in range(prompts)})
+    fast, slow = build(kind, prompts, samples, cutoff, copies), build(kind, prompts, samples, cutoff, copies)
+    times = simulate_round(fast, lengths, cost(engines), FAST_REWARD, limit, interval)
+    assert times.end_s == naive(slow, lengths, cost(engines), FAST_REWARD.delay_s, limit, interval)
+    assert fast.outcome() == slow.outcome()
+    fast.check_invariants()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["sync", "race", "short", "long"]),
+    capacity=st.integers(CAP + 5, 260),
+    seed=st.integers(0, 10**6),
+)
+def test_rounds_conserve_samples_under_memory_pressure(kind: str, capacity: int, seed: int) -> None:
+    lists = {f"p{i}": [1 + (seed * (i + 3) + 37 * j * j) % CAP for j in range(11)] for i in range(5)}
+    machine = build(kind, 5, 4, 20, 2)
+    times = simulate_round(machine, table(lists), cost(2, capacity), FAST_REWARD, 6)
+    outcome = machine.outcome()
+    assert outcome.check() == []
+    trained = sum(sum(g.tokens) for g in outcome.trained)
+    assert trained <= times.decoded_tokens
+    assert 0 <= times.decode_end_s <= times.end_s
+    again = build(kind, 5, 4, 20, 2)
+    assert simulate_round(again, table(lists), cost(2, capacity), FAST_REWARD, 6) == times
+
+
+def test_waiting_for_nobody_is_an_error_and_no_endless_loop() -> None:
+    class Deaf(RaceRound):
+        def handle(self, event):
+            return []
+
+    with pytest.raises(AssertionError, match="waits for nobody"):
+        simulate_round(Deaf(["p"], 1, 2, 2, CAP), table({"p": [3]}), cost(), FAST_REWARD, 4)
+
+
+def test_a_race_frees_the_engine_of_the_losers() -> None:
+    lengths = table({"p": [3, 4], "q": [5, 6], "r": [CAP, CAP]})
+    machine = RaceRound(["p", "q", "r"], 2, 2, 2, CAP)
+    times = simulate_round(machine, lengths, cost(), FAST_REWARD, 99)
+    assert machine.outcome().prompts[Fate.DEFERRED] == ("r",)
+    assert times.decoded_tokens < CAP
+    # The losers decode until the reward of the last winner is there, so nothing of it is exposed.
+    assert times.reward_exposed_s == 0
