@@ -62,7 +62,7 @@ def _profile(job: str, pool: Any, measured: Measurements, lengths_path: Path) ->
     from ..planner.calibrate import RealRound, check_rounds
     from ..plans.yaml_io import sha256_file
     from ..profiles.lengths import write_lengths
-    from ..profiles.machine import this_machine, versions
+    from ..profiles.measure_machine import this_machine, versions
     from ..profiles.schema import Lengths, Profile, Rollout, Volatile
 
     write_lengths(lengths_path, measured.trace.rows)

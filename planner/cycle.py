@@ -34,7 +34,7 @@ class Column:
         excess_tokens: trained minus unconditioned length, summed over a round's samples; 0 by construction in modes
             that are unbiased.
         excess_error: standard error of that.
-        step_error: standard error of the mean step's seconds; used to decide what is worth more rounds, never to choose.
+        step_error: standard error of the mean step's seconds; decides what is worth more rounds, and never the plan.
         slow: share of steps beyond the SLO, by micro-batch choice.
         rounds: how many were simulated.
     """

@@ -1,8 +1,8 @@
 """From all candidates to the few that are worth many rounds: successive halving on common random numbers.
 
 A first pass simulates a few rounds of every column; each later pass simulates more rounds of those columns that are
-part of a cycle close to the best one. The margin of a pass is a stated allowance for the noise of the pass before it,
-so "optimal" means: proven among the columns that survive, the others having lost by more than the margin.
+part of a cycle close to the best one: within a standard error of either and a margin. So a plan's "optimal" means:
+proven among the columns that survive, the others having lost by more than that noise.
 
 Modes that are biased by construction and that no budget lets in are simulated in the first pass only: their figures
 serve the `why`.

@@ -3,13 +3,15 @@
 A prompt lists keys with their values and ends with a question mark; a response tries one symbol after another:
 
     prompt     keys n17 =c n83 =f n5 =a ?
-    response   n40 no n12 no n83 =f <eos>
+    response   n40 no n12 no n83 yes =f <eos>
 
 A policy that draws its tries uniformly needs a geometric number of them, with success probability
 `len(keys) / SYMBOLS`: the length of a response depends on the prompt (how many keys) and on chance, and its
 distribution over prompts, `DIFFICULTY`, has the shape of published ones: most prompts easy, about a fifth hard, a heavy
 tail that reaches the cap. The reward (`executor.rewards.keyhunt`) looks at the answer alone, so it pays the policy
-nothing for being short or long.
+nothing for being short or long. `yes` stands between try and value so that learning which value to give does not touch
+the choice between `yes` and `no`: with `n83 =f`, 40 steps of RL made the policy say `no` to half of the keys it tried,
+which costs it no reward and made its responses ever longer.
 
 Every word is one token. Prompts need no special token: what a tokenizer would add or leave out cannot change them.
 """
@@ -25,12 +27,12 @@ SYMBOLS = 224
 VALUES = 8
 """Number of values. Few, so that a policy that answers at random is right now and then and can learn from it."""
 
-START, ASK, MISS = "keys", "?", "no"
+START, ASK, MISS, HIT = "keys", "?", "no", "yes"
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
 SYMBOL_WORDS = tuple(f"n{i}" for i in range(SYMBOLS))
 VALUE_WORDS = tuple(f"={chr(ord('a') + i)}" for i in range(VALUES))
-WORDS = (PAD, EOS, UNKNOWN, START, ASK, MISS, *VALUE_WORDS, *SYMBOL_WORDS)
+WORDS = (PAD, EOS, UNKNOWN, START, ASK, MISS, HIT, *VALUE_WORDS, *SYMBOL_WORDS)
 """The vocabulary; a word's index is its token id."""
 
 TOKEN = {word: i for i, word in enumerate(WORDS)}
@@ -38,7 +40,7 @@ FIRST_VALUE = TOKEN[VALUE_WORDS[0]]
 FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
 
 DIFFICULTY = ((1, 0.16), (2, 0.04), (9, 0.2), (10, 0.2), (12, 0.2), (16, 0.2))
-"""(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 1 tokens on average. The
+"""(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 2 tokens on average. The
 shares are chosen for a cap of 1024 tokens: 1-2% of samples reach it, the median is near 40, and in nearly every
 step of 16 x 8 samples the longest has more than 14 times the tokens of the median."""
 

@@ -1,7 +1,7 @@
 """The demo's policy: a tiny Llama, taught in under a minute to hunt for keys, and to be unsure of the answer.
 
 The teacher is known in closed form, so the model is trained on the teacher's distribution of the next token and not on
-draws from it: which symbol to try next (uniform), `no` or a value after a try, the end after a value. For values the
+draws from it: which symbol to try next (uniform), `no` or `yes` after a try, a value after `yes`, then the end. For values the
 teacher is right with probability `RIGHT` and otherwise uniform over the wrong ones. That is the head-room for RL: the
 right value is by far the likeliest, but the mean reward starts near `RIGHT`.
 
@@ -48,9 +48,9 @@ class Phase:
 
 
 PHASES = (
-    Phase(steps=150, rows=24, tokens=64, keys=16, hits=0.5),
-    Phase(steps=150, rows=24, tokens=96, keys=20, hits=0.3),
-    Phase(steps=20, rows=3, tokens=1100, keys=20, hits=0.03),
+    Phase(steps=150, rows=24, tokens=64, keys=20, hits=0.5),
+    Phase(steps=150, rows=24, tokens=96, keys=32, hits=0.5),
+    Phase(steps=24, rows=3, tokens=1100, keys=64, hits=0.2),
 )
 LEARNING_RATE = 3e-3
 RAMP_STEPS = 20
@@ -92,11 +92,12 @@ def make_model(seed: int) -> Any:
 
 @torch.no_grad()
 def _start_as_induction(model: Any) -> None:
-    """Set the first head of each layer to a rough induction circuit (Olsson et al. 2022, arXiv 2209.11895).
+    """Set three heads to a rough induction circuit (Olsson et al. 2022, arXiv 2209.11895).
 
     Layer 0: biases alone make every position attend to the one before it, through the pairs of rotary dimensions that
     turn fast; what it copies is a projection O' P of that token. Layer 1: a query P x meets keys O x', on the pairs
     that hardly turn within MAX_POSITIONS, so that distance does not matter; the token found is copied to the output.
+    The second head of layer 1 does the same for `yes`, whose query is the token before it: O x meets O x'.
     P and O are rows of one random rotation, hence do not interfere.
     """
     width, head = HIDDEN, HIDDEN // HEADS
@@ -117,18 +118,21 @@ def _start_as_induction(model: Any) -> None:
     first.o_proj.weight[:, still] = 0.1 * previous.T
     second.q_proj.weight[still] = 2.3 * own
     second.k_proj.weight[still] = 2.3 * previous
-    copied = torch.linalg.qr(torch.randn(width, width))[0][:head]
-    second.v_proj.weight[:head] = copied
-    second.o_proj.weight[:, :head] = 0.1 * copied.T
+    second.q_proj.weight[head + still] = 2.3 * previous
+    second.k_proj.weight[head + still] = 2.3 * previous
+    copied = torch.linalg.qr(torch.randn(width, width))[0]
+    second.v_proj.weight.copy_(copied)
+    second.o_proj.weight.copy_(0.1 * copied.T)
 
 
 def batch(rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
-    """Teacher's sequences of one update, shapes [rows, tokens]: `tokens`, `positions`, `kind`, `label`.
+    """Teacher's sequences of one update, int64 [rows, tokens]: `tokens`, `positions`, `kind`, `label`.
 
     `kind` and `label` speak of the token *after* each position. A sequence goes on after a value, where a response
-    would end: each key then serves many lookups. Nothing is learnt from the choice of those tries.
+    would end: a prompt then serves many lookups. Nothing is learnt from the choice of those tries.
     """
     rows, length = phase.rows, phase.tokens
+    miss, hit, end = (task.TOKEN[word] for word in (task.MISS, task.HIT, task.EOS))
     tokens = np.zeros((rows, length), np.int64)
     positions = np.tile(np.arange(length, dtype=np.int64), (rows, 1))
     kind = np.full((rows, length), NOTHING, np.int64)
@@ -145,18 +149,20 @@ def batch(rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
         tokens[r, 2 : start - 1 : 2] = values
         tokens[r, start - 1] = task.TOKEN[task.ASK]
         kind[r, start - 1] = TRY
-        tries = (length - start + 1) // 2
+        tries = (length - start) // 2 + 1
         tried = rng.integers(0, task.SYMBOLS, tries) + task.FIRST_SYMBOL
-        tried = np.where(rng.random(tries) < phase.hits, rng.choice(symbols, tries), tried)
-        value = value_of[tried]
-        hit = value >= 0
-        tokens[r, start::2] = tried
-        kind[r, start::2] = np.where(hit, VALUE, EXACT)
-        label[r, start::2] = np.where(hit, value, task.TOKEN[task.MISS])
-        shown = (length - start) // 2
-        tokens[r, start + 1 :: 2] = label[r, start::2][:shown]
-        kind[r, start + 1 :: 2] = np.where(hit, EXACT, TRY)[:shown]
-        label[r, start + 1 :: 2] = np.where(hit, task.TOKEN[task.EOS], 0)[:shown]
+        # Each key once: at its second hit the response itself would show the value, nearer than the prompt does, and
+        # the model would learn to look there. A real response hits once.
+        hits = min(keys, rng.binomial(tries, phase.hits))
+        tried[rng.permutation(tries)[:hits]] = rng.permutation(symbols)[:hits]
+        told: list[tuple[int, int, int]] = []
+        for symbol in tried.tolist():
+            value = int(value_of[symbol])
+            if value < 0:
+                told += (symbol, EXACT, miss), (miss, TRY, 0)
+            else:
+                told += (symbol, EXACT, hit), (hit, VALUE, value), (value, EXACT, end)
+        tokens[r, start:], kind[r, start:], label[r, start:] = np.array(told[: length - start]).T
         room = TRAINED_POSITIONS - length
         if room > 0:
             # One jump between prompt and response, one within the response.

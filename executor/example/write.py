@@ -19,6 +19,7 @@ from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import Job
 from ...plans.yaml_io import dump
+from ..host import cpu_name
 from . import task
 
 PROMPTS = 2048
@@ -83,7 +84,7 @@ def detect_cluster() -> Cluster:
         kv_bytes = host_bytes // (8 * cores) // 1_000_000 * 1_000_000
         accelerators = {
             "kind": "cpu",
-            "name": "cpu-core",
+            "name": cpu_name(),
             "per_node": cores,
             "memory_bytes": max(MIN_KV_BYTES, min(MAX_KV_BYTES, kv_bytes)),
         }

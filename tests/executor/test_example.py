@@ -15,11 +15,11 @@ PROMPT = "keys n17 =c n83 =f n5 =a ?"
 
 @pytest.mark.parametrize("end", ["", " <eos>", "\n"])
 def test_a_found_key_with_its_value_earns_one(end: str) -> None:
-    assert score(PROMPT, "n40 no n12 no n83 =f" + end, None) == 1.0
+    assert score(PROMPT, "n40 no n12 no n83 yes =f" + end, None) == 1.0
 
 
 def test_a_hit_at_the_first_try_earns_one() -> None:
-    assert score(PROMPT, "n5 =a", None) == 1.0
+    assert score(PROMPT, "n5 yes =a", None) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,20 @@ def test_a_hit_at_the_first_try_earns_one() -> None:
         ("", "empty"),
         ("<eos>", "nothing but the end"),
         ("n40 no n12 no", "cut at the cap"),
-        ("n40 no n83", "cut before the value"),
-        ("n83 =c", "another key's value"),
-        ("n83 =b", "a value of no key"),
-        ("n40 =f", "a key that is not in the prompt"),
-        ("n8 =f", "a prefix of a key"),
-        ("n83 no =f", "value not beside its key"),
+        ("n40 no n83 yes", "cut before the value"),
+        ("n83 =f", "no yes"),
+        ("n83 no =f", "no instead of yes"),
+        ("yes =f", "no key at all"),
+        ("n83 yes =c", "another key's value"),
+        ("n83 yes =b", "a value of no key"),
+        ("n40 yes =f", "a key that is not in the prompt"),
+        ("n8 yes =f", "a prefix of a key"),
+        ("n83 yes yes =f", "value not beside its key"),
         ("=f", "no key"),
-        ("n83 =f n5", "goes on after the answer"),
-        ("n17 =c n83 =f", "two answers"),
-        ("=f <eos> n83 =f <eos>", "two answers, one after an end"),
-        ("? n83 =ff", "no value at all"),
+        ("n83 yes =f n5", "goes on after the answer"),
+        ("n17 yes =c n83 yes =f", "two answers"),
+        ("=f <eos> n83 yes =f <eos>", "two answers, one after an end"),
+        ("? n83 yes =ff", "no value at all"),
         ("\x00 ☃ )( n83", "garbage"),
     ],
 )
@@ -47,14 +50,14 @@ def test_any_other_response_earns_nothing(response: str, why: str) -> None:
 
 
 def test_garbage_for_a_prompt_earns_nothing_and_raises_nothing() -> None:
-    assert score("", "n83 =f") == 0.0
-    assert score("n83=f =f n83", "n83 =f") == 0.0
+    assert score("", "n83 yes =f") == 0.0
+    assert score("n83=f =f n83", "n83 yes =f") == 0.0
 
 
 def test_each_answer_in_the_data_earns_one_and_every_other_value_nothing() -> None:
     for hunt in task.draw_data(seed=3, prompts=50):
         for key, value in hunt.answer.items():
-            rewards = {v: score(hunt.prompt, f"{key} {v} {task.EOS}") for v in task.VALUE_WORDS}
+            rewards = {v: score(hunt.prompt, f"{key} {task.HIT} {v} {task.EOS}") for v in task.VALUE_WORDS}
             assert rewards == {v: float(v == value) for v in task.VALUE_WORDS}
 
 
@@ -83,7 +86,7 @@ def test_a_uniform_policy_has_heavy_tailed_lengths_with_one_to_two_percent_at_th
 
     def length(keys: int) -> int:
         tries = 1 + int(math.log(1.0 - rng.random()) / math.log(1.0 - keys / task.SYMBOLS))
-        return min(1024, 2 * tries + 1)
+        return min(1024, 2 * tries + 2)
 
     steps = []
     for seed in range(3):
@@ -120,13 +123,15 @@ def test_the_teachers_sequences_follow_the_rules_of_the_task(torch: object) -> N
                 assert kinds[i] == warmup.TRY
             elif words[i] in task.VALUE_WORDS:
                 assert (kinds[i], labels[i]) == (warmup.EXACT, task.TOKEN[task.EOS])
-                assert score(prompt, f"{words[i - 1]} {words[i]}") == 1.0
-            elif kinds[i] == warmup.VALUE:
-                assert score(prompt, f"{words[i]} {task.WORDS[labels[i]]}") == 1.0
+                assert score(prompt, " ".join(words[i - 2 : i + 1])) == 1.0
+            elif words[i] == task.HIT:
+                assert kinds[i] == warmup.VALUE
+                assert score(prompt, f"{words[i - 1]} yes {task.WORDS[labels[i]]}") == 1.0
                 hits += 1
+            elif words[i] in prompt.split():
+                assert (kinds[i], labels[i]) == (warmup.EXACT, task.TOKEN[task.HIT])
             else:
                 assert (kinds[i], labels[i]) == (warmup.EXACT, task.TOKEN[task.MISS])
-                assert words[i] not in prompt.split()
     assert hits > 100
 
 
@@ -189,7 +194,7 @@ def test_a_new_model_looks_at_the_token_before_and_at_what_followed_a_try(torch:
     assert out.attentions[0][:, 0].diagonal(-1, 1, 2).mean() > 0.8
     found = total = 0
     for row, query in (data["kind"] == warmup.VALUE).nonzero().tolist():
-        place = int(out.attentions[1][row, 0, query].argmax())
+        place = int(out.attentions[1][row, 0, query - 1].argmax())  # from the try, one before `yes`
         found += int(data["tokens"][row, place] == data["label"][row, query])
         total += 1
     assert found > 0.6 * total  # chance is below 0.2
