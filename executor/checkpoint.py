@@ -48,7 +48,7 @@ def save_state(folder: Path, state: State, rank: int) -> None:
         partial.mkdir(parents=True)
     _barrier()
     with _alone_is_fine():
-        dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())
+        dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
     _barrier()
     if rank == 0:
         partial.rename(folder)
@@ -61,7 +61,7 @@ def load_state(folder: Path, state: State) -> None:
     if not folder.is_dir():
         raise FileNotFoundError(f"no checkpoint at {folder}")
     with _alone_is_fine():
-        dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
+        dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

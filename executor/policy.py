@@ -32,7 +32,9 @@ def load_policy(path: str, dtype: str, device: torch.device) -> torch.nn.Module:
     flash = device.type == "cuda" and dtype == "bfloat16" and importlib.util.find_spec("flash_attn") is not None
     attention = "flash_attention_2" if flash else VARLEN
     disable_progress_bar()  # this is a worker; its terminal is somebody else's
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation=attention
+    )
     return model.to(device).eval()
 
 

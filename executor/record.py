@@ -60,9 +60,9 @@ class Recorder:
         self._trace = TraceWriter(run_dir / "trace.jsonl")
         self._board: Any = SummaryWriter(log_dir=str(run_dir / "tensorboard"))
 
-    def event(self, name: str, t_s: float, **fields: Any) -> None:
+    def event(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event and make it durable."""
-        self._trace.write(name, t_s, **fields)
+        self._trace.write(event, t_s, **fields)
         self._trace.flush()
 
     def samples(self, t_s: float, step: int, epoch: int, round_: Round, result: RolloutResult) -> None:

@@ -224,8 +224,8 @@ def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:
 
 
 def _reward(steps: Sequence[dict[str, Any]]) -> float:
-    samples = sum(step["trained_samples"] for step in steps)
-    return sum(float(step["reward_mean"]) * step["trained_samples"] for step in steps) / max(1, samples)
+    samples = sum(int(step["trained_samples"]) for step in steps)
+    return sum(float(step["reward_mean"]) * int(step["trained_samples"]) for step in steps) / max(1, samples)
 
 
 def report(folder: Path) -> dict[str, Any]:

@@ -235,10 +235,10 @@ class TrainingRun:
     def _t(self) -> float:
         return self._elapsed_before_s + time.perf_counter() - self._began
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, event: str, /, **fields: Any) -> None:
         """Write an event to the run's trace."""
         assert self._recorder is not None
-        self._recorder.event(name, self._t(), **fields)
+        self._recorder.event(event, self._t(), **fields)
 
     async def checkpoint(self) -> None:
         """Write a checkpoint of this step, unless it has one."""

@@ -1,8 +1,9 @@
 """Real rounds against the simulator: what the sum of the phase costs misses, and how wrong the whole model is.
 
 A measured round is simulated with the fitted costs and with its own lengths, so that what differs is the costs' fault
-alone: messages, scheduling, the driver, two processes on one core. The median difference of a layout becomes its
-`overhead_s`; the error that is stored is of each round with the overhead of the *other* rounds.
+alone: messages, the driver and the reward workers beside the engines, a machine that others use too. All of these come
+with every decode step, so the median ratio of a layout becomes a `factor` on its costs; the error that is stored is of
+each round with the factor of the *other* rounds.
 """
 
 from __future__ import annotations
@@ -48,25 +49,26 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
 
 
 def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: Mapping[str, int]) -> list[RoundCheck]:
-    """One check per layout that was run. `profile` has no checks yet, so its overheads are 0."""
-    assert not profile.checks, "overheads would be counted twice"
+    """One check per layout that was run. `profile` has no checks yet, so its factors are 1."""
+    assert not profile.checks, "factors would be counted twice"
     checks: list[RoundCheck] = []
     for rollout in profile.rollout:
         decode = decode_cost(profile, rollout)
         own = [real for real in rounds if LayoutKey(real.tp, real.engines) == decode.key]
         if not own:
             continue
-        missed = [real.rollout_s - simulated_s(real, decode, profile, prompt_tokens) for real in own]
+        simulated = [simulated_s(real, decode, profile, prompt_tokens) for real in own]
+        ratios = [real.rollout_s / seconds for real, seconds in zip(own, simulated, strict=True)]
         errors: list[float] = []
-        for index, real in enumerate(own):
-            others = [m for i, m in enumerate(missed) if i != index] or [0.0]
-            errors.append(abs(missed[index] - statistics.median(others)) / real.rollout_s)
+        for index, ratio in enumerate(ratios):
+            others = [r for i, r in enumerate(ratios) if i != index] or [1.0]
+            errors.append(abs(statistics.median(others) / ratio - 1))
         checks.append(
             RoundCheck(
                 tp=rollout.tp,
                 engines=rollout.engines,
                 rounds=len(own),
-                overhead_s=statistics.median(missed),
+                factor=statistics.median(ratios),
                 error=statistics.fmean(errors),
             )
         )

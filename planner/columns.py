@@ -205,7 +205,7 @@ def _record(
             tokens += prompt_tokens + length
             squares += (prompt_tokens + length) ** 2
         excess += sum(group.tokens) - setting.draws.first(group.prompt, setting.group_size)
-    log.rollout_s.append(times.decode_end_s + cost.overhead_s)
+    log.rollout_s.append(times.decode_end_s)
     log.reward_s.append(times.reward_exposed_s)
     log.tokens.append(tokens)
     log.squares.append(squares)

@@ -28,7 +28,6 @@ class DecodeCost:
         kv_capacity_tokens: KV tokens that one engine holds at most.
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
         sync_s: weight sync to all engines.
-        overhead_s: seconds of a round that the costs above do not explain.
         host_bytes: host memory of the layout's engines while another layout's engines are in use.
     """
 
@@ -41,7 +40,6 @@ class DecodeCost:
     kv_capacity_tokens: int
     max_sequences: int
     sync_s: float
-    overhead_s: float
     host_bytes: int
 
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
@@ -59,12 +57,13 @@ HOST_PROCESS_BYTES = 1_000_000_000
 
 
 def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
-    """Costs of one entry of `profile.rollout`, with the overhead that was measured in whole rounds of its layout.
+    """Costs of one entry of `profile.rollout`, scaled to what whole rounds of its layout took.
 
-    Where no round of that layout was checked, the mean of those of other layouts stands in (0 without any).
+    Where no round of that layout was checked, the mean of those of other layouts stands in (1 without any).
     """
-    own = [c.overhead_s for c in profile.checks if (c.tp, c.engines) == (rollout.tp, rollout.engines)]
-    known = own or [c.overhead_s for c in profile.checks]
+    own = [c.factor for c in profile.checks if (c.tp, c.engines) == (rollout.tp, rollout.engines)]
+    known = own or [c.factor for c in profile.checks]
+    factor = sum(known) / len(known) if known else 1.0
     processes = rollout.engines * (rollout.tp + 2) * HOST_PROCESS_BYTES
     # An idle CUDA engine sleeps with its KV freed and its weights dropped; on a CPU both stay in host memory.
     resident = 0
@@ -73,15 +72,14 @@ def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
         resident = rollout.engines * (kv + 4 * profile.model_parameters)
     return DecodeCost(
         key=LayoutKey(rollout.tp, rollout.engines),
-        a=rollout.step_s,
-        b=rollout.step_s_per_sequence,
-        c=rollout.step_s_per_kv_token,
-        prefill_s=rollout.prefill_s,
-        prefill_s_per_token=rollout.prefill_s_per_token,
+        a=factor * rollout.step_s,
+        b=factor * rollout.step_s_per_sequence,
+        c=factor * rollout.step_s_per_kv_token,
+        prefill_s=factor * rollout.prefill_s,
+        prefill_s_per_token=factor * rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max((p.sequences for p in rollout.points), default=1),
         sync_s=rollout.sync.p50,
-        overhead_s=sum(known) / len(known) if known else 0.0,
         host_bytes=processes + resident,
     )
 

@@ -96,7 +96,7 @@ def simulate_run(
         tokens = sum(p + t for p, t in lengths)
         return SimulatedStep(
             kind=machine.kind,
-            rollout_s=times.decode_end_s + kind.decode.overhead_s,
+            rollout_s=times.decode_end_s,
             reward_exposed_s=times.reward_exposed_s,
             train_s=kind.train.update_s(tokens, sum((p + t) ** 2 for p, t in lengths)),
             sync_s=kind.decode.sync_s,

@@ -35,8 +35,8 @@ class InputFile(Strict):
 class ProfileFile(InputFile):
     """The profile that the plan was solved from."""
 
-    provenance: Literal["measured", "estimated"]
-    """Whether its costs were measured on hardware or estimated."""
+    provenance: Literal["measured", "derived", "estimated"]
+    """Whether its costs were measured on hardware, derived from other measurements, or estimated."""
 
 
 class Inputs(Strict):

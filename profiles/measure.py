@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from .schema import Reward, Spread, Train
 WARM_TRAIN_STEPS = 1
 REWARD_SINGLES = 20
 REWARD_BURST = 200
+
+# Trace rounds are so many times as wide as the job's: one tail then pays for more samples.
+WIDE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,10 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured. Rounds are plain rounds of the job's shape; trace rounds are twice as wide."""
+    """How much is measured, in plain rounds: of the job's shape to check costs, `WIDE` times as wide for lengths."""
 
-    check_rounds: int = 5
-    other_layout_rounds: int = 2
+    check_rounds: int = 8
+    other_layout_rounds: int = 3
     trace_rounds: int = 7
     second_epoch_rounds: int = 1
 
@@ -109,8 +113,7 @@ async def _measure(
         dtype=job.model.dtype,
         kind=pool.accelerators.kind,
         max_model_len=job.rollout.longest_tokens,
-        # Trace rounds are twice as wide as the job's, and the grid goes to half more.
-        max_num_seqs=2 * samples,
+        max_num_seqs=WIDE * samples,
         kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
         seed=job.algorithm.seed,
     )
@@ -141,7 +144,7 @@ async def _measure(
             exporter = await trainer(budgets[0])
             costs: list[RolloutCosts] = []
             for layout in layouts:
-                prefix = f"{layout.engines} engine{'s' * (layout.engines > 1)}, TP {layout.tp}"
+                prefix = f"{layout.engines} engine{'s' * (layout.engines > 1)}, TP {layout.tp}: "
                 costs.append(
                     await measure_layout(
                         fleet,
@@ -152,7 +155,7 @@ async def _measure(
                         vocabulary=len(tokenizer),
                         export=lambda: exporter.export(weights),
                         weights_path=str(weights),
-                        notify=lambda text, prefix=prefix: notify(f"{prefix}: {text}"),
+                        notify=partial(_prefixed, notify, prefix),
                     )
                 )
             sampler = _Sampler(job, fleet, runner, exporter, weights, list(prompts))
@@ -184,8 +187,12 @@ async def _measure(
     )
 
 
+def _prefixed(notify: Notify, prefix: str, text: str) -> None:
+    notify(prefix + text)
+
+
 class _Sampler:
-    """Runs real plain rounds: some of the job's shape in each layout, then wide ones for the length trace."""
+    """Runs real plain rounds: some of the job's shape in each layout, then wide ones for lengths."""
 
     def __init__(
         self, job: Job, fleet: Fleet, runner: RoundRunner, exporter: TrainerGroup, weights: Path, prompts: list[str]
@@ -211,9 +218,9 @@ class _Sampler:
         plan = [(layouts[0], width, 0)] * effort.check_rounds
         for layout in layouts[1:]:
             plan += [(layout, width, 0)] * effort.other_layout_rounds
-        plan += [(layouts[0], 2 * width, 0)] * effort.trace_rounds
+        plan += [(layouts[0], WIDE * width, 0)] * effort.trace_rounds
         first_wide = (effort.check_rounds + effort.other_layout_rounds * (len(layouts) - 1)) * width
-        plan += [(layouts[0], 2 * width, 1)] * effort.second_epoch_rounds
+        plan += [(layouts[0], WIDE * width, 1)] * effort.second_epoch_rounds
         for number, (layout, count, epoch) in enumerate(plan, start=1):
             notify(f"sampling lengths: round {number} of {len(plan)}")
             if epoch and self._next != first_wide and number == len(plan) - effort.second_epoch_rounds + 1:

@@ -78,10 +78,10 @@ class _Bench:
 def decode_grid(samples: int, engines: int, max_len: int) -> list[tuple[int, int]]:
     """(sequences per engine, prompt tokens) to measure for rounds of up to `samples` samples.
 
-    From one sequence (the tail) to half more than a plain round (over-issue), at a short context and, for two batch
+    From one sequence (the tail) to twice a plain round (over-issue), at a short context and, for two batch
     sizes, at a long one, so that the cost of KV can be told from the cost of a sequence.
     """
-    largest = max(4, -(-3 * samples // (2 * engines)))
+    largest = max(4, -(-2 * samples // engines))
     counts = sorted({1, 4, max(4, largest // 16), max(4, largest // 4), max(4, largest // 2), largest})
     short = [(count, 16) for count in counts]
     long_context = max(32, min(max_len - LONG_TOKENS - 1, 640))

@@ -100,10 +100,8 @@ class RoundCheck(_Model):
     tp: int = Field(ge=1, description="Layout of the rounds: TP")
     engines: int = Field(ge=1, description="Layout of the rounds: engines")
     rounds: int = Field(ge=1, description="Rounds measured")
-    overhead_s: float = Field(description="Seconds per round that the phase costs do not explain (median)")
-    error: float = Field(
-        ge=0, description="Mean relative error of a left-out round's rollout seconds, overhead included"
-    )
+    factor: float = Field(gt=0, description="Measured over simulated rollout seconds, median of the rounds")
+    error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
 
 
 class Volatile(_Model):

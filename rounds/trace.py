@@ -34,7 +34,7 @@ class TraceWriter:
         _drop_torn_tail(path)
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, event: str, t_s: float, **fields: Any) -> None:
+    def write(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event."""
         self._file.write(json.dumps({"event": event, "t_s": round(t_s, 6), **fields}, separators=(",", ":")) + "\n")
 

@@ -11,11 +11,11 @@ _END = "<eos>"
 
 
 def score(prompt: str, response: str, answer: Any = None) -> float:
-    """1.0 if the response ends with a key of the prompt, `yes` and that key's value, and gives no other value; else 0.0.
+    """1.0 if the response ends with a key of the prompt, `yes` and the key's value, and has no other value; else 0.0.
 
     Args:
         prompt: text of the prompt, `keys n17 =c n83 =f ?`.
-        response: text of the response, `n40 no n83 yes =f`; an end mark after it is ignored, since tokenizers may drop it.
+        response: text of the response, `n40 no n83 yes =f`; a final `<eos>` is ignored: tokenizers may drop it.
         answer: not looked at: the prompt itself holds the truth. The data set's `answer` repeats it for readers.
 
     A response that was cut at the cap ends in a try and has no value, hence 0. Never raises for any text.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from rlplan.cli.init import init_command
 from rlplan.executor.example import task, write
 from rlplan.plans.cluster import load_cluster
@@ -64,8 +65,9 @@ def test_the_detected_cluster_has_the_cores_that_this_process_may_use() -> None:
 
 @pytest.mark.engine
 def test_an_example_is_complete_and_loads(tmp_path: Path) -> None:
-    from rlplan.executor.example.warmup import Phase
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rlplan.executor.example.warmup import Phase
 
     target = tmp_path / "demo"
     steps: list[int] = []

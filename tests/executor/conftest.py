@@ -1,4 +1,4 @@
-"""Real parts, shared by the slow tests: Ray, a tiny random model, engines of TP 1 and 2. An engine start is the cost."""
+"""Real parts that the slow tests share: Ray, a tiny random model, engines of TP 1 and 2 (whose start is the cost)."""
 
 from __future__ import annotations
 

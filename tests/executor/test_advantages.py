@@ -3,6 +3,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rlplan.executor.advantages import ADVANTAGES, STD_EPSILON, group_advantages
 
 REWARDS = st.lists(st.floats(-100, 100), min_size=2, max_size=17)

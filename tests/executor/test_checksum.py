@@ -1,7 +1,8 @@
 import pytest
 import torch
-from rlplan.executor.checksum import tensor_checksum
 from safetensors.torch import load_file, save_file
+
+from rlplan.executor.checksum import tensor_checksum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])

@@ -195,9 +195,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
 
     async def body():
         await load(fleet, layout, path, "kill")
-        task = asyncio.create_task(
-            runner(fleet, ignore_eos=True).run(machine, layout, "kill", str(path), "kill")
-        )
+        task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "kill", str(path), "kill"))
         await asyncio.sleep(0.15)
         os.kill(before, signal.SIGKILL)
         return await task

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rlplan.executor.losses import AGGREGATIONS, clipped_loss, token_weights
 
 RESPONSES = st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=20)

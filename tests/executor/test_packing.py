@@ -1,5 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rlplan.executor.packing import pack
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=60)

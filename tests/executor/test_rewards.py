@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, resolve
 from rlplan.executor.rewards.worker import score_one
 from rlplan.plans.errors import InputError

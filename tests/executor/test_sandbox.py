@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from rlplan.executor.rewards.code import CodeReward, last_block, probe, run_sandboxed
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
 

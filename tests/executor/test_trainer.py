@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+
 from rlplan.executor.advantages import group_advantages
 from rlplan.executor.checksum import tensor_checksum
 from rlplan.executor.policy import load_policy, packed_logprobs, packed_row
 from rlplan.executor.samples import TrainSample
 from rlplan.executor.trainer import Trainer
-from safetensors.torch import load_file
 
 VOCABULARY = 50
 SAMPLES = 3

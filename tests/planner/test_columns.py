@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from rlplan.planner.candidates import Law, LongKey, ShortKey
 from rlplan.planner.columns import (
     LongColumn,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlplan.planner.length_model import check_model, fit_lengths
 from rlplan.profiles.lengths import LengthRow, LengthTrace, intraclass_correlation
 

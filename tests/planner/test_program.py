@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
 from rlplan.planner.candidates import Law, LongKey, ShortKey
 from rlplan.planner.costs import LayoutKey
 from rlplan.planner.cycle import Column, Cycle, Limits, all_cycles

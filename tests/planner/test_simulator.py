@@ -5,9 +5,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import rlplan.planner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import rlplan.planner
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.simulator import WATCH_INTERVAL_TOKENS, Lengths, RoundTimes, simulate_round
 from rlplan.rounds.balance import Balancer
@@ -33,7 +34,6 @@ def cost(engines: int = 1, capacity: int = 10**6, **changes: Fraction) -> Decode
         kv_capacity_tokens=capacity,
         max_sequences=10**6,
         sync_s=0,
-        overhead_s=0,
         host_bytes=1,
         **{**fields, **changes},
     )

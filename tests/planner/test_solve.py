@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from rlplan.planner.run_simulator import simulate_plan
 from rlplan.planner.search import Pass
 from rlplan.planner.solve import solve, solve_fully

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from rlplan.plans.check import open_plan
 
 CLUSTER = """\

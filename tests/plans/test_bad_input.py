@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from rlplan.plans.cluster import load_cluster
 from rlplan.plans.errors import InputError
 from rlplan.plans.job import load_job

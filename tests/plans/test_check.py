@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from rlplan.plans.check import check_plan, open_plan
 from rlplan.plans.cluster import load_cluster
 from rlplan.plans.errors import InputError

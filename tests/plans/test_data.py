@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from rlplan.plans.data import Prompt, read_prompts
 from rlplan.plans.errors import InputError
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rlplan.plans.errors import InputError
 from rlplan.plans.job import job_paths, load_job, model_heads
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rlplan
 import yaml
 from pydantic import BaseModel
+
+import rlplan
 from rlplan.plans.cluster import Cluster
 from rlplan.plans.job import Job
 from rlplan.plans.plan import Plan

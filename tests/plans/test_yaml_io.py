@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from rlplan.plans.cluster import Cluster, load_cluster
 from rlplan.plans.errors import InputError
 from rlplan.plans.job import Job, load_job

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlplan.plans.errors import InputError
 from rlplan.profiles.lengths import LengthRow, LengthTrace, intraclass_correlation, read_lengths, write_lengths
 from rlplan.rounds.trace import TraceWriter

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hypothesis import strategies as st
+
 from rlplan.rounds.events import (
     Abort,
     Action,

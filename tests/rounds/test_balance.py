@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rlplan.rounds.balance import Balancer
 
 # Whole numbers, so that sums are exact and the books can be compared with ==.

@@ -11,6 +11,7 @@ import random
 
 import numpy as np
 import pytest
+
 from rlplan.rounds import schedule as schedule_module
 from rlplan.rounds.events import Action
 from rlplan.rounds.exact import MAX_DRAWS, ExactLongRound, ExactShortRound

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlplan.rounds.events import Action, Event, Failed, Finished, Issue, SampleKey, Scored
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import PROMPT_FATES, Fate

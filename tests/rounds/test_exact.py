@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlplan.rounds import exact
 from rlplan.rounds.events import Abort, Action, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from rlplan.rounds.events import Finished, SampleKey, Scored
 from rlplan.rounds.outcome import Fate, Outcome, TrainedGroup, has_signal
 from rlplan.rounds.race import RaceRound

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlplan.rounds import schedule as schedule_module
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, RoundSpec, Schedule

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rlplan.rounds.trace import TraceError, TraceWriter, read_trace
 
 values = st.recursive(
