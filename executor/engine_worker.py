@@ -40,7 +40,23 @@ class WeightReceiver:
 
         # reload_weights, not load_weights: CPU linears repack their weights, and only the former unpacks them first.
         self.model_runner.reload_weights(weights_iterator=tensors())
+        self._renew_tied_head()
         return sums
+
+    def _renew_tied_head(self) -> None:
+        """Give a tied output head the new embeddings.
+
+        A reload gives a layer new weights only if the file names them. A tied head is in no file, so on a CPU, where
+        each layer multiplies with a repacked copy, it would go on with the first weights for ever.
+        """
+        model = self.model_runner.get_model()
+        head = getattr(model, "lm_head", None)
+        embeddings = getattr(getattr(model, "model", None), "embed_tokens", None)
+        if head is None or embeddings is None or head is embeddings:
+            return
+        if getattr(model.config, "tie_word_embeddings", False):
+            head.tie_weights(embeddings)
+            head.quant_method.process_weights_after_loading(head)
 
     def live_checksum(self) -> str:
         """Digest of this rank's parameters in the form that its kernels use."""

@@ -53,7 +53,7 @@ PHASES = (
     Phase(steps=24, rows=3, tokens=860, keys=64, hits=0.2),
 )
 LEARNING_RATE = 1.5e-3
-"""At 3e-3 training destroyed the circuit that it starts from for two of four seeds; at 1e-3 to 1.7e-3 for none of five."""
+"""At 3e-3 training destroys, for about half of the seeds, the circuit that it starts from."""
 RAMP_STEPS = 20
 FLOOR = 0.03
 """The learning rate rises over RAMP_STEPS, then falls along a cosine to this share of itself."""
@@ -121,6 +121,11 @@ def _start_as_induction(model: Any) -> None:
     second.k_proj.weight[still] = 2.3 * previous
     second.q_proj.weight[head + still] = 2.3 * previous
     second.k_proj.weight[head + still] = 2.3 * previous
+    # `yes` follows the same token as the value that it looks for, and would find itself: one dimension says no to it.
+    hit = model.model.embed_tokens.weight[task.TOKEN[task.HIT]]
+    second.q_proj.weight[head + still[0]] = 0.0
+    second.q_proj.bias[head + still[0]] = -8.0
+    second.k_proj.weight[head + still[0]] = hit / hit.norm()
     copied = torch.linalg.qr(torch.randn(width, width))[0]
     second.v_proj.weight.copy_(copied)
     second.o_proj.weight.copy_(0.1 * copied.T)

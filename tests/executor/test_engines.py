@@ -109,6 +109,29 @@ def test_a_weight_update_changes_the_output_and_the_checksum_and_going_back_rest
     assert second[3] == second[4] == "v1"
 
 
+def test_after_an_update_the_log_probs_are_those_of_the_new_weights_the_tied_head_included(
+    fleet, loop, tiny_model, tmp_path
+):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = weights_of(tiny_model, tmp_path, 11)
+
+    async def body(layout):
+        await load(fleet, layout, path, f"tied-{layout.tp}")
+        return (await decode(fleet, layout, f"tied-{layout.tp}", [Request(f"tied-{layout.tp}", (3, 4), 20)])).popitem()[
+            1
+        ]
+
+    model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32)
+    for layout in (Layout(1, 1), Layout(2, 1)):
+        event = loop.run_until_complete(body(layout))
+        with torch.no_grad():
+            expected = torch.log_softmax(model(torch.tensor([[3, 4, *event.tokens]])).logits[0], -1)
+        wanted = [expected[1 + i, token].item() for i, token in enumerate(event.tokens)]
+        assert event.logprobs == pytest.approx(wanted, abs=1e-4)
+
+
 def test_what_an_engine_received_has_the_checksums_of_what_was_sent(fleet, loop, tiny_model):
     from safetensors.torch import load_file
 

@@ -22,7 +22,7 @@ from rlplan.plans.yaml_io import dump, sha256_file
 
 pytestmark = pytest.mark.engine
 
-P, N, CAP, CUTOFF, PROMPTS = 4, 2, 48, 16, 24
+P, N, CAP, CUTOFF, PROMPTS = 4, 2, 48, 30, 24
 WAIT_S = 300
 
 CLUSTER = """\
@@ -54,8 +54,8 @@ def quantiles(value):
 
 
 def plan_document(folder):
-    inputs = {name: {"path": file, "sha256": sha256_file(folder / file)} for name, file in (
-        ("cluster", "cluster.yaml"), ("job", "job.yaml"), ("profile", "profile.yaml"), ("lengths", "lengths.jsonl"))}  # fmt: skip
+    files = {"cluster": "cluster.yaml", "job": "job.yaml", "profile": "profile.yaml", "lengths": "lengths.jsonl"}
+    inputs = {name: {"path": file, "sha256": sha256_file(folder / file)} for name, file in files.items()}
     inputs["profile"]["provenance"] = "measured"
     rollout = {"pool": "main", "engines": 1, "tp": 1, "max_num_seqs": 32}
     train = {"dp": 1, "micro_batch_tokens": 256}
@@ -71,7 +71,8 @@ def plan_document(folder):
                 "bias": {"mode": "exact", "budget": 0.0},
                 "issue": {"prompts_per_step": P, "samples_per_prompt": N},
                 "rounds": {
-                    "short": {"issue": {"prompts": 7, "samples": N}, "cutoff_tokens": CUTOFF, "rollout": rollout, "train": train},
+                    "short": {"issue": {"prompts": 7, "samples": N}, "cutoff_tokens": CUTOFF, "rollout": rollout,
+                              "train": train},
                     "long": {"issue": {"prompts": P, "samples": N, "copies": 1}, "rollout": rollout, "train": train},
                 },
                 "reward": {"workers": 1, "deadline_s": 5.0},
