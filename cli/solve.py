@@ -108,6 +108,11 @@ def _summary(plan: Plan, out: Path) -> dict[str, Any]:
         "length_ratio": predicted.length_ratio,
         "gap": plan.solver.gap,
         "status": plan.solver.status,
+        "objective": plan.solver.objective,
+        "bound_s": plan.solver.bound_s,
+        "bias_budget": plan.job.bias.budget,
+        "usd_per_1k_samples": predicted.usd_per_1k_samples,
+        "solved_at": plan.volatile.solved_at,
         "candidates": plan.solver.candidates,
         "solve_s": plan.volatile.solve_s,
     }

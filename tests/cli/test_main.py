@@ -1,0 +1,83 @@
+"""The command line as a user meets it: quick help, one clear line for bad input, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def rlplan(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=False,
+    )
+
+
+def refused(result, *words):
+    """Bad input: exit code 2, one line, no traceback."""
+    assert result.returncode == 2, result.stdout + result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def test_help_names_every_command_and_answers_almost_as_fast_as_python_starts():
+    def seconds(*command):
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            output = subprocess.run(
+                [sys.executable, *command], capture_output=True, text=True, cwd="/", check=True
+            ).stdout
+            times.append(time.perf_counter() - began)
+        return min(times), output
+
+    bare, _ = seconds("-c", "pass")
+    helped, output = seconds("-m", "rlplan.cli.main", "--help")
+    for command in ("init", "profile", "solve", "execute", "report"):
+        assert command in output
+    assert helped - bare < 0.5
+
+
+@pytest.mark.parametrize("command", ["profile", "solve", "execute", "report"])
+def test_a_missing_file_is_one_line_that_names_it_and_exit_code_2(command, tmp_path):
+    refused(rlplan(command, tmp_path / "nowhere.yaml"), "nowhere.yaml")
+
+
+def test_a_truncated_plan_is_named_with_its_line_and_nothing_is_written(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text('rlplan: 1\ninputs:\n  cluster: {path: "cluster.yaml", sha\n')
+    out = tmp_path / "out"
+    refused(rlplan("execute", plan, "--out", out), "plan.yaml:3")
+    assert not out.exists()
+
+
+def test_an_unknown_key_in_a_plan_is_named_with_its_line(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("rlplan: 1\nrounnds: 2\n")
+    refused(rlplan("execute", plan), "plan.yaml:2", "rounnds")
+
+
+def test_a_report_of_a_damaged_trace_names_its_line(tmp_path):
+    (tmp_path / "trace.jsonl").write_text('{"event":"run"}\nnot json\n{"event":"end"}\n')
+    refused(rlplan("report", tmp_path), "plan.yaml")
+
+
+def test_an_unknown_option_is_one_usage_error_with_exit_code_2():
+    result = rlplan("solve", "--no-such-option")
+    assert result.returncode == 2 and "no-such-option" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_version_is_the_packages(capsys):
+    import rlplan as package
+
+    assert package.__version__ in rlplan("--version").stdout
+    assert json.loads(json.dumps(package.__version__)) == package.__version__
