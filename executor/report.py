@@ -20,7 +20,6 @@ from ..rounds.trace import TraceError, read_trace
 from .execute import PLAN_COPY
 
 ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned"}
-PHASES = ("rollout", "reward_exposed", "train", "sync")
 
 
 @dataclass
@@ -171,11 +170,13 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "seconds_per_sample": over.seconds_per_sample,
         "owed_prompts": over.owed_prompts,
         "phases_s": {
-            phase: {
-                "measured": statistics.fmean(step[f"{phase}_s"] for step in steps),
-                "predicted": getattr(predicted.phases_s, phase),
-            }
-            for phase in PHASES
+            phase: {"measured": statistics.fmean(step[f"{phase}_s"] for step in steps), "predicted": expected}
+            for phase, expected in (
+                ("rollout", predicted.phases_s.rollout),
+                ("reward_exposed", predicted.phases_s.reward_exposed),
+                ("train", predicted.phases_s.train),
+                ("sync", predicted.phases_s.sync),
+            )
         },
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
         "reward_first": _reward(steps[:fifth]),
