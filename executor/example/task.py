@@ -7,7 +7,7 @@ A prompt lists keys with their values and ends with a question mark; a response 
 
 A policy that draws its tries uniformly needs a geometric number of them, with success probability
 `len(keys) / SYMBOLS`: the length of a response depends on the prompt (how many keys) and on chance, and its
-distribution over prompts, `DIFFICULTY`, has the shape of published ones: most prompts easy, about a fifth hard, a heavy
+distribution over prompts, `DIFFICULTY`, has the shape of published ones: most prompts easy, one in eight hard, a heavy
 tail that reaches the cap. The reward (`executor.rewards.keyhunt`) looks at the answer alone, so it pays the policy
 nothing for being short or long. `yes` stands between try and value so that learning which value to give does not touch
 the choice between `yes` and `no`: with `n83 =f`, 40 steps of RL made the policy say `no` to half of the keys it tried,
@@ -41,8 +41,8 @@ FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
 
 DIFFICULTY = ((1, 0.12), (12, 0.30), (16, 0.30), (24, 0.28))
 """(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 2 tokens on average. The
-shares are chosen for a cap of 768 tokens: 1-2% of samples reach it, the median is near 20, and in nearly every step of
-16 x 4 samples the longest has more than 14 times the tokens of the median. Only one prompt in eight is hard: on a CPU,
+shares are chosen for a cap of 768 tokens: 1-2% of samples reach it, the median is near 20, and in six of seven steps of
+16 x 4 samples the longest has at least 12 times the tokens of the median (the seventh drew no hard prompt). Only one prompt in eight is hard: on a CPU,
 unlike on a GPU, a busy batch costs as much as the tail does."""
 
 MAX_KEYS = max(keys for keys, _ in DIFFICULTY)

@@ -97,7 +97,9 @@ def test_a_uniform_policy_has_heavy_tailed_lengths_with_one_to_two_percent_at_th
     assert 0.01 <= sum(tokens >= 768 for tokens in lengths) / len(lengths) <= 0.02
     assert 15 <= lengths[len(lengths) // 2] <= 40
     ratios = sorted(max(step) / sorted(step)[32] for step in steps)
-    assert ratios[len(ratios) // 10] >= 12
+    assert ratios[len(ratios) // 2] >= 20
+    # With a share h of hard prompts, (1 - h)^16 of the steps draw none, and have no tail: 13% at h = 0.12.
+    assert ratios[len(ratios) // 5] >= 12
 
 
 @pytest.fixture(scope="module")
