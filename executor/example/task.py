@@ -42,8 +42,8 @@ FIRST_SYMBOL = TOKEN[SYMBOL_WORDS[0]]
 DIFFICULTY = ((1, 0.12), (12, 0.30), (16, 0.30), (24, 0.28))
 """(number of keys, share of prompts). A response to a prompt with k keys has 2 SYMBOLS / k + 2 tokens on average. The
 shares are chosen for a cap of 768 tokens: 1-2% of samples reach it, the median is near 20, and in six of seven steps of
-16 x 4 samples the longest has at least 12 times the tokens of the median (the seventh drew no hard prompt). Only one prompt in eight is hard: on a CPU,
-unlike on a GPU, a busy batch costs as much as the tail does."""
+16 x 4 samples the longest has at least 12 times the tokens of the median (the seventh drew no hard prompt).
+Only one prompt in eight is hard: on a CPU, unlike on a GPU, a busy batch costs as much as the tail does."""
 
 MAX_KEYS = max(keys for keys, _ in DIFFICULTY)
 
