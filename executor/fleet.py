@@ -55,6 +55,8 @@ def start_ray() -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     address = os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if address:
