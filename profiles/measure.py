@@ -7,11 +7,11 @@ they give the length trace, and they show what the sum of the phase costs misses
 from __future__ import annotations
 
 import asyncio
-import statistics
+import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from ..executor.samples import TrainSample
 from ..executor.trainers import TrainerGroup
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
+from ..rounds.events import SampleKey
 from ..rounds.race import RaceRound
 from .fit import TrainPoint, fit_train
 from .lengths import LengthRow, LengthTrace
 from .measure_rollout import RolloutCosts, measure_layout, spread
-from .schema import Reward, Spread, Train
+from .schema import Reward, Train
 
 WARM_TRAIN_STEPS = 1
 REWARD_SINGLES = 20
@@ -168,7 +169,7 @@ async def _measure(
                 group = exporter if budget == budgets[0] else await trainer(budget)
                 train.append(await _measure_train(group, budget, groups, job.rollout.prompts_per_step))
                 await group.close()
-            parameters = exporter_parameters(paths.model)
+            parameters = parameter_count(paths.model)
         finally:
             notify("stopping")
             for group in trainers:
@@ -197,8 +198,6 @@ class _Sampler:
     def __init__(
         self, job: Job, fleet: Fleet, runner: RoundRunner, exporter: TrainerGroup, weights: Path, prompts: list[str]
     ) -> None:
-        import random
-
         self._job, self._fleet, self._runner = job, fleet, runner
         self._exporter, self._weights = exporter, weights
         self._prompts = sorted(prompts)
@@ -232,8 +231,7 @@ class _Sampler:
             for draw in round_.draws:
                 members: list[TrainSample] = []
                 for index in round_.trained_samples(draw):
-                    key = next(k for k in result.samples if k == (draw.number, index))
-                    sample = result.samples[key]
+                    sample = result.samples[SampleKey(draw.number, index)]
                     rows.append(
                         LengthRow(
                             prompt=draw.prompt,
@@ -336,15 +334,13 @@ async def _measure_train(
 
 def _unique(batch: list[list[TrainSample]]) -> list[list[TrainSample]]:
     """A prompt of a second epoch may meet itself in one batch; name its groups apart."""
-    from dataclasses import replace
-
     return [
         [replace(sample, prompt_id=f"{number:04d}:{sample.prompt_id}") for sample in members]
         for number, members in enumerate(batch)
     ]
 
 
-def exporter_parameters(model_path: str) -> int:
+def parameter_count(model_path: str) -> int:
     """Number of parameters of the policy, read from its configuration without weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -364,8 +360,3 @@ def kv_bytes_per_token(model_path: str, dtype: str) -> int:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     return int(2 * config.num_hidden_layers * kv_heads * head_dim * {"float32": 4}.get(dtype, 2))
-
-
-def median_spread(times: Sequence[float]) -> Spread:
-    """Spread of at least one duration."""
-    return spread(times) if times else Spread(p50=statistics.median([0.0]), p95=0.0, repeats=1)
