@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--pool", help="Pool of the cluster to profile as. Default: the first by name.")
 @click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
-@click.option("--trace-rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Wide rounds to sample.")
+@click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def profile_command(
     job_path: Path, cluster_path: Path | None, pool: str | None, out: Path | None, trace_rounds: int, as_json: bool
@@ -45,7 +45,8 @@ def profile_command(
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
 
-    from ..profiles.measure import Effort, measure
+    from ..profiles.measure import measure
+    from ..profiles.measure_rounds import Effort
 
     with steps("profile") as notify:
         measured = measure(job, paths, cluster.pools[name], heads, Effort(trace_rounds=trace_rounds), notify)
@@ -115,15 +116,8 @@ def _profile(job: str, pool: Any, measured: Measurements, lengths_path: Path) ->
             versions=versions(),
         ),
     )
-    # The wide rounds are for lengths; what a round of the job's shape takes is checked on rounds of that shape.
-    shape = min(len(r.lengths) for r in measured.rounds)
-    rounds = [
-        RealRound(r.layout.tp, r.layout.engines, r.lengths, r.rollout_s)
-        for r in measured.rounds
-        if len(r.lengths) == shape
-    ]
-    prompt_tokens = {row.prompt: row.prompt_tokens for row in measured.trace.rows}
-    return profile.model_copy(update={"checks": tuple(check_rounds(profile, rounds, prompt_tokens))})
+    rounds = [RealRound(r.layout.tp, r.layout.engines, r.cap_tokens, r.lengths, r.rollout_s) for r in measured.rounds]
+    return profile.model_copy(update={"checks": tuple(check_rounds(profile, rounds, measured.prompt_tokens))})
 
 
 def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
@@ -139,7 +133,7 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
             {"micro_batch_tokens": t.micro_batch_tokens, "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error}
             for t in profile.train
         ],
-        "checks": [{"tp": c.tp, "engines": c.engines, "factor": c.factor, "error": c.error}
+        "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s, "factor": c.factor, "error": c.error}
                    for c in profile.checks],
         "lengths": {
             "p50": lengths.p50_tokens, "p95": lengths.p95_tokens, "max": lengths.max_tokens,
@@ -164,8 +158,8 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
         )
     for c in profile.checks:
         lines.append(
-            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.factor:.3f}x the sum of the phase costs, "
-            f"left-out error {c.error:.1%}"
+            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.overhead_s:.3f} s + {c.factor:.3f}x the phase "
+            f"costs, left-out error {c.error:.1%}"
         )
     lengths = summary["lengths"]
     lines.append(

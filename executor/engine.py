@@ -17,13 +17,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-# Of a watched request vLLM tells the length every so many tokens. Classification by cutoff depends on token counts, not
-# on when they are told, so this trades a little decode beyond the cutoff against the cost of an output per step.
-WATCH_INTERVAL_TOKENS = 16
-
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
 COALESCE_S = 0.005
+
+WARM_UP_REQUESTS = 64
+
+# Prompt tokens in one engine step on a CPU, vLLM's default there.
+CPU_BATCHED_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,10 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sample to decode: `request_id` unique over the engine's life, prompt token ids, limits in tokens."""
+    """One sample to decode: `request_id` unique over the engine's life, prompt token ids, limits in tokens.
+
+    With a `seed` the sample's randomness is its own, whatever decodes beside it.
+    """
 
     request_id: str
     prompt_tokens: tuple[int, ...]
@@ -67,6 +71,7 @@ class Request:
     watch_tokens: int | None = None
     temperature: float = 1.0
     ignore_eos: bool = False
+    seed: int | None = None
 
 
 @dataclass(slots=True)
@@ -117,17 +122,34 @@ class RolloutEngine:
             "worker_extension_cls": "rlplan.executor.engine_worker.WeightReceiver",
         }
         if config.kind == "cpu":
-            options |= {"enforce_eager": True, "kv_cache_memory_bytes": config.kv_memory_bytes}
+            options |= {
+                "enforce_eager": True,
+                "kv_cache_memory_bytes": config.kv_memory_bytes,
+                # After a part of a prefill vLLM rewinds the request's own generator, which CPU generators cannot do.
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(config.max_model_len, CPU_BATCHED_TOKENS),
+            }
         else:
             options |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9}
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options))
         await self._engine.collective_rpc("die_with", args=(os.getpid(),))
+        await self._warm_up()
         cache = self._engine.vllm_config.cache_config
         return {
             "start_s": time.perf_counter() - began,
             "kv_capacity_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
             "pid": os.getpid(),
         }
+
+    async def _warm_up(self) -> None:
+        """Decode a little and forget it: vLLM's first requests pay for libraries and kernels (4 s on a CPU)."""
+        count = min(self._config.max_num_seqs, WARM_UP_REQUESTS)
+        requests = [Request(f"warm-up-{i}", (1, 2, 3), 4, ignore_eos=True, seed=i) for i in range(count)]
+        await asyncio.gather(*(self._decode(request) for request in requests))
+        self._outbox.clear()
+        self._news.clear()
+        if self._died is not None:
+            raise RuntimeError(self._died)
 
     async def load_weights(self, path: str, version: str, checksums: bool) -> dict[str, str]:
         """Load the safetensors file at `path` into all ranks and name the weights `version`.
@@ -170,8 +192,10 @@ class RolloutEngine:
             flat_logprobs=True,
             detokenize=False,
             ignore_eos=request.ignore_eos,
+            seed=request.seed,
             output_kind=RequestOutputKind.FINAL_ONLY if watch is None else RequestOutputKind.DELTA,
-            stream_interval=None if watch is None else WATCH_INTERVAL_TOKENS,
+            # vLLM tells the first token and then every so many: the second output is the watched length itself.
+            stream_interval=None if watch is None else max(watch - 1, 1),
         )
         event = EngineEvent("finished", request.request_id, version_start=self._version)
         began = time.perf_counter()

@@ -192,6 +192,7 @@ class Fleet:
         kv_memory_bytes_per_accelerator: int,
         seed: int = 0,
     ) -> None:
+        self._kind = kind
         self._sink: Sink = lambda engine, events: None
         self._on_death: Callable[[EngineDied], None] = lambda death: None
         counts: dict[int, int] = {}
@@ -221,9 +222,11 @@ class Fleet:
             ]
 
     async def start(self) -> float:
-        """Start every engine, those of one TP size at once. Returns seconds."""
+        """Start every engine: on CPUs all at once, on GPUs one TP size after another. Returns seconds."""
         began = time.perf_counter()
-        for engines in self._engines.values():
+        # On a GPU vLLM measures how much memory is free, so engines that share one must not start together.
+        together = [self.all_engines()] if self._kind == "cpu" else list(self._engines.values())
+        for engines in together:
             await asyncio.gather(*(engine.start() for engine in engines))
         return time.perf_counter() - began
 

@@ -22,6 +22,7 @@ import ray
 from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
 from ..rounds.round import Round
+from ..rounds.seeds import RoundSeeds
 from .engine import EngineEvent, Request
 from .fleet import EngineDied, EngineHandle, Fleet, Layout, RunFailed
 
@@ -104,12 +105,21 @@ class RoundRunner:
         self._ignore_eos = ignore_eos
         self.progress = Progress()
 
-    async def run(self, round_: Round, layout: Layout, version: str, weights_path: str, tag: str) -> RolloutResult:
+    async def run(
+        self,
+        round_: Round,
+        layout: Layout,
+        version: str,
+        weights_path: str,
+        tag: str,
+        seeds: RoundSeeds | None = None,
+    ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
+        Without `seeds` the engines draw from generators of their own.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
-        state = _RoundInProgress(self, round_, self._fleet.engines(layout), version, weights_path, tag)
+        state = _RoundInProgress(self, round_, self._fleet.engines(layout), version, weights_path, tag, seeds)
         self._fleet.listen(state.on_engine_events, state.on_death)
         try:
             return await state.drive()
@@ -127,8 +137,11 @@ class _RoundInProgress:
         version: str,
         weights_path: str,
         tag: str,
+        seeds: RoundSeeds | None,
     ) -> None:
         self._r = runner
+        self._seeds = seeds
+        self._draws_of: dict[str, list[int]] = {}  # draws by prompt, in order of issue
         self._round = round_
         self._engines = engines
         self._version = version
@@ -306,6 +319,7 @@ class _RoundInProgress:
                     watch_tokens=issue.watch_tokens,
                     temperature=self._r._temperature,
                     ignore_eos=self._r._ignore_eos,
+                    seed=self._seed(issue),
                 )
             )
             self._r.progress.issued += 1
@@ -316,6 +330,14 @@ class _RoundInProgress:
             except ray.exceptions.ActorDiedError:
                 # The pump tells of the death; the samples are lost and issued again then.
                 continue
+
+    def _seed(self, issue: Issue) -> int | None:
+        if self._seeds is None:
+            return None
+        draws = self._draws_of.setdefault(issue.prompt, [])
+        if issue.key.draw not in draws:
+            draws.append(issue.key.draw)
+        return self._seeds.of(issue.prompt, draws.index(issue.key.draw), issue.key.sample)
 
     def _request_id(self, sample: Generated) -> str:
         return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"

@@ -130,8 +130,10 @@ class Trainer:
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
 
-    def step(self, groups: Sequence[Sequence[TrainSample]]) -> dict[str, float]:
+    def step(self, groups: Sequence[Sequence[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
         """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
+
+        `micro_batch_tokens` stands in for the trainer's own budget in this step.
 
         Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `reward_mean`,
         `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank), `seconds`;
@@ -141,7 +143,8 @@ class Trainer:
         """
         started = time.perf_counter()
         samples, advantages, weights = self._prepare(groups)
-        shares = pack([s.tokens for s in samples], self._micro_batch_tokens, self._world_size)[self._rank]
+        budget = micro_batch_tokens or self._micro_batch_tokens
+        shares = pack([s.tokens for s in samples], budget, self._world_size)[self._rank]
         totals = _Totals(self._device)
         self._optimizer.zero_grad(set_to_none=True)
         for share in shares:

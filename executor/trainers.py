@@ -62,10 +62,10 @@ class TrainerGroup:
             raise RunFailed(f"trainer {self.name} failed in {method}: {error.cause!r}") from error
         return results[0]
 
-    async def step(self, groups: list[list[TrainSample]]) -> dict[str, float]:
-        """One optimizer step; returns the trainer's metrics."""
+    async def step(self, groups: list[list[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
+        """One optimizer step, by another micro-batch budget if one is given; returns the trainer's metrics."""
         reference = ray.put(groups)
-        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference)
+        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, micro_batch_tokens)
         return metrics
 
     async def export(self, path: Path) -> dict[str, str]:

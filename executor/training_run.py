@@ -18,6 +18,7 @@ from ..plans.job import Job
 from ..plans.plan import PlannedJob
 from ..rounds.outcome import Outcome
 from ..rounds.schedule import RoundSpec, Schedule
+from ..rounds.seeds import RoundSeeds
 from .fleet import EngineHandle, Fleet, Layout, RunFailed
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner
@@ -123,7 +124,7 @@ class TrainingRun:
 
         round_ = self.schedule.begin()
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
-        result = await self._runner.run(round_, layout, version, str(self._weights), tag)
+        result = await self._runner.run(round_, layout, version, str(self._weights), tag, self._seeds(kind))
         outcome = self.schedule.end(round_)
         rolled_out = time.perf_counter()
 
@@ -161,6 +162,13 @@ class TrainingRun:
         if mismatches:
             raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
         return mismatches
+
+    def _seeds(self, kind: str) -> RoundSeeds | None:
+        if not self._job.rollout.seed_per_sample:
+            return None
+        whole = kind == "long" or self.planned.bias.mode == "sync"
+        schedule = self.schedule
+        return RoundSeeds(self._job.algorithm.seed, schedule.epoch, None if whole else schedule.round_number)
 
     def _groups(self, outcome: Outcome, result: RolloutResult, version: str) -> tuple[list[list[TrainSample]], int]:
         """The groups to train, sorted, and how many of their samples are off-policy (must be 0)."""

@@ -1,9 +1,9 @@
 """Real rounds against the simulator: what the sum of the phase costs misses, and how wrong the whole model is.
 
 A measured round is simulated with the fitted costs and with its own lengths, so that what differs is the costs' fault
-alone: messages, the driver and the reward workers beside the engines, a machine that others use too. All of these come
-with every decode step, so the median ratio of a layout becomes a `factor` on its costs; the error that is stored is of
-each round with the factor of the *other* rounds.
+alone. Some of it comes once a round (messages, the bulk of samples that end together and go to the reward workers),
+some with every decode step (the driver beside the engines, a machine that others use too): a layout's rounds are fitted
+by `overhead_s + factor * simulated`, neither negative, and the stored error is of rounds left out of the fit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ..profiles.fit import leave_one_out_error, nonnegative_least_squares
 from ..profiles.schema import Profile, RoundCheck
 from ..rounds.events import SampleKey
 from ..rounds.race import RaceRound
@@ -21,10 +24,11 @@ from .simulator import Lengths, simulate_round
 
 @dataclass(frozen=True, slots=True)
 class RealRound:
-    """A plain round that was measured: `lengths` maps (draw, sample) to (prompt, tokens, truncated)."""
+    """A plain round that was measured under a cap: `lengths` maps (draw, sample) to (prompt, tokens, truncated)."""
 
     tp: int
     engines: int
+    cap_tokens: int
     lengths: Mapping[tuple[int, int], tuple[str, int, bool]]
     rollout_s: float
 
@@ -37,7 +41,7 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
             assert draw == len(prompts), "draws are numbered from 0"
             prompts.append(prompt)
     size = len(real.lengths) // len(prompts)
-    cap = profile.lengths.cap_tokens
+    cap = real.cap_tokens
     machine = RaceRound(prompts, len(prompts), size, size, cap)
 
     def natural(key: SampleKey, prompt: str) -> int:
@@ -49,7 +53,7 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
 
 
 def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: Mapping[str, int]) -> list[RoundCheck]:
-    """One check per layout that was run. `profile` has no checks yet, so its factors are 1."""
+    """One check per layout that was run. `profile` has no checks yet, so its costs are as they were measured."""
     assert not profile.checks, "factors would be counted twice"
     checks: list[RoundCheck] = []
     for rollout in profile.rollout:
@@ -57,19 +61,21 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
         own = [real for real in rounds if LayoutKey(real.tp, real.engines) == decode.key]
         if not own:
             continue
-        simulated = [simulated_s(real, decode, profile, prompt_tokens) for real in own]
-        ratios = [real.rollout_s / seconds for real, seconds in zip(own, simulated, strict=True)]
-        errors: list[float] = []
-        for index, ratio in enumerate(ratios):
-            others = [r for i, r in enumerate(ratios) if i != index] or [1.0]
-            errors.append(abs(statistics.median(others) / ratio - 1))
+        rows = np.array([[1.0, simulated_s(real, decode, profile, prompt_tokens)] for real in own])
+        measured = np.array([real.rollout_s for real in own])
+        overhead, factor = nonnegative_least_squares(rows, measured)
+        error = leave_one_out_error(rows, measured)
+        if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the two apart
+            overhead, factor = 0.0, statistics.median(measured / rows[:, 1])
+            error = float(np.mean(np.abs(factor * rows[:, 1] / measured - 1)))
         checks.append(
             RoundCheck(
                 tp=rollout.tp,
                 engines=rollout.engines,
                 rounds=len(own),
-                factor=statistics.median(ratios),
-                error=statistics.fmean(errors),
+                overhead_s=float(overhead),
+                factor=float(factor),
+                error=error,
             )
         )
     return checks

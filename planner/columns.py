@@ -54,6 +54,7 @@ class RoundLog:
     groups: list[int] = field(default_factory=list)
     deferred: list[int] = field(default_factory=list)
     excess: list[int] = field(default_factory=list)
+    leak: list[int] = field(default_factory=list)  # the part of the excess that is of exhausted prompts (rounds/exact)
     issued: list[int] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
     preemptions: int = 0
@@ -198,13 +199,15 @@ def _record(
     log: RoundLog, setting: Setting, cost: DecodeCost, times: RoundTimes, outcome: Outcome, put_off_excess: int
 ) -> None:
     tokens = squares = 0
-    excess = put_off_excess
+    excess, leak = put_off_excess, 0
     for group in outcome.trained:
         prompt_tokens = setting.draws.prompt_tokens(group.prompt)
         for length in group.tokens:
             tokens += prompt_tokens + length
             squares += (prompt_tokens + length) ** 2
-        excess += sum(group.tokens) - setting.draws.first(group.prompt, setting.group_size)
+        own = sum(group.tokens) - setting.draws.first(group.prompt, setting.group_size)
+        excess += own
+        leak += own if group.prompt in outcome.exhausted else 0
     log.rollout_s.append(times.decode_end_s)
     log.reward_s.append(times.reward_exposed_s)
     log.tokens.append(tokens)
@@ -212,6 +215,7 @@ def _record(
     log.groups.append(len(outcome.trained))
     log.deferred.append(len(outcome.prompts[Fate.DEFERRED]))
     log.excess.append(excess)
+    log.leak.append(leak)
     log.issued.append(outcome.issued_samples)
     log.decoded.append(times.decoded_tokens)
     log.preemptions += times.preemptions

@@ -29,6 +29,7 @@ class DecodeCost:
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
         sync_s: weight sync to all engines.
         host_bytes: host memory of the layout's engines while another layout's engines are in use.
+        round_s: seconds that a round takes before anything is decoded.
     """
 
     key: LayoutKey
@@ -41,6 +42,7 @@ class DecodeCost:
     max_sequences: int
     sync_s: float
     host_bytes: int
+    round_s: float = 0
 
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
         """Seconds of `steps` decode steps from `kv_tokens` on, during which nobody joins or leaves.
@@ -59,11 +61,12 @@ HOST_PROCESS_BYTES = 1_000_000_000
 def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
     """Costs of one entry of `profile.rollout`, scaled to what whole rounds of its layout took.
 
-    Where no round of that layout was checked, the mean of those of other layouts stands in (1 without any).
+    Where no round of that layout was checked, the means over other layouts stand in (1 and 0 without any).
     """
-    own = [c.factor for c in profile.checks if (c.tp, c.engines) == (rollout.tp, rollout.engines)]
-    known = own or [c.factor for c in profile.checks]
-    factor = sum(known) / len(known) if known else 1.0
+    own = [c for c in profile.checks if (c.tp, c.engines) == (rollout.tp, rollout.engines)]
+    known = own or profile.checks
+    factor = sum(c.factor for c in known) / len(known) if known else 1.0
+    overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
     processes = rollout.engines * (rollout.tp + 2) * HOST_PROCESS_BYTES
     # An idle CUDA engine sleeps with its KV freed and its weights dropped; on a CPU both stay in host memory.
     resident = 0
@@ -81,6 +84,7 @@ def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
         max_sequences=max((p.sequences for p in rollout.points), default=1),
         sync_s=rollout.sync.p50,
         host_bytes=processes + resident,
+        round_s=overhead_s,
     )
 
 

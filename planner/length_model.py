@@ -5,7 +5,9 @@ long once in fifty has, with k = 16, mostly no long sample at all, and then neve
 
 1. y = log(tokens). A prompt's location is the mean of its y, drawn towards the grand mean by sqrt(lambda), where lambda
    is the reliability of a mean of k samples (Louis, JASA 1984: so the locations have the variance between prompts, and
-   not that plus the noise of k samples).
+   not that plus the noise of k samples). Two moments do not say how far apart the hard prompts lie, so the locations
+   are then spread until the longest samples of the model's groups, which rounds wait for and cutoffs split, are
+   distributed as those of the trace's groups; as far as these are many enough to tell.
 2. A prompt's residuals are those of the prompts nearest to it in location, itself included, scaled by sqrt(k/(k-1)).
    The window follows the shape of the law where it changes with difficulty. A residual that was cut at the cap is
    extended by an exponential (a Pareto tail in tokens), fitted to the upper tail with censoring.
@@ -19,6 +21,7 @@ drawn again and again: its law stays, its luck is fresh. `check_model` compares 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +32,13 @@ from ..profiles.lengths import LengthRow, LengthTrace, intraclass_correlation
 # Residuals that a prompt's law is made of. Fewer follow the shape more closely and see less of the tail; with the usual
 # 16 samples a prompt this is a window of 12 prompts.
 WINDOW_RESIDUALS = 192
+
+# Spreads of the locations that are tried, how far from 1 they usually are (of mixtures that were tried), and the
+# quantiles of the groups' longest samples that they are judged by, of which neighbours tell much the same.
+_SPREADS = tuple(round(0.7 + 0.05 * i, 2) for i in range(20))
+_USUAL_SPREAD = 0.2
+_LEVELS = tuple(round(0.6 + 0.025 * i, 3) for i in range(16))
+_INDEPENDENT_LEVELS = 3
 
 # Share of the residuals, from above, that the tail beyond the cap is fitted to.
 _TAIL_SHARE = 0.1
@@ -110,16 +120,47 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     logs = [np.array([math.log(min(r.tokens, cap)) for r in rows]) for rows in groups.values()]
     cut = [np.array([_cut(r, cap) for r in rows]) for rows in groups.values()]
     locations = _locations(logs)
-    raw = _windows(logs, cut, locations, np.random.default_rng([seed, 17]))
-    tables = _onto_marginal(raw, logs, cut, cap)
-    tables.sort(axis=1)
-    return LengthModel(
-        prompt_ids=ids,
-        tables=tables,
-        prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
-        rewards=tuple(tuple(r.reward for r in rows) for rows in groups.values()),
-        cap_tokens=cap,
-    )
+
+    def spread_by(factor: float) -> LengthModel:
+        middle = float(locations.mean())
+        raw = _windows(logs, cut, middle + factor * (locations - middle), np.random.default_rng([seed, 17]))
+        tables = _onto_marginal(raw, logs, cut, cap)
+        tables.sort(axis=1)
+        return LengthModel(
+            prompt_ids=ids,
+            tables=tables,
+            prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
+            rewards=tuple(tuple(r.reward for r in rows) for rows in groups.values()),
+            cap_tokens=cap,
+        )
+
+    size, longest = _group_maxima(trace, cap)
+    if size < 2 or not longest.size:
+        return spread_by(1.0)
+    cutoffs = sorted({int(v) for v in np.quantile(longest, _LEVELS) if v < cap})
+    seen = [float((longest <= cutoff).mean()) for cutoff in cutoffs]
+
+    def misfit(factor: float, model: LengthModel) -> float:
+        """Minus twice the log of likelihood (binomial, normal approximation) times prior, up to a constant."""
+        squares = [
+            (model.short_groups(c, size) - share) ** 2 * len(longest) / max(share * (1 - share), 1 / len(longest))
+            for c, share in zip(cutoffs, seen, strict=True)
+        ]
+        evidence = _INDEPENDENT_LEVELS * sum(squares) / max(len(squares), 1)
+        return evidence + ((factor - 1.0) / _USUAL_SPREAD) ** 2
+
+    models = {factor: spread_by(factor) for factor in _SPREADS}
+    return models[min(models, key=lambda factor: misfit(factor, models[factor]))]
+
+
+def _group_maxima(trace: LengthTrace, cap: int) -> tuple[int, NDArray[np.int64]]:
+    """(commonest size of a group, the longest length in tokens of each group of that size); a group is one epoch's."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row in trace.rows:
+        groups.setdefault((row.prompt, row.epoch), []).append(min(row.tokens, cap))
+    sizes = Counter(len(lengths) for lengths in groups.values())
+    size = max(sizes, key=lambda k: (sizes[k], k))
+    return size, np.array([max(lengths) for lengths in groups.values() if len(lengths) == size], dtype=np.int64)
 
 
 def _cut(row: LengthRow, cap: int) -> bool:

@@ -213,12 +213,19 @@ class Search:
         return cycle.weigh(self.limits.group_size, short, long)
 
     def measured_ratio(self, cycle: Cycle) -> tuple[float, float]:
-        """(trained over unconditioned mean length, its standard error) as simulated, for unbiased modes too."""
+        """(trained over unconditioned mean length, its standard error) as simulated.
+
+        The excess of unbiased modes has the expectation 0 but for exhausted prompts; only these are then looked at.
+        """
         size, unit = self.limits.group_size, self.limits.mean_tokens
         u, v = cycle.rates(size)
         assert isinstance(cycle.short.key, ShortKey)
-        short = self.short[cycle.short.key].log.excess
-        long = self.long[cycle.long.key].log.excess if cycle.long and isinstance(cycle.long.key, LongKey) else [0]
+        logs = [self.short[cycle.short.key].log]
+        if cycle.long and isinstance(cycle.long.key, LongKey):
+            logs.append(self.long[cycle.long.key].log)
+        unbiased = cycle.short.law.mode in UNBIASED
+        short, *rest = [log.leak if unbiased else log.excess for log in logs]
+        long = rest[0] if rest else [0]
         ratio = 1.0 + (u * mean(short) + v * mean(long)) / unit
         return ratio, math.hypot(u * standard_error(short), v * standard_error(long)) / unit
 

@@ -7,7 +7,7 @@ What is modelled, and how simply:
   never per token; actions take effect at the next step boundary of the engine;
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
-- a watched sample's `ReachedCutoff` comes when the engine next tells its length, every `watch_interval` tokens;
+- a watched sample's `ReachedCutoff` comes with the token that reaches it;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -25,9 +25,6 @@ from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ..rounds.round import Round
 from .costs import DecodeCost, RewardCost
-
-# executor/engine.py has a watched request told every so many tokens: after the first, then at 1 + k times this.
-WATCH_INTERVAL_TOKENS = 16
 
 _FINISH, _WATCH = 0, 1
 
@@ -83,7 +80,7 @@ class Engine:
         self.cost = cost
         self.max_num_seqs = max_num_seqs
         # Zeros are ints, so that tests can run on exact costs (fractions) without a float getting in.
-        self.now: float = 0  # time of the boundary after `step` steps
+        self.now: float = cost.round_s  # time of the boundary after `step` steps
         self.step = 0
         self.kv = 0  # tokens held by the running samples
         self.prefill: float = 0  # seconds that the next step takes longer
@@ -226,9 +223,8 @@ def simulate_round(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
-    watch_interval: int = WATCH_INTERVAL_TOKENS,
 ) -> RoundTimes:
-    """Drive `machine` from its start until it is done. The layout's constant overhead and the sync are not in it.
+    """Drive `machine` from its start until it is done. The sync is not in it.
 
     Raises AssertionError if the machine waits for something that cannot come.
     """
@@ -250,9 +246,7 @@ def simulate_round(
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
-                watch = 0
-                if action.watch_tokens is not None:
-                    watch = 1 + -(-(action.watch_tokens - 1) // watch_interval) * watch_interval
+                watch = action.watch_tokens or 0
                 sample = _Sample(
                     key, place, lengths.prompt_tokens(action.prompt), min(natural, limit), truncated, watch
                 )

@@ -80,6 +80,10 @@ class RolloutSpec(Strict):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     """Sampling temperature; greedy decoding (0) gives equal samples, hence no advantages."""
 
+    seed_per_sample: bool = False
+    """Give each sample a seed of its own: runs of one job can then be compared draw by draw, and a resumed run draws
+    what it would have drawn. vLLM pays some microseconds per sample and decode step for it."""
+
     @property
     def longest_tokens(self) -> int:
         """Longest sequence in tokens, prompt and response."""

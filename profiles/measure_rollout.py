@@ -17,17 +17,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..executor.engine import EngineEvent, Request
-from ..executor.fleet import EngineHandle, Fleet, Layout, within
+from ..executor.fleet import EngineHandle, Fleet, Layout, RunFailed, within
 from .fit import DecodeFit, fit_decode
 from .schema import DecodePoint, Spread
 
-SHORT_TOKENS, LONG_TOKENS = 8, 48
+SHORT_TOKENS, LONG_TOKENS = 8, 104
 REPEATS = 3
 BATCH_DEADLINE_S = 300.0
 PREFILL_REPEATS = 3
 SYNC_REPEATS = 5
 
 Notify = Callable[[str], None]
+
+Batches = list[list[tuple[int, ...]]]  # prompts as token ids, a batch an engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +48,40 @@ class RolloutCosts:
 class _Bench:
     """Runs batches of forced length on engines and times them."""
 
-    def __init__(self, fleet: Fleet, vocabulary: int, seed: int) -> None:
+    def __init__(self, fleet: Fleet, vocabulary: int, seed: int, seeded: bool) -> None:
         self._news: asyncio.Queue[list[EngineEvent]] = asyncio.Queue()
         self._random = random.Random(seed)
         self._vocabulary = vocabulary
+        self._seeded = seeded
         self._serial = itertools.count()
         fleet.listen(lambda engine, events: self._news.put_nowait(events), lambda death: self._news.put_nowait([]))
 
-    async def seconds(self, engines: Sequence[EngineHandle], sequences: int, prompt_tokens: int, tokens: int) -> float:
-        """Seconds until `sequences` requests on each engine have `tokens` tokens."""
-        batches = [[self._request(prompt_tokens, tokens) for _ in range(sequences)] for _ in engines]
+    def prompts(self, engines: int, sequences: int, tokens: int) -> Batches:
+        """Random prompts of `tokens` tokens, `sequences` for each engine: equal ones would share their KV."""
+        return [
+            [tuple(self._random.randrange(self._vocabulary) for _ in range(tokens)) for _ in range(sequences)]
+            for _ in range(engines)
+        ]
+
+    async def seconds(self, engines: Sequence[EngineHandle], batches: Batches, tokens: int) -> float:
+        """Seconds until every prompt (a batch an engine) has `tokens` tokens."""
+        requests = [[self._request(prompt, tokens) for prompt in batch] for batch in batches]
         began = time.perf_counter()
         await asyncio.gather(
-            *(engine.submit(batch, engine.version) for engine, batch in zip(engines, batches, strict=True))
+            *(engine.submit(batch, engine.version) for engine, batch in zip(engines, requests, strict=True))
         )
-        missing = sequences * len(engines)
+        missing = sum(len(batch) for batch in requests)
         names = ", ".join(engine.name for engine in engines)
         while missing:
             events = await within(BATCH_DEADLINE_S, self._news.get(), f"profiling {names}")
             if not events:
-                raise RuntimeError(f"an engine of {names} died while it was profiled")
+                raise RunFailed(f"an engine of {names} died while it was profiled")
             missing -= len(events)
         return time.perf_counter() - began
 
-    def _request(self, prompt_tokens: int, tokens: int) -> Request:
-        # Random prompts: equal ones would be prefilled once and shared.
-        prompt = tuple(self._random.randrange(self._vocabulary) for _ in range(prompt_tokens))
-        return Request(f"profile-{next(self._serial)}", prompt, tokens, ignore_eos=True)
+    def _request(self, prompt: tuple[int, ...], tokens: int) -> Request:
+        number = next(self._serial)
+        return Request(f"profile-{number}", prompt, tokens, ignore_eos=True, seed=number if self._seeded else None)
 
 
 def decode_grid(samples: int, engines: int, max_len: int) -> list[tuple[int, int]]:
@@ -92,14 +101,17 @@ async def measure_decode(
     bench: _Bench, engines: Sequence[EngineHandle], grid: Sequence[tuple[int, int]], notify: Notify
 ) -> DecodeFit:
     """Measure the grid and fit it."""
-    await bench.seconds(engines, 4, 16, LONG_TOKENS)  # first calls of a size allocate
+    await bench.seconds(engines, bench.prompts(len(engines), 4, 16), LONG_TOKENS)  # first calls of a size allocate
     points: list[DecodePoint] = []
     for sequences, prompt_tokens in grid:
         notify(f"decode: {sequences} sequences, context {prompt_tokens}")
         steps: list[float] = []
+        # The same prompts each time: once the prefix cache has them, long prefills no longer drown a few decode steps.
+        batches = bench.prompts(len(engines), sequences, prompt_tokens)
+        await bench.seconds(engines, batches, 1)
         for _ in range(REPEATS):
-            short = await bench.seconds(engines, sequences, prompt_tokens, SHORT_TOKENS)
-            long = await bench.seconds(engines, sequences, prompt_tokens, LONG_TOKENS)
+            short = await bench.seconds(engines, batches, SHORT_TOKENS)
+            long = await bench.seconds(engines, batches, LONG_TOKENS)
             steps.append((long - short) / (LONG_TOKENS - SHORT_TOKENS))
         centre = statistics.median(steps)
         if centre <= 0:
@@ -123,7 +135,9 @@ async def measure_prefill(
     times: list[float] = []
     lengths = (8, max(16, prompt_tokens))
     for length in lengths:
-        repeats = [await bench.seconds(engines, count, length, 1) for _ in range(PREFILL_REPEATS)]
+        repeats = [
+            await bench.seconds(engines, bench.prompts(len(engines), count, length), 1) for _ in range(PREFILL_REPEATS)
+        ]
         times.append(statistics.median(repeats))
     per_token = max(0.0, (times[1] - times[0]) / (count * (lengths[1] - lengths[0])))
     per_request = max(0.0, (times[0] - decode.a) / count - per_token * lengths[0] - decode.b)
@@ -157,15 +171,16 @@ async def measure_layout(
     prompt_tokens: int,
     max_len: int,
     vocabulary: int,
+    seeded: bool,
     export: Callable[[], Awaitable[Any]],
     weights_path: str,
     notify: Notify,
 ) -> RolloutCosts:
-    """Everything about one layout. `samples` is a plain round's; lengths in tokens."""
+    """Everything about one layout. `samples` is a plain round's; `seeded`: each has its own seed; lengths in tokens."""
     engines = fleet.engines(layout)
     notify("weight sync")
     sync = await measure_sync(engines, export, weights_path)
-    bench = _Bench(fleet, vocabulary, seed=layout.tp)
+    bench = _Bench(fleet, vocabulary, seed=layout.tp, seeded=seeded)
     decode = await measure_decode(bench, engines, decode_grid(samples, layout.engines, max_len), notify)
     notify("prefill")
     prefill_s, prefill_s_per_token = await measure_prefill(bench, engines, samples, prompt_tokens, decode)

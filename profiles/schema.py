@@ -100,7 +100,8 @@ class RoundCheck(_Model):
     tp: int = Field(ge=1, description="Layout of the rounds: TP")
     engines: int = Field(ge=1, description="Layout of the rounds: engines")
     rounds: int = Field(ge=1, description="Rounds measured")
-    factor: float = Field(gt=0, description="Measured over simulated rollout seconds, median of the rounds")
+    overhead_s: float = Field(ge=0, description="Seconds that a round takes whatever it decodes, beyond phase costs")
+    factor: float = Field(gt=0, description="What the rest of its rollout takes, over the simulated phase costs")
     error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
 
 

@@ -47,6 +47,8 @@ def job_document(seed: int) -> Job:
                 "max_prompt_tokens": 96,
                 "max_response_tokens": 768,
                 "temperature": 1.0,
+                # Plans are to be compared and lengths are heavy-tailed: the same luck for all takes much noise out.
+                "seed_per_sample": True,
             },
             "algorithm": {
                 "name": "grpo",

@@ -2,15 +2,13 @@
 
 import heapq
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rlplan.planner
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
-from rlplan.planner.simulator import WATCH_INTERVAL_TOKENS, Lengths, RoundTimes, simulate_round
+from rlplan.planner.simulator import Lengths, RoundTimes, simulate_round
 from rlplan.rounds.balance import Balancer
 from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
@@ -105,21 +103,6 @@ def test_rewards_queue_before_their_workers() -> None:
     assert simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(), two, 8).reward_exposed_s == 3 * 3 + 1
 
 
-def test_the_cutoff_is_told_at_the_interval_of_the_executors_engine() -> None:
-    path = Path(rlplan.planner.__file__).parents[1] / "executor" / "engine.py"
-    source = path.read_text(encoding="utf-8")  # its module may need packages that the planner does not
-    assert f"WATCH_INTERVAL_TOKENS = {WATCH_INTERVAL_TOKENS}\n" in source
-
-
-def test_a_longer_watch_interval_makes_a_long_round_no_faster() -> None:
-    lengths = table({"p": [50, 9, 3], "q": [4, 5, 31, 30]})
-    ends = [
-        simulate_round(ExactLongRound(["p", "q"], 3, 8, 2, CAP), lengths, cost(), FAST_REWARD, 99, interval).end_s
-        for interval in (1, 16)
-    ]
-    assert ends[0] <= ends[1]
-
-
 # -- every step one by one ---------------------------------------------------------------------------------------------
 
 
@@ -143,7 +126,7 @@ class NaiveEngine:
         self.boundary = now + prefill + self.cost.a + self.cost.b * len(self.running) + self.cost.c * held
 
 
-def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, limit: int, interval: int) -> Fraction:
+def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, limit: int) -> Fraction:
     """End of the round; no KV limit, no reward queue. What comes in during a step joins at its end."""
     engines = [NaiveEngine(cost, limit) for _ in range(cost.key.engines)]
     balancer = Balancer(len(engines))
@@ -156,9 +139,6 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                 e = where[action.key] = balancer.assign(action.key, 1.0)
                 limit_tokens = min(action.max_tokens, CAP)
                 length = lengths.natural(action.key, action.prompt)
-                watch = 0
-                if action.watch_tokens is not None:
-                    watch = next(w for w in range(1, 10**4, interval) if w >= action.watch_tokens)
                 engines[e].waiting.append(
                     {
                         "key": action.key,
@@ -166,7 +146,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                         "have": 0,
                         "tokens": min(length, limit_tokens),
                         "cut": length > limit_tokens or length >= CAP,
-                        "watch": watch,
+                        "watch": action.watch_tokens,
                     }
                 )
             elif isinstance(action, Abort):
@@ -229,17 +209,16 @@ def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Ro
     copies=st.integers(1, 3),
     engines=st.integers(1, 3),
     limit=st.integers(1, 12),
-    interval=st.sampled_from([1, 4, 16]),
     data=st.data(),
 )
 def test_closed_forms_agree_exactly_with_a_loop_over_every_step(
-    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, interval: int, data
+    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, data
 ) -> None:
     lists = st.lists(st.integers(1, CAP), min_size=8, max_size=8)
     lengths = table({f"p{i}": data.draw(lists) for i in range(prompts)})
     fast, slow = build(kind, prompts, samples, cutoff, copies), build(kind, prompts, samples, cutoff, copies)
-    times = simulate_round(fast, lengths, cost(engines), FAST_REWARD, limit, interval)
-    assert times.end_s == naive(slow, lengths, cost(engines), FAST_REWARD.delay_s, limit, interval)
+    times = simulate_round(fast, lengths, cost(engines), FAST_REWARD, limit)
+    assert times.end_s == naive(slow, lengths, cost(engines), FAST_REWARD.delay_s, limit)
     assert fast.outcome() == slow.outcome()
     fast.check_invariants()
 
