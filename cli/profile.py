@@ -133,7 +133,8 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
             {"micro_batch_tokens": t.micro_batch_tokens, "s_per_1k_tokens": 1000 * t.step_s_per_token, "error": t.error}
             for t in profile.train
         ],
-        "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s, "factor": c.factor, "error": c.error}
+        "checks": [{"tp": c.tp, "engines": c.engines, "overhead_s": c.overhead_s,
+                    "overhead_s_per_sample": c.overhead_s_per_sample, "factor": c.factor, "error": c.error}
                    for c in profile.checks],
         "lengths": {
             "p50": lengths.p50_tokens, "p95": lengths.p95_tokens, "max": lengths.max_tokens,
@@ -158,8 +159,9 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
         )
     for c in profile.checks:
         lines.append(
-            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.overhead_s:.3f} s + {c.factor:.3f}x the phase "
-            f"costs, left-out error {c.error:.1%}"
+            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.overhead_s:.3f} s + "
+            f"{1e3 * c.overhead_s_per_sample:.2f} ms a sample + {c.factor:.3f}x the phase costs, "
+            f"left-out error {c.error:.1%}"
         )
     lengths = summary["lengths"]
     lines.append(

@@ -1,9 +1,10 @@
 """Real rounds against the simulator: what the sum of the phase costs misses, and how wrong the whole model is.
 
 A measured round is simulated with the fitted costs and with its own lengths, so that what differs is the costs' fault
-alone. Some of it comes once a round (messages, the bulk of samples that end together and go to the reward workers),
-some with every decode step (the driver beside the engines, a machine that others use too): a layout's rounds are fitted
-by `overhead_s + factor * simulated`, neither negative, and the stored error is of rounds left out of the fit.
+alone. Some of it comes once a round (messages), some with every sample (its way through queues, detokenizer and reward
+workers), some with every decode step (a machine that others use too): a layout's rounds are fitted by
+`overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error is of rounds
+left out of the fit.
 """
 
 from __future__ import annotations
@@ -61,19 +62,22 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
         own = [real for real in rounds if LayoutKey(real.tp, real.engines) == decode.key]
         if not own:
             continue
-        rows = np.array([[1.0, simulated_s(real, decode, profile, prompt_tokens)] for real in own])
+        rows = np.array(
+            [[1.0, len(real.lengths), simulated_s(real, decode, profile, prompt_tokens)] for real in own], dtype=float
+        )
         measured = np.array([real.rollout_s for real in own])
-        overhead, factor = nonnegative_least_squares(rows, measured)
+        overhead, per_sample, factor = nonnegative_least_squares(rows, measured)
         error = leave_one_out_error(rows, measured)
-        if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the two apart
-            overhead, factor = 0.0, statistics.median(measured / rows[:, 1])
-            error = float(np.mean(np.abs(factor * rows[:, 1] / measured - 1)))
+        if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the terms apart
+            overhead, per_sample, factor = 0.0, 0.0, statistics.median(measured / rows[:, 2])
+            error = float(np.mean(np.abs(factor * rows[:, 2] / measured - 1)))
         checks.append(
             RoundCheck(
                 tp=rollout.tp,
                 engines=rollout.engines,
                 rounds=len(own),
                 overhead_s=float(overhead),
+                overhead_s_per_sample=float(per_sample),
                 factor=float(factor),
                 error=error,
             )

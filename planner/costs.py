@@ -30,6 +30,7 @@ class DecodeCost:
         sync_s: weight sync to all engines.
         host_bytes: host memory of the layout's engines while another layout's engines are in use.
         round_s: seconds that a round takes before anything is decoded.
+        finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
     """
 
     key: LayoutKey
@@ -43,6 +44,7 @@ class DecodeCost:
     sync_s: float
     host_bytes: int
     round_s: float = 0
+    finish_s: float = 0
 
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
         """Seconds of `steps` decode steps from `kv_tokens` on, during which nobody joins or leaves.
@@ -67,6 +69,7 @@ def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
     known = own or profile.checks
     factor = sum(c.factor for c in known) / len(known) if known else 1.0
     overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
+    per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
     processes = rollout.engines * (rollout.tp + 2) * HOST_PROCESS_BYTES
     # An idle CUDA engine sleeps with its KV freed and its weights dropped; on a CPU both stay in host memory.
     resident = 0
@@ -85,6 +88,8 @@ def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
         sync_s=rollout.sync.p50,
         host_bytes=processes + resident,
         round_s=overhead_s,
+        # Fitted over all engines' samples; here each engine pays for its own.
+        finish_s=rollout.engines * per_sample_s,
     )
 
 

@@ -8,6 +8,7 @@ What is modelled, and how simply:
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
+- a sample that ends holds up its engine's next step, if others run on, by `finish_s`;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -83,7 +84,7 @@ class Engine:
         self.now: float = cost.round_s  # time of the boundary after `step` steps
         self.step = 0
         self.kv = 0  # tokens held by the running samples
-        self.prefill: float = 0  # seconds that the next step takes longer
+        self.prefill: float = 0  # seconds that the next step takes longer, for who came in and who ended
         self.running: dict[SampleKey, _Sample] = {}  # in order of admission
         self.waiting: deque[_Sample] = deque()
         self.decoded = 0
@@ -153,6 +154,7 @@ class Engine:
         _, _, kind, _, sample = heapq.heappop(self._heap)
         if kind == _FINISH:
             self.remove(sample)
+            self.prefill = self.prefill + self.cost.finish_s if self.running else 0
         else:
             sample.watch = 0
         return kind, sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,8 @@ OUTLIER_FLOOR = 0.15
 def nonnegative_least_squares(rows: Array, values: Array) -> Array:
     """Coefficients x >= 0 that minimise the relative squared error of rows @ x against values.
 
-    rows: [points, terms], values: [points], all positive. With at most four terms, trying every set of active terms
-    is exact and simple. Costs cannot be negative: a negative coefficient would promise free work outside the grid.
+    rows: [points, terms], values: [points], all positive. With a handful of terms, trying every set of active ones is
+    exact and simple. Costs cannot be negative: a negative coefficient would promise free work outside the grid.
     """
     scaled = rows / values[:, None]
     ones = np.ones(len(values))
@@ -43,16 +43,21 @@ def nonnegative_least_squares(rows: Array, values: Array) -> Array:
     return best
 
 
-def leave_one_out_error(rows: Array, values: Array) -> float:
-    """Mean relative error on each point when fitted on the others; on all points if there are too few to leave any."""
+def leave_one_out_errors(rows: Array, values: Array) -> Array:
+    """Relative error on each point when fitted on the others; on all points if there are too few to leave any."""
     if len(values) <= rows.shape[1]:
-        return float(np.mean(np.abs(rows @ nonnegative_least_squares(rows, values) / values - 1)))
+        return np.abs(rows @ nonnegative_least_squares(rows, values) / values - 1)
     errors = []
     for left_out in range(len(values)):
         keep = np.arange(len(values)) != left_out
         fitted = nonnegative_least_squares(rows[keep], values[keep])
         errors.append(abs(float(rows[left_out] @ fitted) / values[left_out] - 1))
-    return float(np.mean(errors))
+    return np.array(errors)
+
+
+def leave_one_out_error(rows: Array, values: Array) -> float:
+    """Mean of `leave_one_out_errors`."""
+    return float(np.mean(leave_one_out_errors(rows, values)))
 
 
 def outliers(rows: Array, values: Array) -> NDArray[np.bool_]:
@@ -94,9 +99,34 @@ class TrainPoint:
     seconds: float
 
 
-def fit_train(points: Sequence[TrainPoint]) -> tuple[float, float, float, float]:
-    """(seconds per step, per token, per squared token, leave-one-out error)."""
-    rows = np.array([[1.0, p.tokens, p.squared_tokens] for p in points])
-    values = np.array([p.seconds for p in points])
-    base, linear, quadratic = nonnegative_least_squares(rows, values)
-    return float(base), float(linear), float(quadratic), leave_one_out_error(rows, values)
+@dataclass(frozen=True, slots=True)
+class TrainFit:
+    """Seconds of an update = base + per_token * tokens + per_squared_token * sum over samples of (tokens squared)."""
+
+    base: float
+    per_token: float
+    per_squared_token: float
+    error: float
+
+
+def fit_train(points: Mapping[int, Sequence[TrainPoint]]) -> dict[int, TrainFit]:
+    """Fit updates by micro-batch budget; `error` is the mean relative error on points left out, one at a time.
+
+    Only the cost of a token depends on the budget (larger products are cheaper per row). What an update costs without
+    tokens, and what attention costs, do not, so all budgets' points fit them together.
+    """
+    budgets = sorted(points)
+    rows, values, owner = [], [], []
+    for place, budget in enumerate(budgets):
+        for point in points[budget]:
+            own = [float(point.tokens) if i == place else 0.0 for i in range(len(budgets))]
+            rows.append([1.0, float(point.squared_tokens), *own])
+            values.append(point.seconds)
+            owner.append(place)
+    matrix, seconds = np.array(rows), np.array(values)
+    base, quadratic, *linear = nonnegative_least_squares(matrix, seconds)
+    errors = leave_one_out_errors(matrix, seconds)
+    return {
+        budget: TrainFit(float(base), float(linear[i]), float(quadratic), float(np.mean(errors[np.array(owner) == i])))
+        for i, budget in enumerate(budgets)
+    }

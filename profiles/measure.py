@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,7 @@ async def _measure(
             await fleet.close()
     return Measurements(
         rollout=tuple(costs),
-        train=tuple(_fitted(budget, sampled.updates[budget]) for budget in budgets),
+        train=_train(sampled.updates),
         reward=reward,
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),
         rounds=tuple(sampled.rounds),
@@ -180,15 +180,17 @@ async def _measure_reward(
     return Reward(workers=job.reward.workers, latency=spread(singles), per_sample_s=per_sample)
 
 
-def _fitted(budget: int, points: Sequence[TrainPoint]) -> Train:
-    base, linear, quadratic, error = fit_train(points)
-    return Train(
-        dp=1,
-        micro_batch_tokens=budget,
-        step_s=base,
-        step_s_per_token=max(linear, 1e-12),
-        step_s_per_token_squared=quadratic,
-        error=error,
+def _train(points: Mapping[int, Sequence[TrainPoint]]) -> tuple[Train, ...]:
+    return tuple(
+        Train(
+            dp=1,
+            micro_batch_tokens=budget,
+            step_s=fit.base,
+            step_s_per_token=max(fit.per_token, 1e-12),
+            step_s_per_token_squared=fit.per_squared_token,
+            error=fit.error,
+        )
+        for budget, fit in fit_train(points).items()
     )
 
 

@@ -41,14 +41,14 @@ class Effort:
     check_rounds: int = 8
     """In the first layout, to the end."""
 
-    cut_rounds: int = 4
-    """In the first layout, under a low cap."""
+    cut_rounds: int = 6
+    """In the first layout, under a low cap; every other one of twice the prompts, as a round with over-issue."""
 
     other_check_rounds: int = 3
     """In each other layout, to the end."""
 
-    other_cut_rounds: int = 2
-    """In each other layout, under a low cap."""
+    other_cut_rounds: int = 4
+    """In each other layout, likewise."""
 
     trace_rounds: int = 3
     """Wide ones, for lengths."""
@@ -123,7 +123,8 @@ class RoundSampler:
         for number, layout in enumerate(layouts):
             full = effort.other_check_rounds if number else effort.check_rounds
             cut = effort.other_cut_rounds if number else effort.cut_rounds
-            tasks += [_Task(layout, size, cap)] * full + [_Task(layout, size, low)] * cut
+            tasks += [_Task(layout, size, cap)] * full
+            tasks += [_Task(layout, size * (1 + i % 2), low) for i in range(cut)]
         wide = _Task(layouts[0], wide_prompts(self._job), cap, wide=True)
         tasks += [wide] * effort.trace_rounds
         if effort.second_epoch_rounds:
@@ -134,10 +135,13 @@ class RoundSampler:
             if task.again:
                 self._next -= effort.trace_rounds * task.prompts
             groups = await self._round(task)
-            if task.wide:
-                # A long round trains on the groups with the longest samples.
-                groups.sort(key=lambda group: -max(sample.tokens for sample in group))
-            await self._update(groups[:size], self._sampled.updates)
+            if not task.wide:
+                await self._update(groups, self._sampled.updates)
+                continue
+            # Long rounds train on the groups with the longest samples, whose attention costs most.
+            groups.sort(key=lambda group: -max(sample.tokens for sample in group))
+            for place in range(len(self._budgets)):
+                await self._update(groups[place * size : (place + 1) * size] or groups, self._sampled.updates)
         return self._sampled
 
     async def _round(self, task: _Task, record: bool = True) -> list[list[TrainSample]]:
@@ -177,15 +181,15 @@ class RoundSampler:
     async def _update(
         self, groups: list[list[TrainSample]], into: Mapping[int, list[TrainPoint]] | None = None
     ) -> None:
-        """One update per micro-batch budget; they take turns in going first, since the first finds caches coldest."""
+        """One update, by the micro-batch budget whose turn it is: a second one would find the caches warm."""
         self._budgets.append(self._budgets.pop(0))
+        budget = self._budgets[0]
         lengths = [sample.tokens for group in groups for sample in group]
-        for budget in self._budgets:
-            began = time.perf_counter()
-            await self._trainer.step(groups, budget)
-            seconds = time.perf_counter() - began
-            if into is not None:
-                into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
+        began = time.perf_counter()
+        await self._trainer.step(groups, budget)
+        seconds = time.perf_counter() - began
+        if into is not None:
+            into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
 
 
 def _train_sample(sample: Generated) -> TrainSample:

@@ -101,6 +101,7 @@ class RoundCheck(_Model):
     engines: int = Field(ge=1, description="Layout of the rounds: engines")
     rounds: int = Field(ge=1, description="Rounds measured")
     overhead_s: float = Field(ge=0, description="Seconds that a round takes whatever it decodes, beyond phase costs")
+    overhead_s_per_sample: float = Field(ge=0, description="Seconds more per finished sample, likewise")
     factor: float = Field(gt=0, description="What the rest of its rollout takes, over the simulated phase costs")
     error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
 

@@ -9,24 +9,7 @@ import time
 
 import pytest
 
-
-def rlplan(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        check=False,
-    )
-
-
-def refused(result, *words):
-    """Bad input: exit code 2, one line, no traceback."""
-    assert result.returncode == 2, result.stdout + result.stderr
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
-    for word in words:
-        assert word in lines[0], lines[0]
+from .command_line import refused, rlplan
 
 
 def test_help_names_every_command_and_answers_almost_as_fast_as_python_starts():

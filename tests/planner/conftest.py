@@ -74,7 +74,9 @@ def small_profile(**changes: Any) -> Profile:
         ),
         "reward": Reward(workers=1, latency=spread(3e-3), per_sample_s=1e-4),
         "lengths": Lengths(path="lengths.jsonl", sha256="0" * 64, prompts=64, samples=1024, cap_tokens=CAP, icc=0.6),
-        "checks": (RoundCheck(tp=1, engines=2, rounds=5, overhead_s=0.0, factor=1.02, error=0.02),),
+        "checks": (
+            RoundCheck(tp=1, engines=2, rounds=5, overhead_s=0.0, overhead_s_per_sample=0.0, factor=1.02, error=0.02),
+        ),
         "volatile": {"measured_at": "now", "measuring_s": 1.0, "versions": {}},
     }
     return Profile(**{**fields, **changes})

@@ -26,6 +26,7 @@ def cost(engines: int = 1, capacity: int = 10**6, **changes: Fraction) -> Decode
         "c": Fraction(1, 11),
         "prefill_s": Fraction(2),
         "prefill_s_per_token": Fraction(1, 7),
+        "finish_s": Fraction(3, 19),
     }
     return DecodeCost(
         key=LayoutKey(1, engines),
@@ -60,7 +61,7 @@ def test_two_samples_on_one_engine_take_what_pen_and_paper_say() -> None:
     times = simulate_round(sync_round(["p"], 2), table({"p": [3, 5]}), cost(), FAST_REWARD, 8)
     prefill = 2 * (2 + Fraction(5, 7))
     together = 3 * (7 + 2 * Fraction(3, 5)) + Fraction(10 + 12 + 14, 11)
-    alone = 2 * (7 + Fraction(3, 5)) + Fraction(8 + 9, 11)
+    alone = Fraction(3, 19) + 2 * (7 + Fraction(3, 5)) + Fraction(8 + 9, 11)
     assert times == RoundTimes(
         end_s=prefill + together + alone + Fraction(13, 17),
         decode_end_s=prefill + together + alone,
@@ -111,10 +112,11 @@ class NaiveEngine:
         self.cost, self.limit = cost, limit
         self.running: list[dict] = []
         self.waiting: list[dict] = []
+        self.held_up = Fraction(0)  # by samples that ended
         self.boundary: Fraction | None = None  # end of the step under way
 
     def begin_step(self, now: Fraction) -> None:
-        prefill = Fraction(0)
+        prefill, self.held_up = self.held_up, Fraction(0)
         while self.waiting and len(self.running) < self.limit:
             sample = self.waiting.pop(0)
             prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * sample["prompt"]
@@ -181,6 +183,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                 continue  # aborted by an event at this very boundary
             if sample["have"] == sample["tokens"]:
                 engine.running.remove(sample)
+                engine.held_up = engine.held_up + cost.finish_s if engine.running else Fraction(0)
                 balancer.release(sample["key"])
                 apply(machine.handle(Finished(sample["key"], sample["tokens"], sample["cut"])), now)
             elif sample["have"] == sample["watch"]:

@@ -1,0 +1,1 @@
+"""What reproduces a published table or compares with a peer; each prints one JSON line with --json."""

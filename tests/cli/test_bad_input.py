@@ -1,0 +1,196 @@
+"""Bad input at the command line: one line, exit code 2, nothing written. The loaders' own cases are in tests/plans."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rlplan.planner.solve import solve
+from rlplan.plans.cluster import load_cluster
+from rlplan.plans.job import load_job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml_io import dump, load
+from rlplan.profiles.lengths import read_lengths
+from rlplan.profiles.schema import Profile
+
+from .command_line import refused, rlplan
+
+CLUSTER = """\
+rlplan_cluster: 1
+name: laptop
+pools:
+  main:
+    nodes: 1
+    accelerators: {kind: cpu, name: core, per_node: 2, memory_bytes: 1000000000}
+    cores: 2
+    host_memory_bytes: 24000000000
+    usd_per_node_hour: 0.1
+"""
+
+JOB = """\
+rlplan_job: 1
+name: toy
+model: {path: model, dtype: float32}
+data: {path: data.jsonl, seed: 0}
+reward: {kind: math, workers: 1, deadline_s: 2.0}
+rollout: {prompts_per_step: 4, samples_per_prompt: 2, max_prompt_tokens: 8, max_response_tokens: 64}
+algorithm: {name: grpo, learning_rate: 0.001}
+search: {tp: [1], micro_batch_tokens: [128]}
+"""
+
+PROFILE = """\
+rlplan_profile: 1
+job: toy
+provenance: measured
+machine: {accelerator: core, kind: cpu, accelerators: 2, cores: 2, host_memory_bytes: 24000000000}
+model_parameters: 1000
+rollout:
+  - tp: 1
+    engines: 2
+    step_s: 0.002
+    step_s_per_sequence: 0.00003
+    step_s_per_kv_token: 0.0000001
+    prefill_s: 0.0004
+    prefill_s_per_token: 0.00001
+    kv_capacity_tokens: 100000
+    kv_bytes_per_token: 512
+    start: {p50: 9.0, p95: 9.0, repeats: 1}
+    sync: {p50: 0.03, p95: 0.04, repeats: 5}
+    error: 0.02
+    points: [{sequences: 16, kv_tokens: 900.0, step_s: 0.0025, spread: 0.01}]
+train: [{dp: 1, micro_batch_tokens: 128, step_s: 0.02, step_s_per_token: 0.00004, step_s_per_token_squared: 0.0, error: 0.02}]
+reward: {workers: 1, latency: {p50: 0.001, p95: 0.002, repeats: 20}, per_sample_s: 0.0001}
+lengths: {path: lengths.jsonl, sha256: LENGTHS, prompts: 24, samples: 96, cap_tokens: 64, icc: 0.5}
+checks: []
+volatile: {measured_at: "2026-01-02T03:04:05Z", measuring_s: 1.0, versions: {}}
+"""  # noqa: E501
+
+
+def sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def solved(tmp_path):
+    """A job that was profiled and solved."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"num_attention_heads": 3, "num_key_value_heads": 3}')
+    rows = [
+        {"prompt": f"p{p}", "epoch": 0, "sample": s, "tokens": 3 + (7 * p * (s + 1)) % 60, "truncated": False,
+         "reward": 1.0, "prompt_tokens": 5}
+        for p in range(24) for s in range(4)
+    ]  # fmt: skip
+    (tmp_path / "lengths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "profile.yaml").write_text(PROFILE.replace("LENGTHS", sha(tmp_path / "lengths.jsonl")))
+    names = ("cluster", "job", "profile", "lengths")
+    files = {n: tmp_path / (f"{n}.yaml" if n != "lengths" else "lengths.jsonl") for n in names}
+
+    def digest(name: str) -> dict[str, str]:
+        return {"path": files[name].name, "sha256": sha(files[name])}
+
+    inputs = Inputs(
+        cluster=InputFile(**digest("cluster")),
+        job=InputFile(**digest("job")),
+        profile=ProfileFile(**digest("profile"), provenance="measured"),
+        lengths=InputFile(**digest("lengths")),
+    )
+    trace = read_lengths(files["lengths"], cap_tokens=64)
+    plan = solve(
+        load_cluster(files["cluster"]), load_job(files["job"]), load(files["profile"], Profile), trace, inputs,
+        mode="sync",
+    )  # fmt: skip
+    dump(plan, tmp_path / "plan.yaml")
+    return tmp_path
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def edit(path: Path, old: str, new: str) -> int:
+    """Replace the one occurrence; its line."""
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
+    path.write_text(text.replace(old, new))
+    return text[: text.index(old)].count("\n") + 1
+
+
+def test_the_documents_are_sound_before_they_are_broken(solved):
+    result = rlplan("execute", solved / "plan.yaml", "--dry-run", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {"checked": ["plan"]}
+
+
+FAULTS = {
+    "unknown key": ("prompts_per_step: 4", "prompts_per_step: 4, fast: 1", "unknown key"),
+    "wrong unit": ("deadline_s: 2.0", "deadline_ms: 2000", "wrong unit"),
+    "more engines than cores": ("engines: 2,", "engines: 3,", "engines"),
+    "another plan's job": ("job: {path: job.yaml", "job: {path: nowhere.yaml", "nowhere.yaml"),
+    "no such layout": ("engines: 2, tp: 1", "engines: 1, tp: 2", "heads"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_plan_is_refused_at_its_line_with_nothing_written(fault, solved):
+    old, new, word = FAULTS[fault]
+    line = edit(solved / "plan.yaml", old, new)
+    before = listing(solved)
+    refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "out"), f"plan.yaml:{line}", word)
+    assert listing(solved) == before
+
+
+def test_a_plan_whose_job_changed_is_stale(solved):
+    edit(solved / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "out"), "plan.yaml:", "job.yaml", "solve")
+    assert not (solved / "out").exists()
+
+
+def test_a_plan_cut_off_anywhere_is_refused(solved):
+    text = (solved / "plan.yaml").read_text()
+    for share in (0.2, 0.5, 0.9):
+        (solved / "cut.yaml").write_text(text[: int(share * len(text))])
+        refused(rlplan("execute", solved / "cut.yaml", "--out", solved / "out"), "cut.yaml:")
+    assert not (solved / "out").exists()
+
+
+def test_a_profile_of_another_machine_is_refused_unless_forced(solved):
+    edit(solved / "profile.yaml", "accelerators: 2, cores: 2", "accelerators: 4, cores: 4")
+    before = listing(solved)
+    refused(rlplan("solve", solved, "-o", solved / "new.yaml"), "profile.yaml", "another machine", "--force")
+    assert listing(solved) == before
+    forced = rlplan("solve", solved, "--mode", "sync", "-o", solved / "new.yaml", "--force", "--json")
+    assert forced.returncode == 0, forced.stderr
+    assert json.loads(forced.stdout)["mode"] == "sync"
+
+
+def test_a_length_trace_with_a_torn_last_line_is_read_up_to_it_with_a_warning(solved):
+    trace = solved / "lengths.jsonl"
+    trace.write_bytes(trace.read_bytes() + b'{"prompt": "p9", "ep')
+    edit(solved / "profile.yaml", (solved / "profile.yaml").read_text().split("sha256: ")[1][:64], sha(trace))
+    result = rlplan("solve", solved, "--mode", "sync", "-o", solved / "new.yaml", "--json")
+    assert result.returncode == 0, result.stderr
+    [warning] = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert "lengths.jsonl:97" in warning and "torn" in warning
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("profile", "job.yaml"), ("solve", "profile.yaml"), ("solve", "job.yaml")]
+)
+def test_an_unknown_key_is_refused_by_every_command_that_reads_the_file(command, name, solved):
+    (solved / name).write_text("surprise: 1\n" + (solved / name).read_text())
+    before = listing(solved)
+    refused(rlplan(command, solved), f"{name}:1", "surprise")
+    assert listing(solved) == before
+
+
+def test_a_run_folder_that_holds_a_run_is_not_overwritten(solved):
+    (solved / "out").mkdir()
+    (solved / "out" / "trace.jsonl").write_text("{}\n")
+    refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "out"), "--resume")
+    refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "none", "--resume"), "no run")
