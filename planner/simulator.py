@@ -8,7 +8,7 @@ What is modelled, and how simply:
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
-- a sample that ends holds up its engine's next step, if others run on, by `finish_s`;
+- a sample that ends holds its engine's next step up by `finish_s`;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -123,7 +123,8 @@ class Engine:
     def pass_to(self, time_s: float) -> None:
         """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
         if not self.running:
-            self.now = max(self.now, time_s)
+            if time_s > self.now:
+                self.now, self.prefill = time_s, 0  # what held it up has passed while it was idle
             return
         ahead = time_s - self.now - self.prefill
         if time_s <= self.now:
@@ -154,7 +155,7 @@ class Engine:
         _, _, kind, _, sample = heapq.heappop(self._heap)
         if kind == _FINISH:
             self.remove(sample)
-            self.prefill = self.prefill + self.cost.finish_s if self.running else 0
+            self.prefill += self.cost.finish_s
         else:
             sample.watch = 0
         return kind, sample

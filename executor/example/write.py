@@ -45,7 +45,7 @@ def job_document(seed: int) -> Job:
                 "prompts_per_step": 16,
                 "samples_per_prompt": 4,
                 "max_prompt_tokens": 96,
-                "max_response_tokens": 768,
+                "max_response_tokens": 1024,
                 "temperature": 1.0,
                 # Plans are to be compared and lengths are heavy-tailed: the same luck for all takes much noise out.
                 "seed_per_sample": True,
@@ -152,6 +152,8 @@ def write_example(
     kind. Raises RuntimeError when the model has not learnt the task.
     """
     with new_folder(folder) as building:
+        from transformers.utils.logging import disable_progress_bar
+
         from . import warmup  # after the cheap checks: this imports torch
 
         start = time.monotonic()
@@ -168,6 +170,7 @@ def write_example(
         )
         if phases is None and not learnt:
             raise RuntimeError(f"the warm-up did not succeed with seed {seed}: {quality}; choose another seed")
+        disable_progress_bar()  # one small file
         model.save_pretrained(building / "model")
         warmup.make_tokenizer().save_pretrained(building / "model")
         with (building / "data.jsonl").open("w", encoding="utf-8", newline="\n") as file:

@@ -72,10 +72,11 @@ def test_two_samples_on_one_engine_take_what_pen_and_paper_say() -> None:
 
 
 def test_a_full_engine_lets_the_next_sample_in_when_one_ends() -> None:
-    # One at a time: 4 samples of 6 tokens are 4 times one sample.
+    # One at a time: 4 samples of 6 tokens are 4 times one sample, and what three of them hold the next one up.
     machine, lengths = sync_round(["p"], 4), table({"p": [6]})
     one = simulate_round(sync_round(["p"], 1), lengths, cost(), FAST_REWARD, 1)
-    assert simulate_round(machine, lengths, cost(), FAST_REWARD, 1).decode_end_s == 4 * one.decode_end_s
+    ends = 4 * one.decode_end_s + 3 * Fraction(3, 19)
+    assert simulate_round(machine, lengths, cost(), FAST_REWARD, 1).decode_end_s == ends
 
 
 def test_a_sample_that_does_not_fit_into_the_kv_cache_waits() -> None:
@@ -183,7 +184,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                 continue  # aborted by an event at this very boundary
             if sample["have"] == sample["tokens"]:
                 engine.running.remove(sample)
-                engine.held_up = engine.held_up + cost.finish_s if engine.running else Fraction(0)
+                engine.held_up += cost.finish_s
                 balancer.release(sample["key"])
                 apply(machine.handle(Finished(sample["key"], sample["tokens"], sample["cut"])), now)
             elif sample["have"] == sample["watch"]:
