@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml Makefile
 	$(PIP) install --dry-run --no-deps --ignore-installed --report - $(TORCH) 2>/dev/null | grep -q '+cpu' \
 	  && $(PIP) install $(TORCH) \
 	  || { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend cpu $(TORCH); }
-	$(PIP) install -e '.[cpu,dev]'
+	$(PIP) install -e '.[cpu,dev,peer]'
 	$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $(STAMP)
 

@@ -8,7 +8,7 @@ What is modelled, and how simply:
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
-- a sample that ends holds its engine's next step up by `finish_s`;
+- a sample that ends holds its engine's next step up by `finish_s`, and is known to the driver that much later;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -84,7 +84,8 @@ class Engine:
         self.now: float = cost.round_s  # time of the boundary after `step` steps
         self.step = 0
         self.kv = 0  # tokens held by the running samples
-        self.prefill: float = 0  # seconds that the next step takes longer, for who came in and who ended
+        self.prefill: float = 0  # seconds that the next step takes longer for those who came in
+        self.held_up: float = 0  # and for those who ended
         self.running: dict[SampleKey, _Sample] = {}  # in order of admission
         self.waiting: deque[_Sample] = deque()
         self.decoded = 0
@@ -95,7 +96,7 @@ class Engine:
     def _time_after(self, steps: int) -> float:
         if steps <= 0:
             return self.now
-        return self.now + self.prefill + self.cost.steps_s(steps, len(self.running), self.kv)
+        return self.now + self.prefill + self.held_up + self.cost.steps_s(steps, len(self.running), self.kv)
 
     def _advance(self, steps: int) -> None:
         if steps > 0:
@@ -103,7 +104,7 @@ class Engine:
             self.step += steps
             self.kv += steps * len(self.running)
             self.decoded += steps * len(self.running)
-            self.prefill = 0
+            self.prefill = self.held_up = 0
 
     def _steps_to_event(self) -> int:
         """Steps until a sample is due or KV is full; there is a running sample."""
@@ -124,9 +125,9 @@ class Engine:
         """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
         if not self.running:
             if time_s > self.now:
-                self.now, self.prefill = time_s, 0  # what held it up has passed while it was idle
+                self.now, self.held_up = time_s, 0  # that has passed while it was idle
             return
-        ahead = time_s - self.now - self.prefill
+        ahead = time_s - self.now - self.prefill - self.held_up
         if time_s <= self.now:
             return
         cost, count = self.cost, len(self.running)
@@ -155,7 +156,7 @@ class Engine:
         _, _, kind, _, sample = heapq.heappop(self._heap)
         if kind == _FINISH:
             self.remove(sample)
-            self.prefill += self.cost.finish_s
+            self.held_up += self.cost.finish_s
         else:
             sample.watch = 0
         return kind, sample
@@ -268,7 +269,7 @@ def simulate_round(
                     decode_end = now
                     touched.add(sample.engine)
             else:
-                rewards.submit(key, now)
+                rewards.submit(key, now + engines[samples[key].engine].held_up)
         for place in touched:
             engines[place].admit()
             upcoming[place] = engines[place].next_event_s()
@@ -291,7 +292,7 @@ def simulate_round(
             kind, sample = event
             if kind == _FINISH:
                 balancer.release(sample.key)
-                decode_end = now
+                decode_end = now + engine.held_up
                 actions = machine.handle(Finished(sample.key, sample.tokens, sample.truncated))
             else:
                 actions = machine.handle(ReachedCutoff(sample.key))

@@ -48,8 +48,8 @@ def test_costs_with_the_check_in_them_predict_the_rounds_that_made_it(make_profi
     decode = decode_cost(checked, checked.rollout[0])
     prompt_tokens = {prompt: PROMPT_TOKENS for r in real for prompt, _, _ in r.lengths.values()}
     for r in real:
-        # Not to the last digit: what holds engines up is paid by each for its own samples, and not for its last one.
-        assert simulated_s(r, decode, checked, prompt_tokens) == pytest.approx(r.rollout_s, rel=0.06)
+        # Not to the last digit: each engine is held up by its own samples, which are not quite half of all.
+        assert simulated_s(r, decode, checked, prompt_tokens) == pytest.approx(r.rollout_s, rel=0.02)
 
 
 def test_rounds_that_all_take_the_same_time_give_a_factor_and_no_overhead(make_profile) -> None:

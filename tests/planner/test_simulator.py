@@ -63,8 +63,8 @@ def test_two_samples_on_one_engine_take_what_pen_and_paper_say() -> None:
     together = 3 * (7 + 2 * Fraction(3, 5)) + Fraction(10 + 12 + 14, 11)
     alone = Fraction(3, 19) + 2 * (7 + Fraction(3, 5)) + Fraction(8 + 9, 11)
     assert times == RoundTimes(
-        end_s=prefill + together + alone + Fraction(13, 17),
-        decode_end_s=prefill + together + alone,
+        end_s=prefill + together + alone + Fraction(3, 19) + Fraction(13, 17),
+        decode_end_s=prefill + together + alone + Fraction(3, 19),
         decoded_tokens=8,
         preemptions=0,
     )
@@ -72,11 +72,10 @@ def test_two_samples_on_one_engine_take_what_pen_and_paper_say() -> None:
 
 
 def test_a_full_engine_lets_the_next_sample_in_when_one_ends() -> None:
-    # One at a time: 4 samples of 6 tokens are 4 times one sample, and what three of them hold the next one up.
+    # One at a time: 4 samples of 6 tokens are 4 times one sample.
     machine, lengths = sync_round(["p"], 4), table({"p": [6]})
     one = simulate_round(sync_round(["p"], 1), lengths, cost(), FAST_REWARD, 1)
-    ends = 4 * one.decode_end_s + 3 * Fraction(3, 19)
-    assert simulate_round(machine, lengths, cost(), FAST_REWARD, 1).decode_end_s == ends
+    assert simulate_round(machine, lengths, cost(), FAST_REWARD, 1).decode_end_s == 4 * one.decode_end_s
 
 
 def test_a_sample_that_does_not_fit_into_the_kv_cache_waits() -> None:
@@ -99,10 +98,13 @@ def test_a_full_kv_cache_preempts_the_youngest_and_every_token_still_comes() -> 
 def test_rewards_queue_before_their_workers() -> None:
     # 6 samples end at once; one worker takes 3 s each.
     slow = RewardCost(workers=1, per_sample_s=Fraction(3), delay_s=Fraction(1))
-    times = simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(), slow, 8)
+    times = simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(finish_s=Fraction(0)), slow, 8)
     assert times.reward_exposed_s == 6 * 3 + 1
     two = RewardCost(workers=2, per_sample_s=Fraction(3), delay_s=Fraction(1))
-    assert simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(), two, 8).reward_exposed_s == 3 * 3 + 1
+    assert (
+        simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(finish_s=Fraction(0)), two, 8).reward_exposed_s
+        == 3 * 3 + 1
+    )
 
 
 # -- every step one by one ---------------------------------------------------------------------------------------------
@@ -159,7 +161,8 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                     engine.waiting = [s for s in engine.waiting if s["key"] != action.key]
                     balancer.release(action.key)
             else:
-                heapq.heappush(rewards, (now + delay, len(where) + len(rewards), action.key))
+                told = now + engines[where[action.key]].held_up
+                heapq.heappush(rewards, (told + delay, len(where) + len(rewards), action.key))
 
     now = Fraction(0)
     apply(machine.start(), now)
