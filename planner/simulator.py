@@ -303,7 +303,7 @@ def simulate_round(
         upcoming[place] = engine.next_event_s()
     return RoundTimes(
         end_s=now,
-        decode_end_s=decode_end,
+        decode_end_s=min(decode_end, now),
         decoded_tokens=sum(e.decoded for e in engines),
         preemptions=sum(e.preemptions for e in engines),
     )
