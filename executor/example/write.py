@@ -45,7 +45,7 @@ def job_document(seed: int) -> Job:
                 "prompts_per_step": 16,
                 "samples_per_prompt": 4,
                 "max_prompt_tokens": 96,
-                "max_response_tokens": 1024,
+                "max_response_tokens": 768,
                 "temperature": 1.0,
                 # Plans are to be compared and lengths are heavy-tailed: the same luck for all takes much noise out.
                 "seed_per_sample": True,

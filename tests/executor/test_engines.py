@@ -151,6 +151,23 @@ def test_an_engine_refuses_to_decode_with_weights_that_it_does_not_hold(fleet, l
         loop.run_until_complete(body())
 
 
+def test_a_seeded_sample_is_the_same_alone_and_in_company_and_another_seed_gives_another(fleet, loop, tiny_model):
+    layout = Layout(1, 1)
+
+    def sampled(name, seed, prompt=(3, 4, 5)):
+        return Request(name, prompt, 16, ignore_eos=True, seed=seed)
+
+    async def body():
+        await load(fleet, layout, tiny_model / "model.safetensors", "seeds")
+        alone = await decode(fleet, layout, "seeds", [sampled("alone", 7)])
+        company = [sampled(f"other-{i}", 100 + i, (9, 8, 7, 6)) for i in range(6)]
+        together = await decode(fleet, layout, "seeds", [*company, sampled("among", 7), sampled("unlike", 8)])
+        return alone["alone"].tokens, together["among"].tokens, together["unlike"].tokens
+
+    alone, among, unlike = loop.run_until_complete(body())
+    assert alone == among != unlike
+
+
 def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, tiny_model):
     layout = Layout(1, 1)
 
