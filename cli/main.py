@@ -15,6 +15,9 @@ from .. import __version__
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
+# What `pip install rlplan` leaves out: it is the planner.
+EXECUTOR_PACKAGES = {"torch", "vllm", "ray", "transformers", "safetensors", "tokenizers", "tensorboard"}
+
 _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
@@ -81,6 +84,12 @@ def main() -> None:
     except Infeasible as error:
         click.echo(f"no feasible plan: {error}", err=True)
         code = EXIT_INFEASIBLE
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing not in EXECUTOR_PACKAGES:
+            raise
+        click.echo(f"error: this command needs {missing}; install rlplan[cpu] or rlplan[gpu]", err=True)
+        code = EXIT_BAD_INPUT
     except RuntimeError as error:
         # RunFailed is one; its module imports Ray, which the planner's commands must not.
         if type(error).__name__ != "RunFailed":

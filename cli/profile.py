@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,8 @@ def profile_command(
     from ..plans.cluster import load_cluster
     from ..plans.errors import InputError
     from ..plans.job import job_paths, load_job, model_heads
-    from ..plans.yaml_io import dump
+    from ..plans.yaml_io import dump, error_at
+    from ..profiles.layouts import layouts_to_measure
     from .paths import job_file
     from .progress import steps
 
@@ -45,11 +47,19 @@ def profile_command(
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
 
+    try:
+        layouts = layouts_to_measure(job.search.tp, cluster.pools[name], heads)
+    except ValueError as error:
+        raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        # Better now than after minutes of measuring.
+        raise InputError("cannot be written: its folder does not exist or is not writable", str(out))
+
     from ..profiles.measure import measure
     from ..profiles.measure_rounds import Effort
 
     with steps("profile") as notify:
-        measured = measure(job, paths, cluster.pools[name], heads, Effort(trace_rounds=trace_rounds), notify)
+        measured = measure(job, paths, cluster.pools[name], layouts, Effort(trace_rounds=trace_rounds), notify)
     lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
     profile = _profile(job.name, cluster.pools[name], measured, lengths_path)
     dump(profile, out)

@@ -52,30 +52,17 @@ class Measurements:
 Notify = Callable[[str], None]
 
 
-def layouts_to_measure(tp_sizes: Sequence[int], pool: Pool, heads: tuple[int, int] | None) -> list[Layout]:
-    """One engine and as many as fit, for each TP size that divides the heads; at least one, else ValueError."""
-    found: list[Layout] = []
-    for tp in tp_sizes:
-        if pool.engines_of(tp) < 1 or (heads is not None and heads[0] % tp):
-            continue
-        found.extend(Layout(tp, count) for count in sorted({1, pool.engines_of(tp)}))
-    if not found:
-        raise ValueError(f"no TP size of {list(tp_sizes)} fits the pool and the model's heads")
-    return found
-
-
 def measure(
-    job: Job, paths: JobPaths, pool: Pool, heads: tuple[int, int] | None, effort: Effort, notify: Notify
+    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[tuple[int, int]], effort: Effort, notify: Notify
 ) -> Measurements:
-    """Measure everything on this machine. Raises InputError, RunFailed."""
-    return asyncio.run(_measure(job, paths, pool, heads, effort, notify))
+    """Measure everything on this machine, in these layouts (TP size, engines). Raises InputError, RunFailed."""
+    return asyncio.run(_measure(job, paths, pool, [Layout(*layout) for layout in layouts], effort, notify))
 
 
 async def _measure(
-    job: Job, paths: JobPaths, pool: Pool, heads: tuple[int, int] | None, effort: Effort, notify: Notify
+    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[Layout], effort: Effort, notify: Notify
 ) -> Measurements:
     began = time.perf_counter()
-    layouts = layouts_to_measure(job.search.tp, pool, heads)
     tokenizer = load_tokenizer(paths.model)
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
     samples = job.rollout.samples_per_step

@@ -189,6 +189,15 @@ def test_an_unknown_key_is_refused_by_every_command_that_reads_the_file(command,
     assert listing(solved) == before
 
 
+def test_tp_sizes_that_do_not_divide_the_heads_are_refused_before_anything_is_measured(solved):
+    line = edit(solved / "job.yaml", "tp: [1]", "tp: [2]")
+    refused(rlplan("profile", solved), f"job.yaml:{line}", "search.tp", "3 attention")
+
+
+def test_a_profile_that_could_not_be_written_is_refused_before_anything_is_measured(solved):
+    refused(rlplan("profile", solved, "--out", solved / "none" / "profile.yaml"), "none/profile.yaml", "folder")
+
+
 def test_a_run_folder_that_holds_a_run_is_not_overwritten(solved):
     (solved / "out").mkdir()
     (solved / "out" / "trace.jsonl").write_text("{}\n")

@@ -59,6 +59,21 @@ def test_an_unknown_option_is_one_usage_error_with_exit_code_2():
     assert result.returncode == 2 and "no-such-option" in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("package", ["torch", "ray", "vllm"])
+def test_without_the_executors_packages_a_command_that_needs_them_says_so(package, monkeypatch, capsys):
+    from rlplan.cli import main
+
+    def needs(*arguments, **options):
+        raise ModuleNotFoundError(f"No module named '{package}'", name=package)
+
+    monkeypatch.setattr(main.cli, "main", needs)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error == f"error: this command needs {package}; install rlplan[cpu] or rlplan[gpu]\n"
+
+
 def test_version_is_the_packages(capsys):
     import rlplan as package
 
