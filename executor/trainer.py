@@ -31,7 +31,7 @@ from .checkpoint import load_state, save_state, trainer_state
 from .checksum import tensor_checksum
 from .losses import AGGREGATIONS, clipped_loss, token_weights
 from .packing import pack
-from .policy import load_policy, packed_logprobs, packed_row
+from .policy import PackedLogprobs, load_policy, packed_logprobs, packed_row
 from .samples import TrainSample, sorted_groups
 
 COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
@@ -144,13 +144,23 @@ class Trainer:
         started = time.perf_counter()
         samples, advantages, weights = self._prepare(groups)
         budget = micro_batch_tokens or self._micro_batch_tokens
-        shares = pack([s.tokens for s in samples], budget, self._world_size)[self._rank]
+        # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
+        # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
+        learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
+        watched = sorted(set(range(len(samples))) - set(learning))
         totals = _Totals(self._device)
+        batches = 0
+        with torch.no_grad():
+            for share in self._share(samples, watched, budget):
+                self._forward([samples[i] for i in share], [weights[i] for i in share], totals)
+                batches += 1
         self._optimizer.zero_grad(set_to_none=True)
-        for share in shares:
+        # At least one: with nothing to learn the gradient is zero and not absent, and the optimizer steps all the same.
+        for share in self._share(samples, learning, budget) or [[]]:
             self._accumulate(
                 [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
             )
+            batches += 1
         grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._algorithm["max_grad_norm"])
         self._optimizer.step()
         self.version += 1
@@ -163,7 +173,7 @@ class Trainer:
             "reward_mean": sum(s.reward for s in samples) / len(samples),
             "tokens": sum(s.tokens for s in samples),
             "samples": len(samples),
-            "micro_batches": len(shares),
+            "micro_batches": batches,
         }
         metrics["seconds"] = time.perf_counter() - started
         return metrics
@@ -180,29 +190,41 @@ class Trainer:
         aggregation = self._algorithm["loss_aggregation"]
         return samples, advantages, token_weights(aggregation, lengths, in_loss, self._max_response_tokens)
 
+    def _share(self, samples: list[TrainSample], chosen: list[int], budget: int) -> list[list[int]]:
+        """This rank's micro-batches of the chosen samples, as their indices; equally many on every rank."""
+        packed = pack([samples[i].tokens for i in chosen], budget, self._world_size)[self._rank]
+        return [[chosen[place] for place in batch] for batch in packed]
+
+    def _forward(
+        self, samples: list[TrainSample], weights: list[float], totals: _Totals
+    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor]:
+        """(result, old log-probs, token weights) of one micro-batch, perhaps an empty one; it is added to the totals."""
+        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
+        result = packed_logprobs(self._model, row, self._temperature, self._dtype)
+        old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
+        token_weight = self._per_token(samples, weights)
+        totals.add_tokens((token_weight > 0).sum(), (result.logprobs.detach() - old).abs(), result.entropies)
+        return result, old, token_weight
+
+    def _per_token(self, samples: list[TrainSample], values: list[float]) -> torch.Tensor:
+        lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
+        return torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
+
     def _accumulate(
         self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: _Totals
     ) -> None:
         """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
-        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
-        result = packed_logprobs(self._model, row, self._temperature, self._dtype)
-        lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
-
-        def per_token(values: list[float]) -> torch.Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
-
-        old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
-        token_weight = per_token(weights)
+        result, old, token_weight = self._forward(samples, weights, totals)
         loss, clipped = clipped_loss(
             result.logprobs,
             old,
-            per_token(advantages),
+            self._per_token(samples, advantages),
             token_weight,
             self._algorithm["clip_low"],
             self._algorithm["clip_high"],
         )
         torch.autograd.backward(loss + result.anchor)
-        totals.add(loss, clipped, (token_weight > 0).sum(), (result.logprobs.detach() - old).abs(), result.entropies)
+        totals.add_loss(loss, clipped)
 
     def export_weights(self, path: str | Path) -> dict[str, str]:
         """Write all weights to one safetensors file, in the job's dtype and with the Hugging Face checkpoint's names.
@@ -258,17 +280,15 @@ class _Totals:
         self._sums = torch.zeros(6, dtype=torch.float64, device=device)
         self._max = torch.zeros((), dtype=torch.float64, device=device)
 
-    def add(
-        self,
-        loss: torch.Tensor,
-        clipped: torch.Tensor,
-        in_loss: torch.Tensor,
-        differences: torch.Tensor,
-        entropies: torch.Tensor,
-    ) -> None:
+    def add_loss(self, loss: torch.Tensor, clipped: torch.Tensor) -> None:
+        """Of a micro-batch that is learnt from."""
+        self._sums[:2] += torch.stack([loss.detach().double(), clipped.double()])
+
+    def add_tokens(self, in_loss: torch.Tensor, differences: torch.Tensor, entropies: torch.Tensor) -> None:
+        """Of any micro-batch."""
         count = torch.tensor(len(differences), device=differences.device)
-        parts = (loss.detach(), clipped, in_loss, differences.sum(), entropies.sum(), count)
-        self._sums += torch.stack([part.double() for part in parts])
+        parts = (in_loss, differences.sum(), entropies.sum(), count)
+        self._sums[2:] += torch.stack([part.double() for part in parts])
         if len(differences):
             self._max = torch.maximum(self._max, differences.max().double())
 

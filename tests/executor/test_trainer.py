@@ -319,6 +319,23 @@ def test_a_step_of_groups_without_variance_leaves_the_weights_alone(model: str, 
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_samples_without_a_gradient_are_watched_and_not_learnt_from(model: str, tmp_path: Path) -> None:
+    groups = random_groups(4, seed=12)
+    flat = [dataclasses.replace(s, reward=0.5) for s in groups[2]]
+    mixed = [groups[0], groups[1], flat]
+    trainer = new_trainer(model)
+    metrics = trainer.step(mixed)
+    assert metrics["samples"] == 9
+    assert metrics["response_tokens"] == sum(len(s.logprobs) for g in mixed for s in g)
+    odd = [dataclasses.replace(flat[0], logprobs=[x - 7.5 for x in flat[0].logprobs]), *flat[1:]]
+    other = new_trainer(model)
+    alarm = other.step([groups[0], groups[1], odd])
+    assert alarm["logprob_max_abs_diff"] > metrics["logprob_max_abs_diff"]
+    # What the engine said about a sample that carries no gradient changes no weight.
+    before, after = weights(trainer, tmp_path), weights(other, tmp_path)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_an_incomplete_group_is_never_trained(model: str) -> None:
     groups = random_groups(2, seed=6)
     with pytest.raises(AssertionError, match="p001"):
