@@ -198,7 +198,7 @@ class Trainer:
     def _forward(
         self, samples: list[TrainSample], weights: list[float], totals: _Totals
     ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor]:
-        """(result, old log-probs, token weights) of one micro-batch, perhaps an empty one; it is added to the totals."""
+        """(result, old log-probs, token weights) of one micro-batch, perhaps empty; it is added to the totals."""
         row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
         result = packed_logprobs(self._model, row, self._temperature, self._dtype)
         old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
