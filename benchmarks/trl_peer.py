@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,9 @@ class Peer:
     def step(self) -> None:
         """Let TRL take one step. Raises RuntimeError when it ended or takes too long."""
         assert self._process.stdin is not None
-        self._process.stdin.write("step\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # _answer says why it ended
+            self._process.stdin.write("step\n")
+            self._process.stdin.flush()
         self.steps.append(json.loads(self._answer(STEP_DEADLINE_S)))
 
     def _answer(self, deadline_s: float) -> str:
@@ -133,7 +134,8 @@ def compare(example: Path, plan: Path, steps: int, threads: int) -> dict[str, An
         console.print("starting TRL")
         peer = Peer((example / "job.yaml").resolve(), steps, threads, out)
         try:
-            execute(executions, Options(steps, checkpoint_every=steps), Lockstep(peer, steps))
+            if not execute(executions, Options(steps, checkpoint_every=steps), Lockstep(peer, steps)):
+                raise RuntimeError("interrupted")
         finally:
             peer.close()
         run = load_runs(out / "rlplan")[0]

@@ -49,7 +49,9 @@ def prompts_in_order(job: Job, ids: list[str], steps: int) -> list[str]:
         short_samples=rollout.samples_per_prompt,
     )
     schedule = Schedule(spec, ids, job.data.seed)
-    return [prompt for _ in range(steps) for prompt in schedule.begin().taken]
+    epoch = [prompt for _ in range(len(ids) // rollout.prompts_per_step) for prompt in schedule.begin().taken]
+    wanted = steps * rollout.prompts_per_step
+    return (epoch * (wanted // len(epoch) + 1))[:wanted]
 
 
 class Lockstep(TrainerCallback):  # type: ignore[misc]

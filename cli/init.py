@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ def init_command(folder: Path, seed: int, as_json: bool) -> int:
     from ..executor.example.write import write_example
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"))
-    with Progress(*columns, console=Console(stderr=True), disable=as_json) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=as_json or not sys.stderr.isatty()) as progress:
         bar = progress.add_task("warming the model up", total=None, loss="")
 
         def on_step(done: int, total: int, loss: float) -> None:

@@ -1,6 +1,6 @@
 """`rlplan`: the entry point. Commands are imported when they are called, so that `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 stopped by SIGINT after a checkpoint.
+Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cli() -> None:
     rlplan execute PLAN        the training run
     rlplan report RUN          predicted beside measured
 
-    Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 stopped by SIGINT after a checkpoint.
+    Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
     """
 
 
@@ -92,7 +92,7 @@ def main() -> None:
         code = EXIT_BAD_INPUT
     except RuntimeError as error:
         # RunFailed is one; its module imports Ray, which the planner's commands must not.
-        if type(error).__name__ != "RunFailed":
+        if not any(kind.__name__ in ("RunFailed", "RewardPoolDown") for kind in type(error).__mro__):
             raise
         click.echo(f"run failed: {error}", err=True)
         code = EXIT_FAILED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,8 @@ def profile_command(
     from ..plans.job import job_paths, load_job, model_heads
     from ..plans.yaml_io import dump, error_at
     from ..profiles.layouts import layouts_to_measure
-    from .paths import job_file
+    from ..profiles.subject import subject_digest
+    from .paths import check_target, job_file
     from .progress import steps
 
     job_path = job_file(job_path)
@@ -51,9 +51,7 @@ def profile_command(
         layouts = layouts_to_measure(job.search.tp, cluster.pools[name], heads)
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
-    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        # Better now than after minutes of measuring.
-        raise InputError("cannot be written: its folder does not exist or is not writable", str(out))
+    check_target(out)  # better now than after minutes of measuring
 
     from ..profiles.measure import measure
     from ..profiles.measure_rounds import Effort
@@ -61,14 +59,14 @@ def profile_command(
     with steps("profile") as notify:
         measured = measure(job, paths, cluster.pools[name], layouts, Effort(trace_rounds=trace_rounds), notify)
     lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
-    profile = _profile(job.name, cluster.pools[name], measured, lengths_path)
+    profile = _profile(job.name, subject_digest(job, paths), cluster.pools[name], measured, lengths_path)
     dump(profile, out)
     summary = _summary(profile, measured)
     click.echo(json.dumps(summary) if as_json else _text(profile, summary, out, lengths_path))
     return 0
 
 
-def _profile(job: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
+def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
     """Assemble the document; writes the length trace, whose digest is in it."""
     from ..planner.calibrate import RealRound, check_rounds
     from ..plans.yaml_io import sha256_file
@@ -87,6 +85,7 @@ def _profile(job: str, pool: Any, measured: Measurements, lengths_path: Path) ->
     profile = Profile(
         rlplan_profile=1,
         job=job,
+        measured=subject,
         provenance="measured",
         machine=this_machine(pool),
         model_parameters=measured.parameters,

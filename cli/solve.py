@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
-@click.option("--force", is_flag=True, help="Use a profile of another machine.")
+@click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def solve_command(
     job_path: Path,
@@ -46,19 +46,21 @@ def solve_command(
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
     from ..plans.errors import InputError
-    from ..plans.job import load_job
+    from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml_io import dump, load, sha256_file
     from ..profiles.lengths import read_lengths
     from ..profiles.machine import differences, machine_of
     from ..profiles.schema import Profile
-    from .paths import job_file
+    from ..profiles.subject import subject_digest
+    from .paths import check_target, job_file
     from .progress import share
 
     job_path = job_file(job_path)
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
+    check_target(out, job_path, cluster_path, profile_path)
     job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
     if profile.job != job.name:
         raise InputError(
@@ -69,6 +71,12 @@ def solve_command(
         raise InputError(
             f"was measured on another machine ({'; '.join(unlike[0])}); run rlplan profile on this "
             "cluster, or use --force",
+            str(profile_path),
+        )
+    if subject_digest(job, job_paths(job, job_path)) != profile.measured and not force:
+        raise InputError(
+            "was measured before the job's model, data, reward or rollout section (or the data file, or the model's "
+            "config.json) changed; run rlplan profile, or use --force",
             str(profile_path),
         )
     lengths_path = profile_path.with_name(profile.lengths.path)

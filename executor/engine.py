@@ -4,7 +4,8 @@ Invariants:
 - a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
   ends; weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
 - each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
-- events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model.
+- events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
+- an engine that decodes is heard of: a poll that finds no other event tells `alive` if any request grew since the last.
 
 Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`poll`/`abort` ...]* -> `close()`.
 """
@@ -22,6 +23,9 @@ from typing import Any
 COALESCE_S = 0.005
 
 WARM_UP_REQUESTS = 64
+
+# A request is heard of at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
+ALIVE_TOKENS = 256
 
 # Prompt tokens in one engine step on a CPU, vLLM's default there.
 CPU_BATCHED_TOKENS = 4096
@@ -76,7 +80,8 @@ class Request:
 
 @dataclass(slots=True)
 class EngineEvent:
-    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on."""
+    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on;
+    `alive`: of no request, only that tokens were decoded since the last poll."""
 
     kind: str
     request_id: str
@@ -99,6 +104,7 @@ class RolloutEngine:
         self._outbox: list[EngineEvent] = []
         self._news = asyncio.Event()
         self._died: str | None = None
+        self._grew = False
 
     async def start(self) -> dict[str, Any]:
         """Start vLLM. Returns {start_s, kv_capacity_tokens, pid}. Raises whatever vLLM raises."""
@@ -185,6 +191,11 @@ class RolloutEngine:
         from vllm.sampling_params import RequestOutputKind
 
         watch = request.watch_tokens
+        # vLLM tells the first token and then every so many: often enough to show that the request is alive, and, of a
+        # watched one, so that an output comes at the watched length or a few tokens later.
+        interval = ALIVE_TOKENS
+        if watch is not None and watch > 1:
+            interval = -(-(watch - 1) // -(-(watch - 1) // ALIVE_TOKENS))
         params = SamplingParams(
             max_tokens=request.max_tokens,
             temperature=request.temperature,
@@ -193,15 +204,15 @@ class RolloutEngine:
             detokenize=False,
             ignore_eos=request.ignore_eos,
             seed=request.seed,
-            output_kind=RequestOutputKind.FINAL_ONLY if watch is None else RequestOutputKind.DELTA,
-            # vLLM tells the first token and then every so many: the second output is the watched length itself.
-            stream_interval=None if watch is None else max(watch - 1, 1),
+            output_kind=RequestOutputKind.DELTA,
+            stream_interval=interval,
         )
         event = EngineEvent("finished", request.request_id, version_start=self._version)
         began = time.perf_counter()
         prompt = {"prompt_token_ids": list(request.prompt_tokens)}
         try:
             async for output in self._engine.generate(prompt, params, request.request_id):
+                self._grew = True
                 part = output.outputs[0]
                 event.tokens.extend(part.token_ids)
                 if part.logprobs is not None:
@@ -228,12 +239,13 @@ class RolloutEngine:
         self._news.set()
 
     async def poll(self, timeout_s: float) -> list[EngineEvent]:
-        """Wait for events, at most `timeout_s`; [] if there were none. Raises RuntimeError if vLLM died."""
+        """Wait for events, at most `timeout_s`; [] if nothing was decoded either. Raises RuntimeError if vLLM died."""
         if not self._outbox and self._died is None:
+            self._grew = False
             try:
                 await asyncio.wait_for(self._news.wait(), timeout_s)
             except TimeoutError:
-                return []
+                return [EngineEvent("alive", "")] if self._grew else []
             await asyncio.sleep(COALESCE_S)
         if self._died is not None:
             raise RuntimeError(f"{self._config.name}: vLLM failed: {self._died}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
+from ..plans.data import read_prompts
 from ..plans.errors import InputError
 from ..plans.job import Job
 from ..plans.plan import Plan
@@ -72,6 +74,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
     for path in plan_paths:
         checked = open_plan(path)
+        read_prompts(checked.paths.data)
         run_dir = out if len(plan_paths) == 1 else out / path.stem
         _check_folder(run_dir, path, resume)
         executions.append(Execution(path.stem, path, run_dir, checked))
@@ -87,6 +90,9 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
 
 
 def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
+    existing = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError("cannot be a run folder: it is a file, or lies where nothing can be written", str(run_dir))
     exists = (run_dir / "trace.jsonl").exists()
     if exists and not resume:
         raise InputError("holds a run already; continue it with --resume or choose another --out", str(run_dir))

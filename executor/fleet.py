@@ -119,9 +119,13 @@ class EngineHandle:
 
     async def load(self, path: str, version: str, checksums: bool) -> dict[str, str]:
         """Load weights; returns tensor checksums if asked for. Raises RunFailed or a Ray error if the engine died."""
-        sums: dict[str, str] = await within(
-            CALL_DEADLINE_S, self._actor.load_weights.remote(path, version, checksums), f"weight load of {self.name}"
-        )
+        call = self._actor.load_weights.remote(path, version, checksums)
+        try:
+            sums: dict[str, str] = await within(CALL_DEADLINE_S, call, f"weight load of {self.name}")
+        except ray.exceptions.RayActorError:
+            raise
+        except ray.exceptions.RayTaskError as error:
+            raise RunFailed(f"{self.name} could not load weights: {_last_line(error)}") from error
         self.version = version
         return sums
 

@@ -16,8 +16,8 @@ def load_tokenizer(model_path: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(model_path)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
             f"no tokenizer to load ({reason}); give a Hugging Face model folder or hub id", model_path
         ) from (error)
@@ -34,8 +34,15 @@ def load_prompts(path: Path, tokenizer: Any, max_prompt_tokens: int) -> dict[str
             text = row.prompt
             tokens = tokenizer(text)["input_ids"]
         else:
+            if not getattr(tokenizer, "chat_template", None):
+                raise InputError(
+                    f"prompt {row.id!r} is chat messages and the model's tokenizer has no chat template; write text",
+                    str(path),
+                )
             text = tokenizer.apply_chat_template(row.prompt, add_generation_prompt=True, tokenize=False)
             tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not tokens:
+            raise InputError(f"prompt {row.id!r} has no tokens; drop the row", str(path))
         if len(tokens) > max_prompt_tokens:
             raise InputError(
                 f"prompt {row.id!r} has {len(tokens)} tokens, more than rollout.max_prompt_tokens = "

@@ -53,6 +53,7 @@ def _load(home: Path) -> RunTrace:
         for event in read_trace(home / "trace.jsonl"):
             match event["event"]:
                 case "step":
+                    _check_step(event)
                     run.steps.append(event)
                     run.restarts += len(event["restarts"])
                 case "sample" if event["fate"] == "trained":
@@ -65,10 +66,9 @@ def _load(home: Path) -> RunTrace:
                     samples = {step: rows for step, rows in samples.items() if step <= event["step"]}
     except TraceError as error:
         raise InputError(f"{error}", None) from error
-    except KeyError as error:
-        raise InputError(
-            f"an event lacks {error}; the trace is of another version", str(home / "trace.jsonl")
-        ) from error
+    except (KeyError, TypeError, OSError) as error:
+        reason = f"an event lacks {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
+        raise InputError(f"{reason}; the trace is damaged or of another version", str(home / "trace.jsonl")) from error
     kinds = {step["step"]: step["kind"] for step in run.steps}
     for number, rows in samples.items():
         for row in rows:
@@ -76,6 +76,23 @@ def _load(home: Path) -> RunTrace:
             if kinds.get(number) == "long":
                 run.long_trained.setdefault(row["prompt"], []).append(row["tokens"])
     return run
+
+
+_NUMBERS = (
+    "step", "total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s", "trained_samples", "trained_tokens",
+    "reward_mean", "max_tokens", "median_tokens", "decoded_tokens", "deferred", "on_policy_violations",
+    "checksum_mismatches", "exhausted",
+)  # fmt: skip
+
+
+def _check_step(event: dict[str, Any]) -> None:
+    """Raise KeyError or TypeError if a step event is not what the report reads."""
+    for name in _NUMBERS:
+        if not isinstance(event[name], int | float):
+            raise TypeError(f"{name} of a step is {event[name]!r}, which is no number")
+    for name, kind in (("restarts", list), ("conservation_violations", list), ("metrics", dict), ("kind", str)):
+        if not isinstance(event[name], kind):
+            raise TypeError(f"{name} of a step is {event[name]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +173,7 @@ def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:
 
 def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     """Everything about one run, as plain data. Seconds, tokens; `error` is |predicted / measured - 1|."""
-    if not run.steps:
-        raise InputError("no step was finished; there is nothing to report", run.name)
+    assert run.steps, "a run without a step has nothing to report"
     steps, predicted = run.steps, run.plan.predicted
     over = cycle(run)
     fifth = max(1, len(steps) // 5)
@@ -234,7 +250,11 @@ def report(folder: Path) -> dict[str, Any]:
 
     Raises InputError.
     """
-    runs = load_runs(folder)
+    loaded = load_runs(folder)
+    # After an early end some plans may not have had their turn.
+    runs = [run for run in loaded if run.steps]
+    if not runs:
+        raise InputError("no step was finished; there is nothing to report", str(folder))
     plain = next((run for run in runs if run.plan.job.bias.mode == "sync"), None)
     details = {run.name: run_report(run, plain) for run in runs}
     result: dict[str, Any] = {"runs": details}

@@ -26,7 +26,8 @@ from ..rounds.seeds import RoundSeeds
 from .engine import EngineEvent, Request
 from .fleet import EngineDied, EngineHandle, Fleet, Layout, RunFailed
 
-Clock = Callable[[], float]
+# So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
+HOPELESS_FAILURES = 16
 
 
 @dataclass(slots=True)
@@ -141,7 +142,9 @@ class _RoundInProgress:
     ) -> None:
         self._r = runner
         self._seeds = seeds
-        self._draws_of: dict[str, list[int]] = {}  # draws by prompt, in order of issue
+        self._luck: dict[SampleKey, tuple[int, int]] = {}  # (place among the prompt's draws, sample), the seed's name
+        self._draws_of: dict[str, list[int]] = {}  # draw numbers by place
+        self._vacant: dict[str, list[tuple[int, int]]] = {}  # luck of lost samples, by prompt
         self._round = round_
         self._engines = engines
         self._version = version
@@ -156,6 +159,7 @@ class _RoundInProgress:
         self._restarts: list[str] = []
         self._began = time.perf_counter()
         self._last_decode_s = 0.0
+        self._failed = 0  # samples whose reward failed for good
         runner.progress = Progress()
 
     # -- messages in ---------------------------------------------------------------------------------------------------
@@ -185,19 +189,22 @@ class _RoundInProgress:
         return RolloutResult(rollout_s, max(ended - rollout_s, 0.0), self._samples, self._restarts)
 
     async def _next_item(self) -> Any:
-        try:
-            return await asyncio.wait_for(self._inbox.get(), self._r._stall_s)
-        except TimeoutError:
-            silent = [e for i, e in enumerate(self._engines) if e.alive and self._balancer.running(i)]
-            pending = [s.key for s in self._samples.values() if s.finished_s is not None and s.reward is None]
-            running = [len(self._balancer.running(self._engines.index(e))) for e in silent]
-            names = ", ".join(f"{e.name} ({count} samples)" for e, count in zip(silent, running, strict=True)) or "none"
-            what = f"no event for {self._r._stall_s:.0f} s; waiting for engines: {names}; rewards: {len(pending)}"
-            if not silent:
-                raise RunFailed(what) from None
-            for engine in silent:
-                engine.kill(what)
-            return await self._inbox.get()
+        while True:
+            try:
+                return await asyncio.wait_for(self._inbox.get(), self._r._stall_s)
+            except TimeoutError:
+                # Engines that decode are heard of every few seconds, so these do not.
+                silent = [e for i, e in enumerate(self._engines) if e.alive and self._balancer.running(i)]
+                pending = [s.key for s in self._samples.values() if s.finished_s is not None and s.reward is None]
+                running = [len(self._balancer.running(self._engines.index(e))) for e in silent]
+                names = ", ".join(f"{e.name} ({n} samples)" for e, n in zip(silent, running, strict=True)) or "none"
+                what = f"no event for {self._r._stall_s:.0f} s; waiting for engines: {names}; rewards: {len(pending)}"
+                if not silent and (pending or any(not repair.done() for repair in self._repairs)):
+                    continue  # reward workers and starting engines have deadlines of their own
+                if not silent:
+                    raise RunFailed(what) from None
+                for engine in silent:
+                    engine.kill(what)
 
     def _translate(self, item: Any) -> list[Event]:
         """A message as machine events; stale ones vanish here."""
@@ -244,6 +251,8 @@ class _RoundInProgress:
             self._balancer.release(key)
             self._by_request.pop(self._request_id(self._samples[key]), None)
             self._r.progress.decoding -= 1
+            if key in self._luck:
+                self._vacant.setdefault(self._samples[key].prompt, []).append(self._luck[key])
         self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
         self._repairs.append(asyncio.create_task(self._repair(death.engine)))
         return [Lost(key) for key in lost]
@@ -335,9 +344,21 @@ class _RoundInProgress:
         if self._seeds is None:
             return None
         draws = self._draws_of.setdefault(issue.prompt, [])
+        vacant = self._vacant.get(issue.prompt, [])
         if issue.key.draw not in draws:
-            draws.append(issue.key.draw)
-        return self._seeds.of(issue.prompt, draws.index(issue.key.draw), issue.key.sample)
+            if vacant:  # the whole draw was void: this one takes its place
+                place = vacant[0][0]
+                self._vacant[issue.prompt] = [luck for luck in vacant if luck[0] != place]
+                draws[place] = issue.key.draw
+            else:
+                draws.append(issue.key.draw)
+        luck = (draws.index(issue.key.draw), issue.key.sample)
+        same_draw = [lost for lost in self._vacant.get(issue.prompt, []) if lost[0] == luck[0]]
+        if same_draw:  # a sample of a draw that goes on
+            luck = same_draw[0]
+            self._vacant[issue.prompt].remove(luck)
+        self._luck[issue.key] = luck
+        return self._seeds.of(issue.prompt, *luck)
 
     def _request_id(self, sample: Generated) -> str:
         return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"
@@ -359,6 +380,11 @@ class _RoundInProgress:
             result = done.result()
             sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
             if result.outcome == "infra_failed":
+                self._failed += 1
+                if self._failed >= HOPELESS_FAILURES and not self._r.progress.scored:
+                    what = f"none of the round's first {self._failed} samples could be scored: {result.detail}"
+                    self._inbox.put_nowait(RunFailed(what))
+                    return
                 self._inbox.put_nowait(Failed(key, result.detail))
                 return
             sample.reward = float(result.reward)

@@ -17,8 +17,8 @@ from .trainer import Trainer
 STEP_DEADLINE_S = 3600.0
 
 
-class TrainerDied(Exception):
-    """A rank is gone, and with it the state since the last checkpoint."""
+class TrainerDied(RunFailed):
+    """A rank is gone, and with it the state since the last checkpoint; ends the run only where nobody can recover."""
 
 
 class TrainerGroup:

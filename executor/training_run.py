@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 
+from ..plans.errors import InputError
 from ..plans.job import Job
 from ..plans.plan import PlannedJob
 from ..rounds.outcome import Outcome
@@ -100,7 +101,7 @@ class TrainingRun:
             self.event("resume", step=self.step_number, **facts)
         else:
             self.event("run", name=self.name, mode=self.planned.bias.mode, **facts)
-            await self.checkpoint()
+            await self._checkpoint()
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,8 @@ class TrainingRun:
         outcome = self.schedule.end(round_)
         rolled_out = time.perf_counter()
 
+        for prompt, reason in sorted(outcome.failures.items()):
+            self.event("failed", step=self.step_number + 1, prompt=prompt, reason=reason)
         groups, violations = self._groups(outcome, result, version)
         metrics = await self._trainer.step(groups) if groups else {}
         trained = time.perf_counter()
@@ -249,7 +252,13 @@ class TrainingRun:
         self._recorder.event(event, self._t(), **fields)
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint of this step, unless it has one."""
+        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then."""
+        try:
+            await self._checkpoint()
+        except TrainerDied as death:
+            await self._recover(death)
+
+    async def _checkpoint(self) -> None:
         if self.saved_step == self.step_number:
             return
         state = {"step": self.step_number, "elapsed_s": self._t(), "schedule": self.schedule.state()}
@@ -259,7 +268,10 @@ class TrainingRun:
 
     async def _load(self) -> dict[str, Any]:
         state = await load_checkpoint(self.run_dir, self._trainer)
-        self.schedule.restore(state["schedule"])
+        try:
+            self.schedule.restore(state["schedule"])
+        except ValueError as error:
+            raise InputError(f"{error}; put the data back, or start a new run", str(self.run_dir)) from None
         self.step_number = self.saved_step = int(state["step"])
         return state
 

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from ..plans.cluster import Cluster
 from ..plans.errors import Infeasible
 from ..plans.job import Job
+from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost
 from .length_model import LengthModel
@@ -144,10 +145,11 @@ def feasible_layouts(
 ) -> tuple[str, dict[LayoutKey, DecodeCost], tuple[str, ...]]:
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
-    The pool is the first in the file whose accelerators are of the profile's kind.
+    The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
     """
     kind = profile.machine.kind
-    pools = [name for name, pool in cluster.pools.items() if pool.accelerators.kind == kind]
+    pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
+    pools.sort(key=lambda name: bool(differences(profile, machine_of(cluster.pools[name]))))
     if not pools:
         raise Infeasible(
             f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "

@@ -8,7 +8,7 @@ What is modelled, and how simply:
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
-- a sample that ends holds its engine's next step up by `finish_s`, and is known to the driver that much later;
+- a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -125,7 +125,8 @@ class Engine:
         """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
         if not self.running:
             if time_s > self.now:
-                self.now, self.held_up = time_s, 0  # that has passed while it was idle
+                self.held_up = max(0, self.held_up - (time_s - self.now))  # it passes while the engine is idle
+                self.now = time_s
             return
         ahead = time_s - self.now - self.prefill - self.held_up
         if time_s <= self.now:

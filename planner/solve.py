@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from ..plans.cluster import Cluster
-from ..plans.errors import InputError
+from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
 from ..plans.origin import Inputs, Solver, Volatile
 from ..plans.plan import (
@@ -156,6 +156,11 @@ def prepare(
         model = fit_lengths(trace, rollout.max_response_tokens, seed)
     except ValueError as error:
         raise InputError(str(error)) from None
+    if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
+        raise Infeasible(
+            "in the length trace all samples of a prompt have one reward, so dynamic sampling would filter every group; "
+            "profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
+        )
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     space = enumerate_space(cluster, job, profile, model, modes)
     width = max(key.samples for key in space.short)

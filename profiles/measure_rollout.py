@@ -76,7 +76,7 @@ class _Bench:
             events = await within(BATCH_DEADLINE_S, self._news.get(), f"profiling {names}")
             if not events:
                 raise RunFailed(f"an engine of {names} died while it was profiled")
-            missing -= len(events)
+            missing -= sum(event.kind == "finished" for event in events)
         return time.perf_counter() - began
 
     def _request(self, prompt: tuple[int, ...], tokens: int) -> Request:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Machine(_Model):
@@ -119,6 +119,7 @@ class Profile(_Model):
 
     rlplan_profile: Literal[1] = Field(description="Version of this document's shape")
     job: str = Field(description="Name of the job that was profiled")
+    measured: str = Field(description="Digest of what the job measures: model, data, reward, rollout (subject.py)")
     provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
     machine: Machine = Field(description="What was measured on")
     model_parameters: int = Field(ge=1, description="Parameters of the policy")

@@ -1,7 +1,9 @@
 """Seeds of samples: the same draw of a prompt has the same luck in every run of a job.
 
-Two runs of one job then differ by what their plans do and not by chance (common random numbers), a resumed run draws
-what the uninterrupted one would have drawn, and a sample that an engine's death took is drawn again as it was.
+Where two runs of one job draw a prompt to its end, they draw it with the same luck (common random numbers), so that
+their lengths, and above all those of hard prompts, differ by what their plans do; a resumed run draws what the
+uninterrupted one would have drawn; and what an engine's death took is drawn again as it was, so that deaths, which hit
+long responses most, do not shorten what is trained on.
 
 Invariants:
 - within a run no two samples share a seed, but for the same sample issued again (up to collisions of 32-bit numbers,

@@ -73,7 +73,7 @@ def _imported(path: str | None, search_path: str | Path | None) -> RewardFunctio
         sys.path.insert(0, str(search_path))
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # The user's module may raise anything while it is imported.
         raise InputError(
             f"reward.function {path!r}: cannot import {module_name!r} ({type(error).__name__}: {error}); "

@@ -10,11 +10,12 @@ import pytest
 
 from rlplan.planner.solve import solve
 from rlplan.plans.cluster import load_cluster
-from rlplan.plans.job import load_job
+from rlplan.plans.job import job_paths, load_job
 from rlplan.plans.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml_io import dump, load
 from rlplan.profiles.lengths import read_lengths
 from rlplan.profiles.schema import Profile
+from rlplan.profiles.subject import subject_digest
 
 from .command_line import refused, rlplan
 
@@ -44,6 +45,7 @@ search: {tp: [1], micro_batch_tokens: [128]}
 PROFILE = """\
 rlplan_profile: 1
 job: toy
+measured: SUBJECT
 provenance: measured
 machine: {accelerator: core, kind: cpu, accelerators: 2, cores: 2, host_memory_bytes: 24000000000}
 model_parameters: 1000
@@ -87,7 +89,10 @@ def solved(tmp_path):
         for p in range(24) for s in range(4)
     ]  # fmt: skip
     (tmp_path / "lengths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "profile.yaml").write_text(PROFILE.replace("LENGTHS", sha(tmp_path / "lengths.jsonl")))
+    job = load_job(tmp_path / "job.yaml")
+    subject = subject_digest(job, job_paths(job, tmp_path / "job.yaml"))
+    profile = PROFILE.replace("LENGTHS", sha(tmp_path / "lengths.jsonl")).replace("SUBJECT", subject)
+    (tmp_path / "profile.yaml").write_text(profile)
     names = ("cluster", "job", "profile", "lengths")
     files = {n: tmp_path / (f"{n}.yaml" if n != "lengths" else "lengths.jsonl") for n in names}
 
@@ -167,6 +172,41 @@ def test_a_profile_of_another_machine_is_refused_unless_forced(solved):
     forced = rlplan("solve", solved, "--mode", "sync", "-o", solved / "new.yaml", "--force", "--json")
     assert forced.returncode == 0, forced.stderr
     assert json.loads(forced.stdout)["mode"] == "sync"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("job.yaml", "max_response_tokens: 64", "max_response_tokens: 32"),
+        ("job.yaml", "kind: math", "kind: code"),
+        ("data.jsonl", "1+1", "1+2"),
+        ("model/config.json", '"num_key_value_heads": 3', '"num_key_value_heads": 1'),
+    ],
+)
+def test_a_profile_of_what_the_job_no_longer_is_is_refused_unless_forced(name, old, new, solved):
+    edit(solved / name, old, new)
+    refused(rlplan("solve", solved, "-o", solved / "new.yaml"), "profile.yaml", "rlplan profile", "--force")
+    assert not (solved / "new.yaml").exists()
+
+
+def test_changes_that_no_measurement_depends_on_need_no_new_profile(solved):
+    edit(solved / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    result = rlplan("solve", solved, "--mode", "sync", "-o", solved / "new.yaml", "--json")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("target", ["none/plan.yaml", ".", "job.yaml"])
+def test_a_plan_is_never_written_where_it_cannot_or_must_not_be(target, solved):
+    before = listing(solved)
+    refused(rlplan("solve", solved, "-o", solved / target))
+    assert listing(solved) == before
+
+
+def test_a_run_folder_that_is_a_file_and_an_empty_data_file_are_refused_by_a_dry_run(solved):
+    (solved / "afile").write_text("")
+    refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "afile", "--dry-run"), "afile")
+    (solved / "data.jsonl").write_text("")
+    refused(rlplan("execute", solved / "plan.yaml", "--dry-run"), "data.jsonl")
 
 
 def test_a_length_trace_with_a_torn_last_line_is_read_up_to_it_with_a_warning(solved):

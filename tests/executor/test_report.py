@@ -108,10 +108,32 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         load_runs(tmp_path)
 
 
+COMPLETE = {
+    **dict.fromkeys(
+        ("sync_s", "rollout_s", "reward_exposed_s", "train_s", "reward_mean", "max_tokens", "median_tokens",
+         "decoded_tokens", "on_policy_violations", "checksum_mismatches", "exhausted"), 0
+    ),
+    "restarts": [], "conservation_violations": [], "metrics": {}, "event": "step",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [{"total_s": "x"}, {"restarts": 3}, {"metrics": None}, {"total_s": None}])
+def test_a_step_that_is_none_is_refused_with_its_file(fault, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlplan.executor.report.load_plan", lambda path: FakePlan)
+    event = {**COMPLETE, **step("short", 1.0, 8, 100), "step": 1, "t_s": 0.0, **fault}
+    (tmp_path / "trace.jsonl").write_text(json.dumps(event) + "\n")
+    with pytest.raises(InputError, match=r"trace\.jsonl.*damaged"):
+        load_runs(tmp_path)
+    del event["total_s"]
+    (tmp_path / "trace.jsonl").write_text(json.dumps(event) + "\n")
+    with pytest.raises(InputError, match="damaged"):
+        load_runs(tmp_path)
+
+
 def test_steps_that_a_resume_went_back_over_are_not_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("rlplan.executor.report.load_plan", lambda path: FakePlan)
-    numbered = [{**step("short", float(n), 8, 100), "step": n, "restarts": [], "event": "step"} for n in (1, 2, 3)]
-    again = {**step("short", 7.0, 8, 100), "step": 2, "restarts": [], "event": "step"}
+    numbered = [{**COMPLETE, **step("short", float(n), 8, 100), "step": n} for n in (1, 2, 3)]
+    again = {**COMPLETE, **step("short", 7.0, 8, 100), "step": 2}
     events = [*numbered, {"event": "resume", "step": 1}, again]
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps({"t_s": 0.0, **event}) + "\n" for event in events))
     [found] = load_runs(tmp_path)

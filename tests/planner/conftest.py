@@ -57,6 +57,7 @@ def small_profile(**changes: Any) -> Profile:
     fields: dict[str, Any] = {
         "rlplan_profile": 1,
         "job": "toy",
+        "measured": "0" * 64,
         "provenance": "measured",
         "machine": Machine(accelerator="cpu", kind="cpu", accelerators=2, cores=2, host_memory_bytes=24 * 10**9),
         "model_parameters": 2_000_000,

@@ -116,10 +116,14 @@ class NaiveEngine:
         self.running: list[dict] = []
         self.waiting: list[dict] = []
         self.held_up = Fraction(0)  # by samples that ended
+        self.ended = Fraction(0)  # when the last of them did
         self.boundary: Fraction | None = None  # end of the step under way
 
     def begin_step(self, now: Fraction) -> None:
-        prefill, self.held_up = self.held_up, Fraction(0)
+        if not self.running and not self.waiting:
+            self.boundary = None
+            return
+        prefill, self.held_up = max(Fraction(0), self.held_up - (now - self.ended)), Fraction(0)
         while self.waiting and len(self.running) < self.limit:
             sample = self.waiting.pop(0)
             prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * sample["prompt"]
@@ -188,6 +192,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
             if sample["have"] == sample["tokens"]:
                 engine.running.remove(sample)
                 engine.held_up += cost.finish_s
+                engine.ended = now
                 balancer.release(sample["key"])
                 apply(machine.handle(Finished(sample["key"], sample["tokens"], sample["cut"])), now)
             elif sample["have"] == sample["watch"]:
