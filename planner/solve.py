@@ -158,8 +158,8 @@ def prepare(
         raise InputError(str(error)) from None
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
         raise Infeasible(
-            "in the length trace all samples of a prompt have one reward, so dynamic sampling would filter every group; "
-            "profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
+            "in the length trace all samples of a prompt have one reward, so dynamic sampling would filter every "
+            "group; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
         )
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     space = enumerate_space(cluster, job, profile, model, modes)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.engine import Request
-from rlplan.executor.fleet import Layout
+from rlplan.executor.fleet import Layout, RunFailed
 from rlplan.executor.rollout import PromptText, RoundRunner
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
@@ -247,6 +247,20 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
     assert victim.alive and victim.facts["pid"] != before
     tokens = {key: len(sample.tokens) for key, sample in result.samples.items() if sample.finished_s is not None}
     assert set(tokens.values()) == {200}
+
+
+def test_rewards_that_never_work_end_the_round_with_their_reason(fleet, loop, tiny_model):
+    class Broken(InstantRewards):
+        def score(self, key, prompt, response, answer):
+            from rlplan.executor.rewards.pool import RewardResult
+
+            future = asyncio.get_running_loop().create_future()
+            future.set_result(RewardResult(0.0, 0.0, "infra_failed", "KeyError: 'boom' (mine.py:3)", 3, "w"))
+            return future
+
+    machine = RaceRound(list(PROMPTS), 4, 2, 2, max_tokens=20)
+    with pytest.raises(RunFailed, match=r"could be scored: KeyError: 'boom' \(mine\.py:3\)"):
+        run_round(fleet, loop, tiny_model, machine, Layout(1, 1), "broken", rewards=Broken())
 
 
 def test_a_silent_engine_is_named_and_replaced(fleet, loop, tiny_model):
