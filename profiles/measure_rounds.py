@@ -166,7 +166,7 @@ class RoundSampler:
         if not record:
             return groups
         self._sampled.prompt_tokens |= {s.prompt_id: len(s.prompt_tokens) for group in groups for s in group}
-        if not task.wide:
+        if not task.wide and not result.restarts:  # a round that waited for a new engine tells nothing about costs
             lengths = {
                 (key.draw, key.sample): (sample.prompt, len(sample.tokens), sample.truncated)
                 for key, sample in sorted(result.samples.items())
