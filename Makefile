@@ -7,7 +7,7 @@ STAMP := $(VENV)/.set-up
 TORCH := torch==2.13.0
 DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
-STEPS ?= 64
+STEPS ?= 48
 
 .PHONY: setup demo test lint types clean
 
