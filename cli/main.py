@@ -65,7 +65,7 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def main() -> None:
     """Run the command line; turns known errors into one line and their exit code."""
-    from ..plans.errors import Infeasible, InputError
+    from ..plans.errors import Infeasible, InputError, RunFailed
 
     warnings.showwarning = _warn  # one line, not Python's two with a source location
     try:
@@ -90,10 +90,7 @@ def main() -> None:
             raise
         click.echo(f"error: this command needs {missing}; install rlplan[cpu] or rlplan[gpu]", err=True)
         code = EXIT_BAD_INPUT
-    except RuntimeError as error:
-        # RunFailed is one; its module imports Ray, which the planner's commands must not.
-        if not any(kind.__name__ in ("RunFailed", "RewardPoolDown") for kind in type(error).__mro__):
-            raise
+    except RunFailed as error:
         click.echo(f"run failed: {error}", err=True)
         code = EXIT_FAILED
     sys.exit(code or 0)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import ray
 
+from ..plans.errors import RunFailed
 from .engine import EngineConfig, EngineEvent, Request, RolloutEngine
 
 MAX_RESTARTS = 3  # per engine and run; a fourth death is a fault to look at, not to paper over
@@ -27,10 +28,6 @@ POLL_S = 5.0
 
 # Ray's logs and dashboards are not this tool's output, and Ray must not reserve cores: the plan places actors.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
-
-
-class RunFailed(RuntimeError):
-    """The run cannot go on (exit code 1). The message names whom it waited for or what died."""
 
 
 class Layout(NamedTuple):

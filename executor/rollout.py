@@ -19,12 +19,13 @@ from typing import Any
 
 import ray
 
+from ..plans.errors import RunFailed
 from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
 from ..rounds.round import Round
 from ..rounds.seeds import RoundSeeds
 from .engine import EngineEvent, Request
-from .fleet import EngineDied, EngineHandle, Fleet, Layout, RunFailed
+from .fleet import EngineDied, EngineHandle, Fleet, Layout
 
 # So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
 HOPELESS_FAILURES = 16

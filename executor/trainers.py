@@ -10,7 +10,8 @@ from typing import Any
 
 import ray
 
-from .fleet import ACTOR_OPTIONS, CALL_DEADLINE_S, START_DEADLINE_S, RunFailed, within
+from ..plans.errors import RunFailed
+from .fleet import ACTOR_OPTIONS, CALL_DEADLINE_S, START_DEADLINE_S, within
 from .samples import TrainSample
 from .trainer import Trainer
 

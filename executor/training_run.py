@@ -14,13 +14,13 @@ from typing import Any
 
 import ray
 
-from ..plans.errors import InputError
+from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import PlannedJob
 from ..rounds.outcome import Outcome
 from ..rounds.schedule import RoundSpec, Schedule
 from ..rounds.seeds import RoundSeeds
-from .fleet import EngineHandle, Fleet, Layout, RunFailed
+from .fleet import EngineHandle, Fleet, Layout
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner
 from .run_state import load_checkpoint, save_checkpoint

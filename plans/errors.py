@@ -1,7 +1,8 @@
-"""The two errors that a command reports as an answer and not as a crash.
+"""The errors that a command reports as an answer and not as a crash.
 
 `InputError` is one line that names file, line, what is wrong and what to do; the CLI prints it and exits with 2.
 `Infeasible` says that the inputs are sound and no plan satisfies them; the CLI exits with 3.
+`RunFailed` says that plan and inputs are sound and the machines failed them; the CLI exits with 1.
 This module imports nothing, so that a command can catch these before it has loaded anything heavy.
 """
 
@@ -34,3 +35,7 @@ class InputError(ValueError):
 
 class Infeasible(Exception):
     """No plan satisfies the constraints. The message names the constraint that binds and what would relax it."""
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on. The message names whom it waited for or what died."""

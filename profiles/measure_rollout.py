@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..executor.engine import EngineEvent, Request
-from ..executor.fleet import EngineHandle, Fleet, Layout, RunFailed, within
+from ..executor.fleet import EngineHandle, Fleet, Layout, within
+from ..plans.errors import RunFailed
 from .fit import DecodeFit, fit_decode
 from .schema import DecodePoint, Spread
 

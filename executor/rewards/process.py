@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from ...plans.errors import InputError
+from ...plans.errors import InputError, RunFailed
 from .worker import RewardWorker, Scored
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ CLOSE_S = 5.0
 """How long `close` waits for the calls of a killed worker to report their end."""
 
 
-class RewardPoolDown(RuntimeError):
+class RewardPoolDown(RunFailed):
     """No reward worker can be started; the run cannot go on. The message names the worker and the reason."""
 
 

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.engine import Request
-from rlplan.executor.fleet import Layout, RunFailed
+from rlplan.executor.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.plans.errors import RunFailed
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.race import RaceRound
