@@ -13,6 +13,7 @@ Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`po
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -195,7 +196,8 @@ class RolloutEngine:
         # watched one, so that an output comes at the watched length or a few tokens later.
         interval = ALIVE_TOKENS
         if watch is not None and watch > 1:
-            interval = -(-(watch - 1) // -(-(watch - 1) // ALIVE_TOKENS))
+            outputs = math.ceil((watch - 1) / ALIVE_TOKENS)
+            interval = math.ceil((watch - 1) / outputs)
         params = SamplingParams(
             max_tokens=request.max_tokens,
             temperature=request.temperature,

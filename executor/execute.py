@@ -74,7 +74,6 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
     for path in plan_paths:
         checked = open_plan(path)
-        read_prompts(checked.paths.data)
         run_dir = out if len(plan_paths) == 1 else out / path.stem
         _check_folder(run_dir, path, resume)
         executions.append(Execution(path.stem, path, run_dir, checked))
@@ -86,6 +85,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
                 "so they must be of one job",
                 str(other.plan_path),
             )
+    read_prompts(first.checked.paths.data)
     return executions
 
 

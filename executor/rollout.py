@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,12 @@ import ray
 from ..plans.errors import RunFailed
 from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
+from ..rounds.outcome import Outcome
 from ..rounds.round import Round
-from ..rounds.seeds import RoundSeeds
+from ..rounds.seeds import RoundSeeds, SeedLedger
 from .engine import EngineEvent, Request
 from .fleet import EngineDied, EngineHandle, Fleet, Layout
+from .samples import TrainSample
 
 # So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
 HOPELESS_FAILURES = 16
@@ -51,6 +53,26 @@ class Generated:
     engine: str = ""
     attempt: int = 0
     aborted: bool = False
+
+
+def train_groups(outcome: Outcome, samples: Mapping[SampleKey, Generated]) -> list[list[TrainSample]]:
+    """The groups that a round trains, sorted as the outcome has them."""
+    return [
+        [
+            TrainSample(
+                prompt_id=group.prompt,
+                sample=key.sample,
+                prompt_tokens=list(samples[key].prompt_tokens),
+                response_tokens=samples[key].tokens,
+                logprobs=samples[key].logprobs,
+                reward=reward,
+                # A cut at L* never gets here: only long draws reach the job's cap.
+                truncated=samples[key].truncated,
+            )
+            for key, reward in zip(group.keys, group.rewards, strict=True)
+        ]
+        for group in outcome.trained
+    ]
 
 
 @dataclass(slots=True)
@@ -142,10 +164,7 @@ class _RoundInProgress:
         seeds: RoundSeeds | None,
     ) -> None:
         self._r = runner
-        self._seeds = seeds
-        self._luck: dict[SampleKey, tuple[int, int]] = {}  # (place among the prompt's draws, sample), the seed's name
-        self._draws_of: dict[str, list[int]] = {}  # draw numbers by place
-        self._vacant: dict[str, list[tuple[int, int]]] = {}  # luck of lost samples, by prompt
+        self._seeds = None if seeds is None else SeedLedger(seeds)
         self._round = round_
         self._engines = engines
         self._version = version
@@ -194,18 +213,21 @@ class _RoundInProgress:
             try:
                 return await asyncio.wait_for(self._inbox.get(), self._r._stall_s)
             except TimeoutError:
-                # Engines that decode are heard of every few seconds, so these do not.
-                silent = [e for i, e in enumerate(self._engines) if e.alive and self._balancer.running(i)]
-                pending = [s.key for s in self._samples.values() if s.finished_s is not None and s.reward is None]
-                running = [len(self._balancer.running(self._engines.index(e))) for e in silent]
-                names = ", ".join(f"{e.name} ({n} samples)" for e, n in zip(silent, running, strict=True)) or "none"
-                what = f"no event for {self._r._stall_s:.0f} s; waiting for engines: {names}; rewards: {len(pending)}"
-                if not silent and (pending or any(not repair.done() for repair in self._repairs)):
-                    continue  # reward workers and starting engines have deadlines of their own
-                if not silent:
-                    raise RunFailed(what) from None
-                for engine in silent:
-                    engine.kill(what)
+                self._on_silence()
+
+    def _on_silence(self) -> None:
+        """Kill engines that say nothing. Raises RunFailed if there is nobody left to wait for."""
+        # Engines that decode are heard of every few seconds, so these do not.
+        silent = [e for i, e in enumerate(self._engines) if e.alive and self._balancer.running(i)]
+        pending = [s.key for s in self._samples.values() if s.finished_s is not None and s.reward is None]
+        running = [len(self._balancer.running(self._engines.index(e))) for e in silent]
+        names = ", ".join(f"{e.name} ({n} samples)" for e, n in zip(silent, running, strict=True)) or "none"
+        what = f"no event for {self._r._stall_s:.0f} s; waiting for engines: {names}; rewards: {len(pending)}"
+        # Reward workers and starting engines have deadlines of their own.
+        if not silent and not pending and all(repair.done() for repair in self._repairs):
+            raise RunFailed(what)
+        for engine in silent:
+            engine.kill(what)
 
     def _translate(self, item: Any) -> list[Event]:
         """A message as machine events; stale ones vanish here."""
@@ -252,8 +274,8 @@ class _RoundInProgress:
             self._balancer.release(key)
             self._by_request.pop(self._request_id(self._samples[key]), None)
             self._r.progress.decoding -= 1
-            if key in self._luck:
-                self._vacant.setdefault(self._samples[key].prompt, []).append(self._luck[key])
+            if self._seeds is not None:
+                self._seeds.lose(key)
         self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
         self._repairs.append(asyncio.create_task(self._repair(death.engine)))
         return [Lost(key) for key in lost]
@@ -329,7 +351,7 @@ class _RoundInProgress:
                     watch_tokens=issue.watch_tokens,
                     temperature=self._r._temperature,
                     ignore_eos=self._r._ignore_eos,
-                    seed=self._seed(issue),
+                    seed=None if self._seeds is None else self._seeds.issue(issue),
                 )
             )
             self._r.progress.issued += 1
@@ -340,26 +362,6 @@ class _RoundInProgress:
             except ray.exceptions.ActorDiedError:
                 # The pump tells of the death; the samples are lost and issued again then.
                 continue
-
-    def _seed(self, issue: Issue) -> int | None:
-        if self._seeds is None:
-            return None
-        draws = self._draws_of.setdefault(issue.prompt, [])
-        vacant = self._vacant.get(issue.prompt, [])
-        if issue.key.draw not in draws:
-            if vacant:  # the whole draw was void: this one takes its place
-                place = vacant[0][0]
-                self._vacant[issue.prompt] = [luck for luck in vacant if luck[0] != place]
-                draws[place] = issue.key.draw
-            else:
-                draws.append(issue.key.draw)
-        luck = (draws.index(issue.key.draw), issue.key.sample)
-        same_draw = [lost for lost in self._vacant.get(issue.prompt, []) if lost[0] == luck[0]]
-        if same_draw:  # a sample of a draw that goes on
-            luck = same_draw[0]
-            self._vacant[issue.prompt].remove(luck)
-        self._luck[issue.key] = luck
-        return self._seeds.of(issue.prompt, *luck)
 
     def _request_id(self, sample: Generated) -> str:
         return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"

@@ -22,7 +22,7 @@ from ..rounds.schedule import RoundSpec, Schedule
 from ..rounds.seeds import RoundSeeds
 from .fleet import EngineHandle, Fleet, Layout
 from .record import Recorder, StepRecord, counts, describe_lengths
-from .rollout import RolloutResult, RoundRunner
+from .rollout import RolloutResult, RoundRunner, train_groups
 from .run_state import load_checkpoint, save_checkpoint
 from .samples import TrainSample
 from .trainers import TrainerDied, TrainerGroup
@@ -175,28 +175,10 @@ class TrainingRun:
 
     def _groups(self, outcome: Outcome, result: RolloutResult, version: str) -> tuple[list[list[TrainSample]], int]:
         """The groups to train, sorted, and how many of their samples are off-policy (must be 0)."""
-        violations = 0
-        groups: list[list[TrainSample]] = []
-        for group in outcome.trained:
-            members: list[TrainSample] = []
-            for key, reward in zip(group.keys, group.rewards, strict=True):
-                sample = result.samples[key]
-                violations += (sample.version_start, sample.version_end) != (version, version)
-                members.append(
-                    TrainSample(
-                        prompt_id=group.prompt,
-                        sample=key.sample,
-                        prompt_tokens=list(sample.prompt_tokens),
-                        response_tokens=sample.tokens,
-                        logprobs=sample.logprobs,
-                        reward=reward,
-                        # A cut at L* never gets here: only long draws reach the job's cap.
-                        truncated=sample.truncated,
-                    )
-                )
-            groups.append(members)
+        trained = [result.samples[key] for group in outcome.trained for key in group.keys]
+        violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained)
         assert violations == 0, f"{violations} samples of step {self.step_number} were not decoded by {version}"
-        return groups, violations
+        return train_groups(outcome, result.samples), violations
 
     def _alarm(self, metrics: dict[str, float]) -> None:
         limit = LOGPROB_ALARM[self._job.model.dtype]

@@ -120,19 +120,15 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     logs = [np.array([math.log(min(r.tokens, cap)) for r in rows]) for rows in groups.values()]
     cut = [np.array([_cut(r, cap) for r in rows]) for rows in groups.values()]
     locations = _locations(logs)
+    prompt_tokens = np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64)
+    rewards = tuple(tuple(r.reward for r in rows) for rows in groups.values())
 
     def spread_by(factor: float) -> LengthModel:
         middle = float(locations.mean())
         raw = _windows(logs, cut, middle + factor * (locations - middle), np.random.default_rng([seed, 17]))
         tables = _onto_marginal(raw, logs, cut, cap)
         tables.sort(axis=1)
-        return LengthModel(
-            prompt_ids=ids,
-            tables=tables,
-            prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
-            rewards=tuple(tuple(r.reward for r in rows) for rows in groups.values()),
-            cap_tokens=cap,
-        )
+        return LengthModel(ids, tables, prompt_tokens, rewards, cap)
 
     size, longest = _group_maxima(trace, cap)
     if size < 2 or not longest.size:
@@ -140,8 +136,9 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     cutoffs = sorted({int(v) for v in np.quantile(longest, _LEVELS) if v < cap})
     seen = [float((longest <= cutoff).mean()) for cutoff in cutoffs]
 
-    def misfit(factor: float, model: LengthModel) -> float:
+    def misfit(factor: float) -> float:
         """Minus twice the log of likelihood (binomial, normal approximation) times prior, up to a constant."""
+        model = spread_by(factor)
         squares = [
             (model.short_groups(c, size) - share) ** 2 * len(longest) / max(share * (1 - share), 1 / len(longest))
             for c, share in zip(cutoffs, seen, strict=True)
@@ -149,8 +146,8 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
         evidence = _INDEPENDENT_LEVELS * sum(squares) / max(len(squares), 1)
         return evidence + ((factor - 1.0) / _USUAL_SPREAD) ** 2
 
-    models = {factor: spread_by(factor) for factor in _SPREADS}
-    return models[min(models, key=lambda factor: misfit(factor, models[factor]))]
+    # Made again rather than kept: twenty models of a long trace are gigabytes.
+    return spread_by(min(_SPREADS, key=misfit))
 
 
 def _group_maxima(trace: LengthTrace, cap: int) -> tuple[int, NDArray[np.int64]]:

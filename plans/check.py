@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cluster import Cluster, load_cluster
-from .job import Job, JobPaths, job_paths, load_job, model_heads
+from .job import Job, JobPaths, job_paths, load_job, model_heads, tp_divides
 from .origin import InputFile
 from .plan import Plan, RoundRollout, RoundTrain, load_plan
 from .yaml_doc import Loc
@@ -145,7 +145,7 @@ def faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None
 def _rollout_faults(
     at: Loc, rollout: RoundRollout, cluster: Cluster, heads: tuple[int, int] | None
 ) -> Iterator[tuple[Loc, str]]:
-    if heads is not None:
+    if heads is not None and not tp_divides(rollout.tp, heads):
         attention, kv = heads
         if attention % rollout.tp:
             good = [d for d in range(1, attention + 1) if attention % d == 0]
@@ -154,7 +154,7 @@ def _rollout_faults(
                 f"{rollout.tp} does not divide the model's {attention} attention heads; "
                 f"write one of {', '.join(map(str, good))}",
             )
-        elif kv % rollout.tp and rollout.tp % kv:
+        else:
             yield (
                 (*at, "tp"),
                 f"{rollout.tp} neither divides the model's {kv} key-value heads nor is divided by them; write another",

@@ -245,6 +245,12 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     return JobPaths(str(model_folder or job.model.path), data, model_folder)
 
 
+def tp_divides(tp: int, heads: tuple[int, int]) -> bool:
+    """Whether `tp` ranks can hold these (attention, key-value) heads; ranks share key-value heads that are fewer."""
+    attention, kv = heads
+    return attention % tp == 0 and (kv % tp == 0 or tp % kv == 0)
+
+
 def model_heads(model_path: str | Path) -> tuple[int, int] | None:
     """(attention heads, key-value heads) from the config.json of a local model folder, without transformers.
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..plans.cluster import Pool
+from ..plans.job import tp_divides
 
 
 def layouts_to_measure(tp_sizes: Sequence[int], pool: Pool, heads: tuple[int, int] | None) -> list[tuple[int, int]]:
     """(TP size, engines): one engine and as many as fit, for each TP size that divides the heads (attention, KV).
 
-    KV heads may be fewer than ranks, which then share one; else they are divided too. `heads` None: not known, every
-    size is tried. Raises ValueError if no size fits.
+    `heads` None: not known, every size is tried. Raises ValueError if no size fits.
     """
     found: list[tuple[int, int]] = []
     for tp in tp_sizes:
-        if pool.engines_of(tp) < 1 or (heads is not None and not divides(tp, heads)):
+        if pool.engines_of(tp) < 1 or (heads is not None and not tp_divides(tp, heads)):
             continue
         found.extend((tp, count) for count in sorted({1, pool.engines_of(tp)}))
     if not found:
@@ -24,9 +24,3 @@ def layouts_to_measure(tp_sizes: Sequence[int], pool: Pool, heads: tuple[int, in
             f"no size of {list(tp_sizes)} fits the pool's {pool.accelerators.per_node} accelerators a node{known}"
         )
     return found
-
-
-def divides(tp: int, heads: tuple[int, int]) -> bool:
-    """Whether an engine of `tp` ranks can hold these heads (attention, KV)."""
-    attention, kv = heads
-    return attention % tp == 0 and (kv % tp == 0 or tp % kv == 0)

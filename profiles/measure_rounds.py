@@ -15,11 +15,10 @@ from itertools import count
 from pathlib import Path
 
 from ..executor.fleet import Fleet, Layout
-from ..executor.rollout import Generated, RoundRunner
+from ..executor.rollout import RoundRunner, train_groups
 from ..executor.samples import TrainSample
 from ..executor.trainers import TrainerGroup
 from ..plans.job import Job
-from ..rounds.events import SampleKey
 from ..rounds.race import RaceRound
 from ..rounds.seeds import RoundSeeds
 from .fit import TrainPoint
@@ -159,10 +158,7 @@ class RoundSampler:
         # Other luck than a run's: a prediction should not know what will be drawn.
         seeds = RoundSeeds(~self._job.algorithm.seed, serial, None) if self._job.rollout.seed_per_sample else None
         result = await self._runner.run(round_, task.layout, version, str(self._weights), version, seeds)
-        groups = [
-            [_train_sample(result.samples[SampleKey(draw.number, index)]) for index in round_.trained_samples(draw)]
-            for draw in round_.draws
-        ]
+        groups = train_groups(round_.outcome(), result.samples)
         if not record:
             return groups
         self._sampled.prompt_tokens |= {s.prompt_id: len(s.prompt_tokens) for group in groups for s in group}
@@ -190,18 +186,6 @@ class RoundSampler:
         seconds = time.perf_counter() - began
         if into is not None:
             into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
-
-
-def _train_sample(sample: Generated) -> TrainSample:
-    return TrainSample(
-        prompt_id=sample.prompt,
-        sample=sample.key.sample,
-        prompt_tokens=list(sample.prompt_tokens),
-        response_tokens=sample.tokens,
-        logprobs=sample.logprobs,
-        reward=float(sample.reward or 0.0),
-        truncated=sample.truncated,
-    )
 
 
 def _row(sample: TrainSample, epoch: int) -> LengthRow:

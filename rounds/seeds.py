@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from .events import Issue, SampleKey
+
 
 @dataclass(frozen=True, slots=True)
 class RoundSeeds:
@@ -37,3 +39,35 @@ class RoundSeeds:
         line = "whole" if self.cut_round is None else f"cut {self.cut_round}"
         name = f"{self.base}:{self.epoch}:{line}:{nth_draw}:{sample}:{prompt}"
         return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
+
+
+class SeedLedger:
+    """Which seed each issue of a round gets: its own, or that of the lost sample that it stands in for."""
+
+    def __init__(self, seeds: RoundSeeds) -> None:
+        self._seeds = seeds
+        self._luck: dict[SampleKey, tuple[str, int, int]] = {}  # (prompt, place among its draws, sample)
+        self._draws: dict[str, list[int]] = {}  # draw numbers of a prompt, by place
+        self._vacant: dict[str, list[tuple[str, int, int]]] = {}  # luck of lost samples, by prompt
+
+    def issue(self, issue: Issue) -> int:
+        """The seed of an issue. A new draw after a loss takes the void one's place; a new sample the lost one's."""
+        prompt, draw = issue.prompt, issue.key.draw
+        draws, vacant = self._draws.setdefault(prompt, []), self._vacant.setdefault(prompt, [])
+        if draw not in draws and vacant:
+            place = vacant[0][1]
+            draws[place] = draw
+            vacant[:] = [lost for lost in vacant if lost[1] != place]
+        elif draw not in draws:
+            draws.append(draw)
+        place = draws.index(draw)
+        luck = next((lost for lost in vacant if lost[1] == place), (prompt, place, issue.key.sample))
+        if luck in vacant:
+            vacant.remove(luck)
+        self._luck[issue.key] = luck
+        return self._seeds.of(*luck)
+
+    def lose(self, key: SampleKey) -> None:
+        """A sample that was issued was lost with its engine."""
+        luck = self._luck[key]
+        self._vacant[luck[0]].append(luck)

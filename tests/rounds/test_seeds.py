@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.seeds import RoundSeeds
+from rlplan.rounds.events import Issue, SampleKey
+from rlplan.rounds.seeds import RoundSeeds, SeedLedger
 
 names = st.tuples(st.text(min_size=1, max_size=6), st.integers(0, 60), st.integers(0, 16))
 
@@ -33,3 +34,42 @@ def test_a_draw_that_may_be_cut_and_its_replacement_are_unlike_and_whole_draws_a
     cut, again, whole = RoundSeeds(0, 0, 5), RoundSeeds(0, 0, 6), RoundSeeds(0, 0, None)
     assert len({s.of("k", 0, 0) for s in (cut, again, whole)}) == 3
     assert whole.of("k", 0, 0) == RoundSeeds(0, 0, None).of("k", 0, 0)
+
+
+SEEDS = RoundSeeds(3, 0, None)
+
+
+def issue(draw, sample, prompt="p"):
+    return Issue(SampleKey(draw, sample), prompt, 9)
+
+
+def test_draws_of_a_prompt_have_luck_of_their_own_by_their_order():
+    state = SeedLedger(SEEDS)
+    seeds = [state.issue(issue(draw, sample)) for draw in (0, 4) for sample in (0, 1)]
+    assert seeds == [SEEDS.of("p", nth, sample) for nth in (0, 1) for sample in (0, 1)]
+    assert state.issue(issue(5, 0, "q")) == SEEDS.of("q", 0, 0)
+
+
+def lose(state, *keys):
+    for key in keys:
+        state.lose(SampleKey(*key))
+
+
+def test_a_lost_sample_of_a_draw_that_goes_on_is_drawn_with_the_same_luck():
+    state = SeedLedger(SEEDS)
+    first = [state.issue(issue(0, sample)) for sample in (0, 1)]
+    lose(state, (0, 1))
+    assert state.issue(issue(0, 2)) == first[1]
+    assert state.issue(issue(0, 3)) == SEEDS.of("p", 0, 3)
+    lose(state, (0, 2))
+    assert state.issue(issue(0, 4)) == first[1], "lost again, drawn again"
+
+
+def test_a_draw_that_replaces_a_void_one_has_its_luck_and_the_next_draw_its_own():
+    state = SeedLedger(SEEDS)
+    first = [state.issue(issue(0, sample)) for sample in (0, 1)]
+    second = [state.issue(issue(1, sample)) for sample in (0, 1)]
+    lose(state, (0, 0), (0, 1))
+    assert [state.issue(issue(2, sample)) for sample in (0, 1)] == first
+    assert [state.issue(issue(3, sample)) for sample in (0, 1)] == [SEEDS.of("p", 2, sample) for sample in (0, 1)]
+    assert len({*first, *second}) == 4
