@@ -11,17 +11,7 @@ import pytest
 
 from rlplan.plans.check import open_plan
 
-CLUSTER = """\
-rlplan_cluster: 1
-name: laptop
-pools:
-  main:
-    nodes: 1
-    accelerators: {kind: cpu, name: core, per_node: 2, memory_bytes: 1000000000}
-    cores: 2
-    host_memory_bytes: 24000000000
-    usd_per_node_hour: 0.1
-"""
+from ..documents import CLUSTER
 
 JOB = """\
 rlplan_job: 1
