@@ -73,7 +73,7 @@ def test_predictions_add_up(given, make_job) -> None:
     total = phases.rollout + phases.reward_exposed + phases.train + phases.sync
     assert predicted.step_s.mean == pytest.approx(total)
     assert predicted.seconds_per_sample == pytest.approx(predicted.step_s.mean / (8 * 4), rel=1e-6)
-    assert solved.plan.solver.bound_s == pytest.approx(predicted.seconds_per_sample, rel=1e-4)
+    assert solved.plan.solver.bound == pytest.approx(predicted.seconds_per_sample, rel=1e-4)
     kinds = predicted.rounds
     assert kinds.long is not None
     assert kinds.short.share + kinds.long.share == pytest.approx(1.0)
