@@ -47,13 +47,17 @@ class DecodeCost:
     round_s: float = 0
     finish_s: float = 0
 
+    def base_s(self, sequences: int) -> float:
+        """Seconds of a step of so many sequences without their KV."""
+        return self.a + self.b * sequences
+
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
         """Seconds of `steps` decode steps from `kv_tokens` on, during which nobody joins or leaves.
 
         Each step adds one KV token per sequence: sum over k < steps of a + b B + c (K + k B).
         """
         grown = steps * kv_tokens + sequences * (steps * (steps - 1) // 2)
-        return steps * (self.a + self.b * sequences) + self.c * grown
+        return steps * self.base_s(sequences) + self.c * grown
 
 
 # A vLLM process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its

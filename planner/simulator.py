@@ -133,7 +133,7 @@ class Engine:
             return
         cost, count = self.cost, len(self.running)
         quadratic = cost.c * count / 2
-        linear = cost.a + cost.b * count + cost.c * self.kv - quadratic
+        linear = cost.base_s(count) + cost.c * self.kv - quadratic
         if ahead <= 0:
             steps = 1
         elif quadratic * ahead < 1e-12 * linear * linear:
