@@ -23,9 +23,7 @@ from ..plans.errors import InputError
 from ..plans.job import Job
 from ..plans.plan import Plan
 from ..plans.yaml_io import sha256_file
-
-PLAN_COPY = "plan.yaml"
-
+from ..rounds.run_log import PLAN_COPY
 
 @dataclass(frozen=True)
 class Execution:
@@ -186,7 +184,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 prompt_ids=list(prompts),
             )
             runs.append(run)
-            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps})
+            # Relative, so that a folder that is moved as a whole still finds its plan.
+            plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
+            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps, "plan": plan})
         return await _turns(runs, options, watcher, runner)
     finally:
         watcher.phase("stopping")
