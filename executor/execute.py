@@ -25,6 +25,7 @@ from ..plans.plan import Plan
 from ..plans.yaml_io import sha256_file
 from ..rounds.run_log import PLAN_COPY
 
+
 @dataclass(frozen=True)
 class Execution:
     """A plan that passed all checks, and where its run is kept."""

@@ -205,19 +205,19 @@ def _scaled(lengths: Lengths, scale: float) -> Lengths:
     return replace(lengths, natural=natural, expected_tokens=scale * lengths.expected_tokens)
 
 
-def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
-    """The plan's rounds as the state machines take them."""
+def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> RoundSpec:
+    """The plan's rounds as the state machines take them; the job's cap on responses and its DAPO filter."""
     short, long = planned.rounds.short, planned.rounds.long
     return RoundSpec(
         mode=planned.bias.mode,
         prompts_per_step=planned.issue.prompts_per_step,
         samples_per_prompt=planned.issue.samples_per_prompt,
-        max_tokens=job.rollout.max_response_tokens,
+        max_tokens=cap_tokens,
         short_prompts=short.issue.prompts,
         short_samples=short.issue.samples,
         cutoff_tokens=short.cutoff_tokens,
         copies=1 if long is None else long.issue.copies,
-        dynamic_sampling=job.algorithm.dynamic_sampling,
+        dynamic_sampling=dynamic_sampling,
     )
 
 
@@ -248,7 +248,7 @@ def simulate_plan(
 
     Raises InputError if the profile lacks its layout or update, or if the trace was sampled under a lower cap.
     """
-    spec = round_spec(plan.job, job)
+    spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
     short, long = kinds(plan.job, profile)
     try:
         model = fit_lengths(trace, job.rollout.max_response_tokens, seed)

@@ -241,7 +241,8 @@ def simulate_round(
 ) -> RoundTimes:
     """Drive `machine` from its start until it is done. The sync is not in it.
 
-    `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing. Raises AssertionError if the machine waits for something that cannot come.
+    `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
+    Raises AssertionError if the machine waits for something that cannot come.
     """
     engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
     balancer = Balancer(len(engines))

@@ -56,9 +56,7 @@ class Timeline(Watch):
         if step.reward_exposed_s > 0:
             self._span(REWARDS, 0, "reward exposed", at, step.reward_exposed_s)
             at += step.reward_exposed_s
-        self._span(
-            TRAINERS, 0, "train", at, step.train_s, samples=step.samples, tokens=step.tokens, groups=step.groups
-        )
+        self._span(TRAINERS, 0, "train", at, step.train_s, samples=step.samples, tokens=step.tokens, groups=step.groups)
         arguments = {"samples": step.samples, "decoded_tokens": step.decoded_tokens, "deferred": step.deferred}
         self._span(SCHEDULE, 0, f"{step.kind} step {number + 1}", begin, step.step_s, **arguments)
         self._span(SCHEDULE, 1, "rollout", rollout, step.rollout_s)

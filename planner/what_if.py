@@ -185,7 +185,9 @@ def _named(name: str, loc: Loc, touched: dict[Loc, str]) -> str:
     full = (name, *loc)
 
     def shared(other: Loc) -> int:
-        return next((i for i, (a, b) in enumerate(zip(full, other, strict=False)) if a != b), min(len(full), len(other)))
+        return next(
+            (i for i, (a, b) in enumerate(zip(full, other, strict=False)) if a != b), min(len(full), len(other))
+        )
 
     if not touched:
         return ".".join(map(str, full))
