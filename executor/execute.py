@@ -23,9 +23,8 @@ from ..plans.errors import InputError
 from ..plans.job import Job
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
+from ..rounds.run_log import PLAN_COPY
 from .supported import unsupported
-
-PLAN_COPY = "plan.yaml"
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 prompt_ids=list(prompts),
             )
             runs.append(run)
-            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps})
+            # Relative, so that a folder that is moved as a whole still finds its plan.
+            plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
+            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps, "plan": plan})
         return await _turns(runs, options, watcher, runner)
     finally:
         watcher.phase("stopping")
