@@ -33,11 +33,13 @@ class DecodeFit:
         law: with the factors fitted.
         covariance: of the logarithms of the factors.
         noise: relative spread of the residuals.
+        cost: what was minimised; of two sheets for the same points, the better one has the lower cost.
     """
 
     law: DecodeLaw
     covariance: Array
     noise: float
+    cost: float
 
     def relative_sd(self, predict: Predict) -> Array:
         """Relative standard deviation of each prediction that `predict` makes: factors' and points' noise together."""
@@ -82,15 +84,18 @@ def fit_law(sheet: Sheet, predict: Predict, seconds: Array) -> DecodeFit:
     hessian = jacobian.T @ (_weights(now)[:, None] * jacobian) + np.diag(1 / spread**2)
     noise = max(1.4826 * float(np.median(np.abs(now))) * NOISE, 0.01) if len(seconds) else NOISE
     scale = max(1.0, noise / NOISE) ** 2
-    return DecodeFit(DecodeLaw(sheet, logs), scale * np.linalg.inv(hessian), noise)
+    return DecodeFit(DecodeLaw(sheet, logs), scale * np.linalg.inv(hessian), noise, cost)
 
 
+TT=True; NU=4.0
 def _cost(residuals: Array) -> float:
     size = np.abs(residuals)
+    if TT: return float((NU*np.log1p(size**2/NU)).sum())
     return float(np.where(size <= TAIL, size**2, 2 * TAIL * size - TAIL**2).sum())
 
 
 def _weights(residuals: Array) -> Array:
+    if TT: return 1/(1+residuals**2/NU)
     return np.minimum(1.0, TAIL / np.maximum(np.abs(residuals), 1e-12))
 
 

@@ -27,9 +27,10 @@ Array = NDArray[np.float64]
 
 # Seconds that the sheets do not give; each is the centre of a wide prior.
 LAUNCH_S, LAUNCH_PER_LAYER_S = 1e-3, 30e-6  # scheduling and sampling; kernel launches and norms of a layer
-SEQUENCE_S = 15e-6  # a sequence's share of scheduling, sampling, detokenizing
+ROUTE_S = 30e-6  # choosing experts and gathering their tokens, a layer
+SEQUENCE_S = 25e-6  # a sequence's share of scheduling, sampling, detokenizing
 SUM_LATENCY_S = 8e-6  # one all-reduce of a small message inside a node
-JOIN_S = 1.5e-3  # a step that newcomers' prefill joins runs outside the captured graphs
+JOIN_S, JOIN_PER_LAYER_S = 1e-3, 40e-6  # a step that newcomers' prefill joins runs outside the captured graphs
 
 ACTIVATION_BYTES = 2.0
 
@@ -46,14 +47,15 @@ class Factor:
 FACTORS: tuple[Factor, ...] = (
     Factor("launch", 0.0, 0.5),
     Factor("weights", 0.25, 0.2),
-    Factor("experts", 0.45, 0.4),
+    Factor("experts", 0.1, 0.3),
     Factor("compute", 0.6, 0.4),
-    Factor("kv", 0.4, 0.4),
+    Factor("kv", 0.3, 0.3),
+    Factor("kv_width", -0.3, 0.4),
     Factor("latency", 0.0, 0.6),
     Factor("link", 0.7, 0.7),
     Factor("sequence", 0.0, 0.7),
-    Factor("join", 0.0, 0.8),
-    Factor("capacity", 0.0, 0.25),
+    Factor("join", 0.3, 0.7),
+    Factor("capacity", 0.0, 0.2),
     Factor("ep", 0.1, 0.2),
     Factor("dp", 0.0, 0.2),
 )
@@ -78,6 +80,8 @@ class Sheet:
     window_s: float
     kv_heads: int
     layers: int
+    launch_s: float
+    join_s: float
     token_link_s: float
     kv_bytes_per_token: float
     window_bytes: float
@@ -105,6 +109,8 @@ def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: f
         # Latent KV has no heads to share out: every rank reads all of it.
         kv_heads=1 if a.latent_kv else a.kv_heads,
         layers=a.layers,
+        launch_s=LAUNCH_S + LAUNCH_PER_LAYER_S * a.layers + ROUTE_S * (a.layers - a.dense_layers if a.experts else 0),
+        join_s=JOIN_S + JOIN_PER_LAYER_S * a.layers,
         # Ring all-reduce: each rank sends 2 (tp - 1)/tp of the activations, one way.
         token_link_s=2.0 * a.hidden * ACTIVATION_BYTES / (gpu.link_bytes_per_s / 2.0),
         kv_bytes_per_token=a.kv_values_per_token * kv_bytes,
@@ -149,7 +155,7 @@ class DecodeLaw:
     def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike) -> Array:
         """Reading that much KV; ranks beyond the KV heads hold copies."""
         tp = np.asarray(tp, float)
-        return self.factor("kv") * self.sheet.kv_token_s * np.asarray(kv_tokens, float) / self.kv_ranks(tp)
+        return self.factor("kv") * self.factor("kv_width") * self.sheet.kv_token_s * np.asarray(kv_tokens, float) / self.kv_ranks(tp)
 
     def kv_ranks(self, tp: ArrayLike) -> Array:
         """Over how many ranks KV is spread."""
@@ -159,9 +165,9 @@ class DecodeLaw:
         """A step of so many sequences without their KV."""
         tp, n = np.asarray(tp, float), np.asarray(sequences, float)
         s = self.sheet
-        launch = self.factor("launch") * (LAUNCH_S + LAUNCH_PER_LAYER_S * s.layers)
+        launch = self.factor("launch") * s.launch_s
         per_sequence = self.factor("sequence") * SEQUENCE_S
-        per_sequence = per_sequence + self.factor("kv") * s.window_s / self.kv_ranks(tp)
+        per_sequence = per_sequence + self.factor("kv") * self.factor("kv_width") * s.window_s / self.kv_ranks(tp)
         return launch + per_sequence * n + self.linear_s(tp, n, ep) + self.sums_s(tp, n)
 
     def step_s(self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0) -> Array:

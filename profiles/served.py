@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_model import JOIN_S, DecodeLaw
+from .decode_model import DecodeLaw
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def running(law: DecodeLaw, points: Served) -> Array:
     free = points.tp * (MEMORY_SHARE * s.memory_bytes - RESERVE_BYTES) - s.weight_bytes
     each = (s.kv_bytes_per_token * (points.isl + points.osl / 2) + s.window_bytes) * points.tp / law.kv_ranks(points.tp)
     # Weights that cannot fit mean that the sheet does not know how this was run (more ranks, another format).
-    fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / each, np.inf)
+    fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / law.factor("kv_width") / each, np.inf)
     return asked * (1 + (asked / fits) ** _SOFT) ** (-1 / _SOFT)
 
 
@@ -66,7 +66,7 @@ def seconds_per_token(law: DecodeLaw, points: Served) -> Array:
     share, together = np.minimum(joins, 1.0), np.maximum(joins, 1.0)
     without = law.linear_s(tp, n, ep) + law.sums_s(tp, n)
     tokens = n + chunk * together
-    with_chunk = law.linear_s(tp, tokens, ep) + law.sums_s(tp, tokens) + law.factor("join") * JOIN_S
+    with_chunk = law.linear_s(tp, tokens, ep) + law.sums_s(tp, tokens) + law.factor("join") * law.sheet.join_s
     attention = law.factor("compute") * law.sheet.pair_s * points.isl / 2 * newcomers / tp
     step = law.step_s(tp, n, n * context, ep) + share * (with_chunk - without) + attention
     return step * np.where(points.dp > 1, law.factor("dp"), 1.0)
