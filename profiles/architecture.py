@@ -186,6 +186,13 @@ def architecture_of(model: str) -> Architecture | None:
     return _guess(name)
 
 
+def typical() -> Architecture:
+    """For a model of which not even the size is known. Its experts let a fit be of a dense model or of a sparse one."""
+    found = _guess("100b-a10b")
+    assert found is not None
+    return found
+
+
 def _guess(name: str) -> Architecture | None:
     """A usual shape of the size that the name gives: depth and width of the dense models in the table, by size."""
     size, active = _SIZE.search(name), _ACTIVE.search(name)

@@ -123,7 +123,11 @@ def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: f
 
 @dataclass(frozen=True)
 class DecodeLaw:
-    """A sheet and its factors (logarithms, in the order of `FACTORS`)."""
+    """A sheet and its factors (logarithms, in the order of `FACTORS`).
+
+    Everywhere `tp` is the engine's ranks, `dp` how many groups of them share attention out by sequences instead of by
+    heads, `ep` more than 1 if experts are shared out whole; sequences and tokens are the engine's.
+    """
 
     sheet: Sheet
     logs: Array
@@ -132,11 +136,12 @@ class DecodeLaw:
         """One factor."""
         return math.exp(float(self.logs[NAMES.index(name)]))
 
-    def linear_s(self, tp: ArrayLike, tokens: ArrayLike, ep: ArrayLike = 1.0) -> Array:
+    def linear_s(self, tp: ArrayLike, tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
         """Weights of all layers against that many tokens: read once, multiplied with each."""
-        tp, tokens, ep = np.asarray(tp, float), np.asarray(tokens, float), np.asarray(ep, float)
+        tp, tokens, ep, dp = (np.asarray(value, float) for value in (tp, tokens, ep, dp))
         s = self.sheet
-        read = self.factor("weights") * s.common_s
+        # Attention groups hold a copy each of what all tokens use; experts are shared out over all ranks.
+        read = self.factor("weights") * s.common_s * dp
         if s.experts_s:
             seen = -np.expm1(tokens * math.log1p(-s.touched))
             # Whole experts on a rank: the rank with most of the step's tokens sets the time.
@@ -145,31 +150,36 @@ class DecodeLaw:
         return np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp
 
     def sums_s(self, tp: ArrayLike, tokens: ArrayLike) -> Array:
-        """All-reduces between ranks."""
+        """All-reduces between ranks; the exchanges of expert and data parallelism move about as much."""
         tp, tokens = np.asarray(tp, float), np.asarray(tokens, float)
         s = self.sheet
         latency = self.factor("latency") * SUM_LATENCY_S * np.log2(2 * tp) / 2
         carried = self.factor("link") * s.token_link_s * (tp - 1) / tp * tokens
         return np.where(tp > 1, s.sums * (latency + carried), 0.0)
 
-    def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike) -> Array:
-        """Reading that much KV; ranks beyond the KV heads hold copies."""
-        tp = np.asarray(tp, float)
-        return self.factor("kv") * self.factor("kv_width") * self.sheet.kv_token_s * np.asarray(kv_tokens, float) / self.kv_ranks(tp)
+    def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike, dp: ArrayLike = 1.0) -> Array:
+        """Reading that much KV."""
+        return self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float) / self.kv_ranks(tp, dp)
 
-    def kv_ranks(self, tp: ArrayLike) -> Array:
-        """Over how many ranks KV is spread."""
-        return np.minimum(np.asarray(tp, float), self.sheet.kv_heads)
+    @property
+    def kv_value_s(self) -> float:
+        """What reading KV takes, over the sheet's."""
+        return self.factor("kv") * self.factor("kv_width")
 
-    def base_s(self, tp: ArrayLike, sequences: ArrayLike, ep: ArrayLike = 1.0) -> Array:
+    def kv_ranks(self, tp: ArrayLike, dp: ArrayLike = 1.0) -> Array:
+        """Over how many ranks KV is spread; ranks of a group beyond the KV heads hold copies."""
+        tp, dp = np.asarray(tp, float), np.asarray(dp, float)
+        return dp * np.minimum(tp / dp, self.sheet.kv_heads)
+
+    def base_s(self, tp: ArrayLike, sequences: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
         """A step of so many sequences without their KV."""
-        tp, n = np.asarray(tp, float), np.asarray(sequences, float)
+        n = np.asarray(sequences, float)
         s = self.sheet
-        launch = self.factor("launch") * s.launch_s
-        per_sequence = self.factor("sequence") * SEQUENCE_S
-        per_sequence = per_sequence + self.factor("kv") * self.factor("kv_width") * s.window_s / self.kv_ranks(tp)
-        return launch + per_sequence * n + self.linear_s(tp, n, ep) + self.sums_s(tp, n)
+        per_sequence = self.factor("sequence") * SEQUENCE_S + self.kv_value_s * s.window_s / self.kv_ranks(tp, dp)
+        return self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
 
-    def step_s(self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0) -> Array:
+    def step_s(
+        self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0
+    ) -> Array:
         """A step of so many sequences that hold `kv_tokens` together."""
-        return self.base_s(tp, sequences, ep) + self.kv_s(tp, kv_tokens)
+        return self.base_s(tp, sequences, ep, dp) + self.kv_s(tp, kv_tokens, dp)

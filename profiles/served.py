@@ -39,34 +39,41 @@ class Served:
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def ranks(self) -> Array:
+        """Accelerators of the engine. Files differ in what they call TP beside attention data parallelism: all ranks of
+        the engine, or those of one attention group (1)."""
+        return np.maximum(self.tp, self.dp)
+
     def take(self, keep: NDArray[np.bool_]) -> Served:
         """The points of a mask."""
         return Served(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
 
 def running(law: DecodeLaw, points: Served) -> Array:
-    """Sequences that run at once: those asked for, or those whose KV fits."""
-    s = law.sheet
+    """Sequences that run at once on an engine: those asked for, or those whose KV fits."""
+    s, ranks = law.sheet, points.ranks
     asked = points.batch * points.dp
-    free = points.tp * (MEMORY_SHARE * s.memory_bytes - RESERVE_BYTES) - s.weight_bytes
-    each = (s.kv_bytes_per_token * (points.isl + points.osl / 2) + s.window_bytes) * points.tp / law.kv_ranks(points.tp)
+    free = ranks * (MEMORY_SHARE * s.memory_bytes - RESERVE_BYTES) - s.weight_bytes
+    held = s.kv_bytes_per_token * (points.isl + points.osl / 2) + s.window_bytes
+    each = held * law.factor("kv_width") * ranks / law.kv_ranks(ranks, points.dp)
     # Weights that cannot fit mean that the sheet does not know how this was run (more ranks, another format).
-    fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / law.factor("kv_width") / each, np.inf)
+    fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / each, np.inf)
     return asked * (1 + (asked / fits) ** _SOFT) ** (-1 / _SOFT)
 
 
 def seconds_per_token(law: DecodeLaw, points: Served) -> Array:
     """Predicted mean time between output tokens."""
     n = running(law, points)
-    tp, ep = points.tp, points.ep
+    tp, ep, dp = points.ranks, points.ep, points.dp
     context = points.isl + points.osl / 2
     newcomers = n * points.isl / points.osl
     chunk = np.minimum(points.isl, CHUNK_TOKENS)
     joins = newcomers / chunk  # chunks a step
     share, together = np.minimum(joins, 1.0), np.maximum(joins, 1.0)
-    without = law.linear_s(tp, n, ep) + law.sums_s(tp, n)
+    without = law.linear_s(tp, n, ep, dp) + law.sums_s(tp, n)
     tokens = n + chunk * together
-    with_chunk = law.linear_s(tp, tokens, ep) + law.sums_s(tp, tokens) + law.factor("join") * law.sheet.join_s
+    with_chunk = law.linear_s(tp, tokens, ep, dp) + law.sums_s(tp, tokens) + law.factor("join") * law.sheet.join_s
     attention = law.factor("compute") * law.sheet.pair_s * points.isl / 2 * newcomers / tp
-    step = law.step_s(tp, n, n * context, ep) + share * (with_chunk - without) + attention
-    return step * np.where(points.dp > 1, law.factor("dp"), 1.0)
+    step = law.step_s(tp, n, n * context, ep, dp) + share * (with_chunk - without) + attention
+    return step * np.where(dp > 1, law.factor("dp"), 1.0)
