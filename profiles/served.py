@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 CHUNK_TOKENS = 8192.0  # vLLM's default max_num_batched_tokens for serving on large GPUs
 MEMORY_SHARE = 0.9  # vLLM's default gpu_memory_utilization
 RESERVE_BYTES = 4e9  # of a GPU: context, captured graphs, activations
+NODE = 8  # accelerators
 _SOFT = 8.0  # sharpness of the smooth minimum of requests and of those that fit
 
 
@@ -41,9 +42,19 @@ class Served:
 
     @property
     def ranks(self) -> Array:
-        """Accelerators of the engine. Files differ in what they call TP beside attention data parallelism: all ranks of
-        the engine, or those of one attention group (1)."""
-        return np.maximum(self.tp, self.dp)
+        """Accelerators of the engine.
+
+        Files differ in what they call TP beside attention data parallelism: all ranks of the engine, or those of one
+        attention group (1). And some name the product of TP and EP, which shows where it is EP squared and more than a
+        node: the same times stand there under EP ranks.
+        """
+        named = np.maximum(self.tp, self.dp)
+        return np.where((named > NODE) & (named == self.ep**2), self.ep, named)
+
+    @property
+    def groups(self) -> Array:
+        """Attention groups of the engine."""
+        return np.minimum(self.dp, self.ranks)
 
     def take(self, keep: NDArray[np.bool_]) -> Served:
         """The points of a mask."""
@@ -56,7 +67,7 @@ def running(law: DecodeLaw, points: Served) -> Array:
     asked = points.batch * points.dp
     free = ranks * (MEMORY_SHARE * s.memory_bytes - RESERVE_BYTES) - s.weight_bytes
     held = s.kv_bytes_per_token * (points.isl + points.osl / 2) + s.window_bytes
-    each = held * law.factor("kv_width") * ranks / law.kv_ranks(ranks, points.dp)
+    each = held * law.factor("kv_width") * ranks / law.kv_ranks(ranks, points.groups)
     # Weights that cannot fit mean that the sheet does not know how this was run (more ranks, another format).
     fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / each, np.inf)
     return asked * (1 + (asked / fits) ** _SOFT) ** (-1 / _SOFT)
@@ -65,7 +76,7 @@ def running(law: DecodeLaw, points: Served) -> Array:
 def seconds_per_token(law: DecodeLaw, points: Served) -> Array:
     """Predicted mean time between output tokens."""
     n = running(law, points)
-    tp, ep, dp = points.ranks, points.ep, points.dp
+    tp, ep, dp = points.ranks, points.ep, points.groups
     context = points.isl + points.osl / 2
     newcomers = n * points.isl / points.osl
     chunk = np.minimum(points.isl, CHUNK_TOKENS)
