@@ -6,6 +6,7 @@ standard deviation grows with how much the prediction leans on factors that the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ Array = NDArray[np.float64]
 Predict = Callable[[DecodeLaw], Array]
 
 NOISE = 0.05  # relative error of a good measurement: what a residual is held against
-TAIL = 2.0  # residuals beyond so many NOISEs weigh less (Huber)
+TAIL = 4.0  # degrees of freedom of the residuals' t distribution: some published points are plainly wrong
 # Sheets of guessed models and unknown accelerators are off by factors; then the points decide.
 GUESSED_SPREAD = 3.0
 _STEPS = 60
@@ -51,7 +52,7 @@ class DecodeFit:
 def fit_law(sheet: Sheet, predict: Predict, seconds: Array) -> DecodeFit:
     """Factors that make `predict` agree with measured `seconds`, one each.
 
-    Levenberg-Marquardt on residuals log(predicted / measured) / NOISE under a Huber loss, and the prior's.
+    Levenberg-Marquardt on residuals log(predicted / measured) / NOISE under a t distribution, and the prior's.
     """
     measured = np.log(seconds)
     spread = PRIOR_SD * (1.0 if sheet.exact else GUESSED_SPREAD)
@@ -82,21 +83,19 @@ def fit_law(sheet: Sheet, predict: Predict, seconds: Array) -> DecodeFit:
             break
     jacobian = _jacobian(residuals, logs, now)
     hessian = jacobian.T @ (_weights(now)[:, None] * jacobian) + np.diag(1 / spread**2)
-    noise = max(1.4826 * float(np.median(np.abs(now))) * NOISE, 0.01) if len(seconds) else NOISE
+    # The spread of a t distribution beyond that of its middle: left-out points lie in its tails too.
+    noise = max(1.4826 * float(np.median(np.abs(now))) * NOISE * math.sqrt(TAIL / (TAIL - 2)), 0.01)
     scale = max(1.0, noise / NOISE) ** 2
     return DecodeFit(DecodeLaw(sheet, logs), scale * np.linalg.inv(hessian), noise, cost)
 
 
-TT=True; NU=4.0
 def _cost(residuals: Array) -> float:
-    size = np.abs(residuals)
-    if TT: return float((NU*np.log1p(size**2/NU)).sum())
-    return float(np.where(size <= TAIL, size**2, 2 * TAIL * size - TAIL**2).sum())
+    return float(TAIL * np.log1p(residuals**2 / TAIL).sum())
 
 
 def _weights(residuals: Array) -> Array:
-    if TT: return 1/(1+residuals**2/NU)
-    return np.minimum(1.0, TAIL / np.maximum(np.abs(residuals), 1e-12))
+    """Of reweighted least squares: what makes its gradient that of `_cost`."""
+    return np.asarray(1 / (1 + residuals**2 / TAIL))
 
 
 def _jacobian(function: Callable[[Array], Array], at: Array, value: Array | None = None) -> Array:

@@ -15,7 +15,7 @@ points still extrapolates in TP, batch and context, and is monotone in sequences
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,6 +88,10 @@ class Sheet:
     weight_bytes: float
     memory_bytes: float
     exact: bool
+
+    def as_guess(self) -> Sheet:
+        """The same, for something of which it is not known to hold."""
+        return replace(self, exact=False)
 
     @property
     def sums(self) -> int:
