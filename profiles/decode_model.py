@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .architecture import Architecture
+from .factors import Factor
 from .hardware import Gpu
 
 Array = NDArray[np.float64]
@@ -33,15 +34,6 @@ SUM_LATENCY_S = 8e-6  # one all-reduce of a small message inside a node
 JOIN_S, JOIN_PER_LAYER_S = 1e-3, 40e-6  # a step that newcomers' prefill joins runs outside the captured graphs
 
 ACTIVATION_BYTES = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """A free factor: the prior is log-normal around exp(`log_mean`)."""
-
-    name: str
-    log_mean: float
-    log_sd: float
 
 
 FACTORS: tuple[Factor, ...] = (
@@ -60,8 +52,6 @@ FACTORS: tuple[Factor, ...] = (
     Factor("dp", 0.0, 0.2),
 )
 NAMES = tuple(factor.name for factor in FACTORS)
-PRIOR_MEAN: Array = np.array([factor.log_mean for factor in FACTORS])
-PRIOR_SD: Array = np.array([factor.log_sd for factor in FACTORS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..plans.errors import InputError
 from .architecture import architecture_of, typical
-from .decode_fit import DecodeFit, fit_law
-from .decode_model import Sheet, sheet
+from .decode_model import FACTORS, DecodeLaw, Sheet, sheet
+from .factors import Factors, fit_factors
 from .hardware import GPUS, gpu_of
 from .served import Served, seconds_per_token
+
+Array = NDArray[np.float64]
 
 # Bytes of a weight with its scales: nvfp4 has one byte of scale in 16 values, int4 groups two in 128.
 WEIGHT_BYTES = {"": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.516}
@@ -87,6 +91,33 @@ def sheet_of(group: Group) -> Sheet:
     return found if gpu is not None and architecture is not None else found.as_guess()
 
 
-def fit_served(group: Group, points: Served) -> DecodeFit:
+# Sheets of guessed models and unknown accelerators are off by factors; then the points decide.
+GUESSED_SPREAD = 3.0
+
+
+@dataclass(frozen=True)
+class ServedFit:
+    """The law of a group, and how sure it is."""
+
+    law: DecodeLaw
+    factors: Factors
+
+    def predict(self, points: Served) -> Array:
+        """Seconds per output token."""
+        return seconds_per_token(self.law, points)
+
+    def relative_sd(self, points: Served) -> Array:
+        """Relative standard deviation of each prediction."""
+        return self.factors.relative_sd(lambda logs: seconds_per_token(DecodeLaw(self.law.sheet, logs), points))
+
+
+def fit_served(group: Group, points: Served) -> ServedFit:
     """The law of a group's points."""
-    return fit_law(sheet_of(group), lambda law: seconds_per_token(law, points), points.seconds)
+    found = sheet_of(group)
+    factors = fit_factors(
+        FACTORS,
+        lambda logs: seconds_per_token(DecodeLaw(found, logs), points),
+        points.seconds,
+        1.0 if found.exact else GUESSED_SPREAD,
+    )
+    return ServedFit(DecodeLaw(found, factors.logs), factors)
