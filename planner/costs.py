@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
-from ..profiles.schema import Profile, Reward, Rollout, Train
+from ..profiles.schema import Profile, Recompute, Reward, Rollout, Train, TrainLaw
+from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
+from ..profiles.train_model import TrainLayout, fits_heads
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,7 +142,12 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class TrainCost:
-    """One update: seconds, per token (prompts included), per sum over samples of squared tokens."""
+    """One update in one layout: seconds, per token (prompts included), per sum over samples of squared tokens.
+
+    Attributes:
+        per_sample_s: more per sample, where samples are padded instead of packed.
+        peak_bytes: accelerator memory of a rank; 0: not known.
+    """
 
     dp: int
     micro_batch_tokens: int
@@ -151,17 +158,20 @@ class TrainCost:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     offload: bool = False
+    peak_bytes: int = 0
+    per_sample_s: float = 0
 
     @property
     def accelerators(self) -> int:
         """Accelerators of all replicas together."""
         return self.dp * self.tp * self.pp * self.cp
 
-    def update_s(self, tokens: float, squared_tokens: float) -> float:
-        """Seconds of an update on samples with these sums."""
-        return self.step_s + self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
+    def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
+        """Seconds of an update on samples with these sums; their number only matters where they are padded."""
+        linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
+        return self.step_s + linear + self.per_sample_s * samples
 
 
 def train_cost(train: Train) -> TrainCost:
@@ -172,7 +182,54 @@ def train_cost(train: Train) -> TrainCost:
         step_s=train.step_s,
         per_token_s=train.step_s_per_token,
         per_token_squared_s=train.step_s_per_token_squared,
+        tp=train.tp,
+        pp=train.pp,
+        cp=train.cp,
+        ep=train.ep,
+        recompute=train.recompute,
+        offload=train.offload,
+        peak_bytes=train.peak_bytes,
     )
+
+
+def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
+    """Costs in any layout, from a profile's law. Raises ValueError when the layout cannot be, naming why."""
+    physics = physics_of(law)
+    why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
+    if why is not None:
+        raise ValueError(why)
+    update = physics.update(layout)
+    return TrainCost(
+        dp=layout.dp,
+        micro_batch_tokens=layout.micro_batch_tokens,
+        step_s=update.step_s,
+        per_token_s=update.per_token_s,
+        per_token_squared_s=update.per_token_squared_s,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        ep=layout.ep,
+        recompute=layout.recompute,
+        offload=layout.offload,
+        peak_bytes=peak_bytes(physics, layout, law.memory_factors),
+        per_sample_s=update.per_sample_s,
+    )
+
+
+def train_costs(profile: Profile, accelerators: int, micro_batch_tokens: Sequence[int]) -> tuple[TrainCost, ...]:
+    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's layouts.
+
+    Entries that were measured go before a law, which is off by more.
+    """
+    measured = tuple(
+        train_cost(entry)
+        for entry in profile.train
+        if entry.micro_batch_tokens in micro_batch_tokens and entry.dp * entry.tp * entry.cp * entry.pp == accelerators
+    )
+    if measured or profile.train_law is None:
+        return measured
+    law = profile.train_law
+    return tuple(train_cost_in(law, layout) for layout in train_layouts(law, accelerators, micro_batch_tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,8 @@ class TrainLaw(_Model):
 
     model: str = Field(description="Name in the table of architectures")
     accelerator: str = Field(description="Name in the table of data sheets")
-    factors: dict[str, float] = Field(description="By name: the factor over what the data sheets give")
+    factors: dict[str, float] = Field(description="By name: the factor over the seconds that the data sheets give")
+    memory_factors: dict[str, float] = Field(description="Over computed memory: activations, and the rest")
     fabric_bytes_per_s: float = Field(gt=0, description="Network between nodes, per accelerator, one direction")
     accelerators_per_node: int = Field(ge=1, description="Accelerators that share the fast links")
     error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
