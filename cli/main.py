@@ -22,8 +22,10 @@ _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
     "solve": "Simulate candidate rounds, choose by integer program, write the plan.",
+    "simulate": "What a plan would do, or would do if some values were others.",
     "execute": "Run real training by one plan, or by several in turns.",
     "report": "Show what a run did beside what its plan predicted.",
+    "tune": "Refit costs and lengths from a run; a new plan where it gains more than the error.",
 }
 
 
@@ -52,8 +54,10 @@ def cli() -> None:
     rlplan init DIR            a ready example
     rlplan profile JOB         what each phase costs here
     rlplan solve JOB           the plan, as YAML to review
+    rlplan simulate PLAN       what if, without solving
     rlplan execute PLAN        the training run
     rlplan report RUN          predicted beside measured
+    rlplan tune RUN            a better plan, if the run shows one
 
     Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
     """

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1, max_open=True),
     help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",
 )
+@click.option(
+    "--objective",
+    type=click.Choice(["seconds", "usd"]),
+    default="seconds",
+    show_default=True,
+    help="What a trained sample shall cost least of. For usd a plan may take fewer nodes.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
@@ -34,6 +41,7 @@ def solve_command(
     out: Path | None,
     mode: Any,
     bias_budget: float | None,
+    objective: Any,
     seed: int,
     force: bool,
     as_json: bool,
@@ -98,7 +106,16 @@ def solve_command(
     )
     with share("solve") as update:
         plan = solve(
-            cluster, job, profile, trace, inputs, mode=mode, bias_budget=bias_budget, seed=seed, progress=update
+            cluster,
+            job,
+            profile,
+            trace,
+            inputs,
+            mode=mode,
+            bias_budget=bias_budget,
+            objective=objective,
+            seed=seed,
+            progress=update,
         )
     dump(plan, out)
     click.echo(json.dumps(_summary(plan, out)) if as_json else _text(plan, out))
@@ -117,9 +134,11 @@ def _summary(plan: Plan, out: Path) -> dict[str, Any]:
         "gap": plan.solver.gap,
         "status": plan.solver.status,
         "objective": plan.solver.objective,
-        "bound_s": plan.solver.bound_s,
+        "bound": plan.solver.bound,
         "bias_budget": plan.job.bias.budget,
         "usd_per_1k_samples": predicted.usd_per_1k_samples,
+        "nodes": predicted.nodes,
+        "front": [point.model_dump() for point in predicted.front],
         "solved_at": plan.volatile.solved_at,
         "candidates": plan.solver.candidates,
         "solve_s": plan.volatile.solve_s,
@@ -145,6 +164,13 @@ def _text(plan: Plan, out: Path) -> str:
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
+    lines.append("speed against bias (* this plan):")
+    for point in predicted.front:
+        gain = predicted.baseline.seconds_per_sample / point.seconds_per_sample
+        lines.append(
+            f"  {'*' if point.chosen else ' '} {point.mode:8} {gain:6.2f}x sync   length ratio {point.length_ratio:.2f}"
+            f"   {point.usd_per_1k_samples:.4g} USD per 1000 samples"
+        )
     lines.append("why:")
     lines += [f"  {key}: {text}" for key, text in plan.job.why.items()]
     return "\n".join(lines)

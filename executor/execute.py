@@ -22,9 +22,9 @@ from ..plans.data import read_prompts
 from ..plans.errors import InputError
 from ..plans.job import Job
 from ..plans.plan import Plan
-from ..plans.yaml_io import sha256_file
-
-PLAN_COPY = "plan.yaml"
+from ..plans.yaml_io import error_at, sha256_file
+from ..rounds.run_log import PLAN_COPY
+from .supported import unsupported
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
     for path in plan_paths:
         checked = open_plan(path)
+        for loc, fault in unsupported(checked.plan.job):
+            raise error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}")
         run_dir = out if len(plan_paths) == 1 else out / path.stem
         _check_folder(run_dir, path, resume)
         executions.append(Execution(path.stem, path, run_dir, checked))
@@ -186,7 +188,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 prompt_ids=list(prompts),
             )
             runs.append(run)
-            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps})
+            # Relative, so that a folder that is moved as a whole still finds its plan.
+            plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
+            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps, "plan": plan})
         return await _turns(runs, options, watcher, runner)
     finally:
         watcher.phase("stopping")
@@ -197,7 +201,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
 
 
 def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool) -> Any:
-    """The trainer ranks of a plan; all kinds of round share them, so they take the short round's layout."""
+    """The trainer ranks of a plan; all kinds of round share them."""
     from .trainers import TrainerGroup
 
     train = plan.job.rounds.short.train

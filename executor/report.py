@@ -16,8 +16,8 @@ from typing import Any
 
 from ..plans.errors import InputError
 from ..plans.plan import Plan, load_plan
-from ..rounds.trace import TraceError, read_trace
-from .execute import PLAN_COPY
+from ..rounds.run_log import PLAN_COPY, TRACE, read_run
+from ..rounds.trace import TraceError
 
 ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned"}
 
@@ -39,7 +39,7 @@ def load_runs(folder: Path) -> list[RunTrace]:
     """The run in `folder`, or those in its sub-folders. Raises InputError if there is none or one is damaged."""
     if not folder.is_dir():
         raise InputError("no such run folder; give the --out of rlplan execute", str(folder))
-    homes = [folder] if (folder / "trace.jsonl").exists() else sorted(p.parent for p in folder.glob("*/trace.jsonl"))
+    homes = [folder] if (folder / TRACE).exists() else sorted(p.parent for p in folder.glob(f"*/{TRACE}"))
     if not homes:
         raise InputError("holds no run (no trace.jsonl); give the --out of rlplan execute", str(folder))
     return [_load(home) for home in homes]
@@ -47,52 +47,22 @@ def load_runs(folder: Path) -> list[RunTrace]:
 
 def _load(home: Path) -> RunTrace:
     plan = load_plan(home / PLAN_COPY)
-    run = RunTrace(home.name, plan, [])
-    samples: dict[int, list[dict[str, Any]]] = {}
     try:
-        for event in read_trace(home / "trace.jsonl"):
-            match event["event"]:
-                case "step":
-                    _check_step(event)
-                    run.steps.append(event)
-                    run.restarts += len(event["restarts"])
-                case "sample" if event["fate"] == "trained":
-                    samples.setdefault(event["step"], []).append(event)
-                case "restart":
-                    run.restarts += 1
-                case "resume":
-                    run.resumes += 1
-                    run.steps = [step for step in run.steps if step["step"] <= event["step"]]
-                    samples = {step: rows for step, rows in samples.items() if step <= event["step"]}
+        log = read_run(home / TRACE)
     except TraceError as error:
-        raise InputError(f"{error}", None) from error
-    except (KeyError, TypeError, OSError) as error:
-        reason = f"an event lacks {error}" if isinstance(error, KeyError) else f"cannot be read: {error}"
-        raise InputError(f"{reason}; the trace is damaged or of another version", str(home / "trace.jsonl")) from error
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(home / TRACE)) from error
+    run = RunTrace(home.name, plan, log.steps, restarts=log.restarts, resumes=log.resumes)
     kinds = {step["step"]: step["kind"] for step in run.steps}
-    for number, rows in samples.items():
+    for number, rows in log.samples.items():
         for row in rows:
+            if row["fate"] != "trained":
+                continue
             run.trained.setdefault(row["prompt"], []).append(row["tokens"])
             if kinds.get(number) == "long":
                 run.long_trained.setdefault(row["prompt"], []).append(row["tokens"])
     return run
-
-
-_NUMBERS = (
-    "step", "total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s", "trained_samples", "trained_tokens",
-    "reward_mean", "max_tokens", "median_tokens", "decoded_tokens", "deferred", "on_policy_violations",
-    "checksum_mismatches", "exhausted",
-)  # fmt: skip
-
-
-def _check_step(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a step event is not what the report reads."""
-    for name in _NUMBERS:
-        if not isinstance(event[name], int | float):
-            raise TypeError(f"{name} of a step is {event[name]!r}, which is no number")
-    for name, kind in (("restarts", list), ("conservation_violations", list), ("metrics", dict), ("kind", str)):
-        if not isinstance(event[name], kind):
-            raise TypeError(f"{name} of a step is {event[name]!r}")
 
 
 @dataclass(frozen=True, slots=True)

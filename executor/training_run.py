@@ -132,7 +132,7 @@ class TrainingRun:
         for prompt, reason in sorted(outcome.failures.items()):
             self.event("failed", step=self.step_number + 1, prompt=prompt, reason=reason)
         groups, violations = self._groups(outcome, result, version)
-        metrics = await self._trainer.step(groups) if groups else {}
+        metrics = await self._trainer.step(groups, self._budget(kind)) if groups else {}
         trained = time.perf_counter()
         self._alarm(metrics)
 
@@ -146,6 +146,11 @@ class TrainingRun:
         self._recorder.samples(self._t(), record.step, epoch, round_, result)
         self._recorder.step(self._t(), record)
         return record
+
+    def _budget(self, kind: str) -> int:
+        """Micro-batch tokens of a kind of round."""
+        rounds = self.planned.rounds
+        return (rounds.long if kind == "long" and rounds.long else rounds.short).train.micro_batch_tokens
 
     async def _sync(self, engines: list[EngineHandle], version: str, checked: bool) -> int:
         """Bring the trainer's weights to the engines. Raises RunFailed if one received other bytes; returns 0."""

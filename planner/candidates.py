@@ -74,7 +74,8 @@ class LongKey(NamedTuple):
 class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
-    `refused` says, for each layout of the profile that was left out, why.
+    `refused` says, for each layout of the profile that was left out, why; `reshard_s` and `layout_switch_s` are seconds
+    of changing shards and engines between kinds of round.
     """
 
     pool: str
@@ -84,6 +85,14 @@ class Space:
     long: tuple[LongKey, ...]
     host_memory_bytes: int
     refused: tuple[str, ...]
+    reshard_s: float = 0.0
+    layout_switch_s: float = 0.0
+
+    @property
+    def sharding(self) -> tuple[int, ...]:
+        """For each update choice a number; those that shard the model alike have the same one."""
+        kinds = [(t.dp, t.tp, t.pp, t.ep) for t in self.train]
+        return tuple(kinds.index(kind) for kind in kinds)
 
 
 def enumerate_space(

@@ -80,6 +80,16 @@ class RoundLog:
         """Mean seconds of the update."""
         return mean([train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)])
 
+    def phases_s(self, train: TrainCost, rounds: int) -> dict[str, float]:
+        """Mean seconds of each phase over the first `rounds` rounds."""
+        updates = [train.update_s(t, q) for t, q in zip(self.tokens[:rounds], self.squares[:rounds], strict=True)]
+        return {
+            "rollout": mean(self.rollout_s[:rounds]),
+            "reward": mean(self.reward_s[:rounds]),
+            "train": mean(updates),
+            "sync": self.sync_s,
+        }
+
 
 def mean(values: Sequence[float]) -> float:
     """Mean of at least one value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..profiles.schema import Profile, Reward, Rollout, Train
 
@@ -106,6 +107,17 @@ class TrainCost:
     step_s: float
     per_token_s: float
     per_token_squared_s: float
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    recompute: Literal["none", "selective", "full"] = "none"
+    offload: bool = False
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all replicas together."""
+        return self.dp * self.tp * self.pp * self.cp
 
     def update_s(self, tokens: float, squared_tokens: float) -> float:
         """Seconds of an update on samples with these sums."""

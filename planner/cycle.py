@@ -3,17 +3,23 @@
 With u short and v long rounds per trained sample: the prompts that short rounds defer are those that long rounds take,
 D u = G v, and all of them together train one sample, n T u + n T' v = 1. Seconds per sample are then t u + t' v, and
 the bias, the share of slow steps and the phases are the same weighted sums. No transient is in it: the queue neither
-grows nor shrinks.
+grows nor shrinks. Each kind of round has its own engines and its own update layout; a long round pays for the change
+from and back to the short rounds' ones.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from .candidates import Law, LongKey, ShortKey
 from .costs import LayoutKey
+
+Objective = Literal["seconds", "usd"]
+"""What is minimised, per trained sample."""
 
 # One-sided 95 %: what a biased mode must prove beyond the noise of its own simulation.
 CONFIDENCE_Z = 1.645
@@ -28,14 +34,14 @@ class Column:
 
     Attributes:
         name: stable, sorts as the keys do.
-        step_s: seconds of a step, by micro-batch choice, in the order of the space's `train`.
+        step_s: seconds of a step, by update choice, in the order of the space's `train`.
         groups: groups trained by a round.
         moved: prompts that a short round defers, or that a long round takes from the queue.
         excess_tokens: trained minus unconditioned length, summed over a round's samples; 0 by construction in modes
             that are unbiased.
         excess_error: standard error of that.
         step_error: standard error of the mean step's seconds; decides what is worth more rounds, and never the plan.
-        slow: share of steps beyond the SLO, by micro-batch choice.
+        slow: share of steps beyond the SLO, by update choice.
         rounds: how many were simulated.
     """
 
@@ -63,7 +69,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan has to keep.
+    """What a plan has to keep, what changing between kinds of round costs, and what is minimised.
 
     Attributes:
         group_size: n.
@@ -72,6 +78,13 @@ class Limits:
         slo: whether `Column.slow` binds.
         host_memory_bytes: of the pool.
         host_bytes: of each layout's engines.
+        sharding: for each update choice a number; choices with the same number shard the model alike.
+        reshard_s: seconds of changing between two shardings.
+        layout_switch_s: seconds of changing between the engines of two layouts.
+        objective: "seconds" or "usd", per trained sample.
+        nodes: nodes that each layout's engines take.
+        train_nodes: nodes that each update choice takes.
+        usd_per_node_s: price of a node.
     """
 
     group_size: int
@@ -80,15 +93,45 @@ class Limits:
     slo: bool
     host_memory_bytes: int
     host_bytes: dict[LayoutKey, int]
+    sharding: tuple[int, ...] = ()
+    reshard_s: float = 0.0
+    layout_switch_s: float = 0.0
+    objective: Objective = "seconds"
+    nodes: dict[LayoutKey, int] = field(default_factory=dict)
+    train_nodes: tuple[int, ...] = ()
+    usd_per_node_s: float = 0.0
+
+    def sharding_of(self, train: int) -> int:
+        """How update choice `train` shards the model."""
+        return self.sharding[train] if self.sharding else 0
+
+    def nodes_of(self, layout: LayoutKey) -> int:
+        """Nodes of a layout's engines."""
+        return self.nodes.get(layout, 1)
+
+    def train_nodes_of(self, train: int) -> int:
+        """Nodes of an update choice."""
+        return self.train_nodes[train] if self.train_nodes else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One choice: a short column, the long column for what it defers (None if it defers nobody), a micro-batch."""
+    """One choice: a short column, the long column for what it defers (None if it defers nobody), and how each trains.
+
+    `switch_s` are the seconds that one long round costs for changing engines and shards, there and back.
+    """
 
     short: Column
     long: Column | None
-    micro: int
+    train: int
+    long_train: int
+    switch_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Stable; sorts as its parts do. Ties are broken by it."""
+        long = self.long.name if self.long else "-"
+        return f"{self.short.name}|{long}|{self.train:04d}|{self.long_train:04d}"
 
     def rates(self, group_size: int) -> tuple[float, float]:
         """(short rounds, long rounds) per trained sample."""
@@ -111,17 +154,36 @@ class Cycle:
     def slow_share(self) -> float:
         """Share of the steps that are slower than the SLO."""
         share = self.long_share()
-        long = share * self.long.slow[self.micro] if self.long else 0.0
-        return (1.0 - share) * self.short.slow[self.micro] + long
+        long = share * self.long.slow[self.long_train] if self.long else 0.0
+        return (1.0 - share) * self.short.slow[self.train] + long
 
     def seconds_per_sample(self, group_size: int) -> float:
-        """The objective."""
-        return self.weigh(group_size, self.short.step_s[self.micro], self.long.step_s[self.micro] if self.long else 0.0)
+        """Seconds of the whole pool per trained sample."""
+        long = self.long.step_s[self.long_train] + self.switch_s if self.long else 0.0
+        return self.weigh(group_size, self.short.step_s[self.train], long)
 
-    def error_s(self, group_size: int) -> float:
-        """Standard error of the objective."""
-        u, v = self.rates(group_size)
-        return math.hypot(u * self.short.step_error, v * self.long.step_error if self.long else 0.0)
+    def nodes(self, limits: Limits) -> int:
+        """Nodes that the plan takes: what its hungriest part needs."""
+        parts = [limits.nodes_of(self.short.layout), limits.train_nodes_of(self.train)]
+        if self.long:
+            parts += [limits.nodes_of(self.long.layout), limits.train_nodes_of(self.long_train)]
+        return max(parts)
+
+    def usd_per_sample(self, limits: Limits) -> float:
+        """USD per trained sample, for the nodes that the plan takes."""
+        return self.seconds_per_sample(limits.group_size) * self.nodes(limits) * limits.usd_per_node_s
+
+    def cost(self, limits: Limits) -> float:
+        """What is minimised."""
+        if limits.objective == "usd":
+            return self.usd_per_sample(limits)
+        return self.seconds_per_sample(limits.group_size)
+
+    def cost_error(self, limits: Limits) -> float:
+        """Standard error of `cost`."""
+        u, v = self.rates(limits.group_size)
+        seconds = math.hypot(u * self.short.step_error, v * self.long.step_error if self.long else 0.0)
+        return seconds * self.nodes(limits) * limits.usd_per_node_s if limits.objective == "usd" else seconds
 
     def length_ratio(self, limits: Limits) -> float:
         """Trained over unconditioned mean length."""
@@ -151,13 +213,53 @@ class Cycle:
         return broken
 
 
-def all_cycles(short: Sequence[Column], long: Sequence[Column], micros: int, needs_long: set[Law]) -> list[Cycle]:
-    """Every choice that is a schedule: a column whose law defers goes with long columns of it, others with none."""
+def make_cycle(short: Column, long: Column | None, train: int, long_train: int, limits: Limits) -> Cycle:
+    """A cycle with what changing between its kinds of round costs."""
+    if long is None:
+        return Cycle(short, None, train, train)
+    switch_s = 2 * limits.layout_switch_s * (short.layout != long.layout)
+    switch_s += 2 * limits.reshard_s * (limits.sharding_of(train) != limits.sharding_of(long_train))
+    return Cycle(short, long, train, long_train, switch_s)
+
+
+def all_cycles(
+    short: Sequence[Column], long: Sequence[Column], needs_long: set[Law], limits: Limits, every_train: bool = False
+) -> list[Cycle]:
+    """Every choice that is a schedule: a column whose law defers goes with long columns of it, others with none.
+
+    Of the update choices only those are taken that can be part of a best cycle (`useful_trains`), or all of them.
+    """
     by_law: dict[Law, list[Column]] = {}
     for column in long:
         by_law.setdefault(column.law, []).append(column)
+    trains = {c.name: range(len(c.step_s)) if every_train else useful_trains(c, limits) for c in [*short, *long]}
     cycles = []
     for column in short:
         partners: Sequence[Column | None] = by_law.get(column.law, []) if column.law in needs_long else [None]
-        cycles += [Cycle(column, partner, micro) for partner in partners for micro in range(micros)]
+        for partner in partners:
+            for train in trains[column.name]:
+                for long_train in trains[partner.name] if partner else [train]:
+                    cycles.append(make_cycle(column, partner, train, long_train, limits))
     return cycles
+
+
+def useful_trains(column: Column, limits: Limits) -> list[int]:
+    """Update choices of a column that no other one beats: per sharding and node count the fastest, and, under an SLO,
+    the one with the fewest slow steps. Cost and slow share of a cycle are sums over its columns, so this is exact but
+    for cycles that trade one for the other.
+    """
+    best: dict[tuple[int, int], int] = {}
+    calm: dict[tuple[int, int], int] = {}
+    for train, seconds in enumerate(column.step_s):
+        kind = (limits.sharding_of(train), limits.train_nodes_of(train))
+        if kind not in best or seconds < column.step_s[best[kind]]:
+            best[kind] = train
+        if kind not in calm or (column.slow[train], seconds) < (column.slow[calm[kind]], column.step_s[calm[kind]]):
+            calm[kind] = train
+    return sorted({*best.values(), *(calm.values() if limits.slo else ())})
+
+
+def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[Law]) -> int:
+    """How many schedules there are, all update choices counted."""
+    partners = Counter(c.law for c in long)
+    return sum(len(c.step_s) ** 2 * partners[c.law] if c.law in needs_long else len(c.step_s) for c in short)

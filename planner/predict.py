@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
-from ..plans.cluster import Pool
 from ..plans.predicted import (
     Mean,
     Predicted,
@@ -17,7 +16,9 @@ from ..plans.predicted import (
 )
 from .candidates import LongKey, ShortKey
 from .columns import RoundLog, mean
+from .costs import TrainCost
 from .cycle import Cycle
+from .front import front
 from .search import Search
 
 
@@ -38,45 +39,59 @@ def weighted_quantiles(parts: Sequence[tuple[float, Sequence[float]]]) -> Quanti
     )
 
 
-def logs(search: Search, cycle: Cycle) -> list[tuple[float, RoundLog]]:
-    """(share of the steps, rounds) of the cycle's kinds of round, short first."""
-    share = cycle.long_share()
-    found = [(1.0 - share, search.short[cast(ShortKey, cycle.short.key)].log)]
+class Part(NamedTuple):
+    """One kind of round of a cycle: its share of the steps, its rounds, its update, seconds of changing to it."""
+
+    share: float
+    log: RoundLog
+    train: TrainCost
+    switch_s: float
+
+    def step_s(self) -> list[float]:
+        """Seconds of each round's step."""
+        return [seconds + self.switch_s for seconds in self.log.step_s(self.train)]
+
+
+def parts_of(search: Search, cycle: Cycle) -> list[Part]:
+    """The cycle's kinds of round, short first."""
+    share, trains = cycle.long_share(), search.space.train
+    found = [Part(1.0 - share, search.short[cast(ShortKey, cycle.short.key)].log, trains[cycle.train], 0.0)]
     if cycle.long is not None:
-        found.append((share, search.long[cast(LongKey, cycle.long.key)].log))
+        log = search.long[cast(LongKey, cycle.long.key)].log
+        found.append(Part(share, log, trains[cycle.long_train], cycle.switch_s))
     return found
 
 
-def predict(search: Search, cycle: Cycle, baseline: Cycle, pool: Pool) -> Predicted:
+def predict(search: Search, cycle: Cycle, baseline: Cycle) -> Predicted:
     """What the steady state of `cycle` costs; transients, such as the queue that starts empty, are not in it."""
     size = search.limits.group_size
-    train = search.space.train[cycle.micro]
-    parts = logs(search, cycle)
+    parts = parts_of(search, cycle)
     kinds = [
         PredictedRound(
-            share=share,
-            rollout_s=weighted_quantiles([(1.0, log.rollout_s)]),
-            step_s=Mean(mean=mean(log.step_s(train))),
+            share=part.share,
+            rollout_s=weighted_quantiles([(1.0, part.log.rollout_s)]),
+            step_s=Mean(mean=mean(part.step_s())),
         )
-        for share, log in parts
+        for part in parts
     ]
     per_sample = cycle.seconds_per_sample(size)
-    base_train = search.space.train[baseline.micro]
-    base_log = search.short[cast(ShortKey, baseline.short.key)].log
+    (base,) = parts_of(search, baseline)
     return Predicted(
-        step_s=weighted_quantiles([(share, log.step_s(train)) for share, log in parts]),
+        step_s=weighted_quantiles([(part.share, part.step_s()) for part in parts]),
         seconds_per_sample=per_sample,
         baseline=PredictedBaseline(
-            step_s=weighted_quantiles([(1.0, base_log.step_s(base_train))]),
+            step_s=weighted_quantiles([(1.0, base.step_s())]),
             seconds_per_sample=baseline.seconds_per_sample(size),
         ),
         phases_s=PredictedPhases(
-            rollout=sum(share * mean(log.rollout_s) for share, log in parts),
-            reward_exposed=sum(share * mean(log.reward_s) for share, log in parts),
-            train=sum(share * log.train_s(train) for share, log in parts),
-            sync=sum(share * log.sync_s for share, log in parts),
+            rollout=sum(part.share * mean(part.log.rollout_s) for part in parts),
+            reward_exposed=sum(part.share * mean(part.log.reward_s) for part in parts),
+            train=sum(part.share * part.log.train_s(part.train) for part in parts),
+            sync=sum(part.share * (part.log.sync_s + part.switch_s) for part in parts),
         ),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
         length_ratio=search.measured_ratio(cycle)[0],
-        usd_per_1k_samples=1000 * per_sample * pool.nodes * pool.usd_per_node_hour / 3600,
+        nodes=cycle.nodes(search.limits),
+        usd_per_1k_samples=1000 * cycle.usd_per_sample(search.limits),
+        front=front(search, cycle),
     )

@@ -1,13 +1,17 @@
 """The round program: a linear model over rates, with binaries for the choices. All PuLP and HiGHS of rlplan is here.
 
 Variables, per S = P n trained samples (one step's worth, so that numbers are near 1):
-    u[s, m], v[l, m] >= 0   rounds of short column s and long column l trained with micro-batch m
-    x[s], z[l], y[m], e[k]  binary: column in use, micro-batch in use, engines of layout k exist
-    min  sum t[s, m] u[s, m] + sum t[l, m] v[l, m]
+    u[s, m], v[l, m] >= 0   rounds of short column s and long column l with update choice m
+    x[s], z[l], y[m], w[m], e[k]   binary: column in use, update choice of short and of long rounds, layout k in use
+    c, d >= 0               long rounds that change engines, long rounds that change shards
+    min  sum t[s, m] u[s, m] + sum t[l, m] v[l, m] + 2 t_engines c + 2 t_shards d
     one step's worth of samples is trained; of each law, what short rounds defer is what long rounds take
-    u <= U x, u <= U y, v <= V z, v <= V y;  one x, one y;  one z of a law if its x defers, else none
+    u <= U x, u <= U y, v <= V z, v <= V w;  one x, one y, one w;  one z of a law if its x defers, else none
     x <= e, z <= e of their layout; the engines of all layouts in use fit into host memory together
+    c >= sum v where x and z differ in layout; d >= sum v where y and w shard differently
     bias: the excess of trained tokens, plus its error, within the budget; SLO: at most 5 % of the steps are slow
+Minimising USD, the price of a second depends on the nodes in use: the program is solved once for each number of nodes,
+over what fits into them, and the cheapest wins; its bound is the least of all bounds.
 A second solve keeps the optimum and takes, of the choices that reach it, the first by name.
 
 Discipline (refs/planners.md 5): columns sorted, names zero-padded, lpSum, one thread, a fixed seed, no time limit;
@@ -16,6 +20,7 @@ Discipline (refs/planners.md 5): columns sorted, names zero-padded, lpSum, one t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,21 +31,21 @@ import pulp
 
 from ..plans.errors import Infeasible
 from .candidates import Law
-from .cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits
+from .cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, make_cycle
 
 # Nodes, not seconds: the same limit on every machine. Programs of a thousand columns need a few hundred at most.
-_MAX_NODES = 200_000
+MAX_NODES = 200_000
 
 _SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A choice with its proof. Objective and bound in seconds per trained sample."""
+    """A choice with its proof. Objective and bound per trained sample, in seconds or USD (`Limits.objective`)."""
 
     cycle: Cycle
-    objective_s: float
-    bound_s: float
+    objective: float
+    bound: float
     gap: float
     optimal: bool
     solver: str
@@ -49,46 +54,82 @@ class Solution:
 def solve_program(
     short: Sequence[Column],
     long: Sequence[Column],
-    micros: int,
     needs_long: set[Law],
     limits: Limits,
     group_target: int,
+    max_nodes: int = MAX_NODES,
 ) -> Solution:
     """Choose columns. Raises Infeasible, naming the limits that bind, when no choice keeps them.
 
     Args:
-        short, long: columns; names unique.
-        micros: number of micro-batch choices.
+        short, long: columns; names unique; all with the same update choices.
         needs_long: laws whose short rounds defer prompts.
         group_target: P, which the rates are scaled by.
+        max_nodes: of the branch and bound; what is found until then is returned with its gap.
     """
-    build = _Build(
-        sorted(short, key=lambda c: c.name),
-        sorted(long, key=lambda c: c.name),
-        micros,
-        needs_long,
-        limits,
-        group_target,
-    )
-    first = build.run(build.cost)
-    if first is None:
-        raise Infeasible(_why_infeasible(short, long, micros, needs_long, limits, group_target))
-    objective, bound, gap, optimal = first
-    # Ties (and only ties: a relative 1e-7 is far below the noise of any column) go to the first by name.
-    build.problem += build.cost <= objective * (1 + 1e-7), "keep_the_optimum"
-    second = build.run(build.rank)
-    assert second is not None, "the optimum of the first phase is feasible in the second"
-    cycle = build.chosen()
-    seconds = cycle.seconds_per_sample(limits.group_size)
-    scale = group_target * limits.group_size
+    short, long = sorted(short, key=lambda c: c.name), sorted(long, key=lambda c: c.name)
+    found: list[tuple[Cycle, float, bool]] = []
+    for part in _parts(short, long, limits):
+        solved = _solve(*part, needs_long, limits, group_target, max_nodes)
+        if solved is not None:
+            found.append(solved)
+    if not found:
+        raise Infeasible(_why_infeasible(short, long, needs_long, limits, group_target))
+    cycle = min((c for c, _, _ in found), key=lambda c: (c.cost(limits), c.nodes(limits), c.name))
+    objective = cycle.cost(limits)
+    bound = max(0.0, min(objective, *(b for _, b, _ in found)))
     return Solution(
         cycle=cycle,
-        objective_s=seconds,
-        bound_s=max(0.0, min(seconds, bound / scale)),
-        gap=max(0.0, gap if math.isfinite(gap) else 1.0),
-        optimal=optimal,
+        objective=objective,
+        bound=bound,
+        # Differences below the solver's own tolerance are not a gap.
+        gap=0.0 if objective - bound <= 1e-7 * objective else (objective - bound) / objective,
+        optimal=all(optimal for _, _, optimal in found),
         solver=f"HiGHS {version('highspy')}",
     )
+
+
+_Part = tuple[list[Column], list[Column], list[int], float]
+"""Columns, update choices, and the price of a second."""
+
+
+def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> list[_Part]:
+    """One program for seconds; for USD one for each number of nodes."""
+    trains = list(range(len(short[0].step_s))) if short else []
+    if limits.objective == "seconds":
+        return [(list(short), list(long), trains, 1.0)]
+    counts = {limits.nodes_of(c.layout) for c in [*short, *long]} | {limits.train_nodes_of(m) for m in trains}
+    parts = []
+    for nodes in sorted(counts):
+        few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes] for columns in (short, long))
+        fitting = [m for m in trains if limits.train_nodes_of(m) <= nodes]
+        if few and fitting:
+            parts.append((few, many, fitting, nodes * limits.usd_per_node_s))
+    return parts
+
+
+def _solve(
+    short: list[Column],
+    long: list[Column],
+    trains: list[int],
+    price: float,
+    needs_long: set[Law],
+    limits: Limits,
+    group_target: int,
+    max_nodes: int,
+) -> tuple[Cycle, float, bool] | None:
+    """(choice, bound of the objective per sample, proven); None if infeasible."""
+    build = _Build(short, long, trains, needs_long, limits, group_target)
+    first = build.run(build.cost, max_nodes)
+    if first is None:
+        return None
+    objective, bound, optimal = first
+    # Ties (and only ties: a relative 1e-7 is far below the noise of any column) go to the first by name.
+    build.problem += build.cost <= objective * (1 + 1e-7), "keep_the_optimum"
+    # Where a limit cut the search, what it found is kept: a tie-break would have to find it again.
+    if optimal and build.run(build.rank, max_nodes) is None:
+        raise RuntimeError("the optimum of the first phase is not feasible in the second")
+    return build.chosen(), price * bound / (group_target * limits.group_size), optimal
 
 
 class _Build:
@@ -98,44 +139,52 @@ class _Build:
         self,
         short: list[Column],
         long: list[Column],
-        micros: int,
+        trains: list[int],
         needs_long: set[Law],
         limits: Limits,
         group_target: int,
     ) -> None:
         pulp.set_v4_migration_warnings(False)
-        self.short, self.long, self.micros = short, long, micros
+        self.short, self.long, self.trains, self.limits = short, long, trains, limits
         self.problem: Any = pulp.LpProblem("rounds", pulp.LpMinimize)
         binary, real = pulp.LpBinary, pulp.LpContinuous
-        s_, l_, m_ = range(len(short)), range(len(long)), range(micros)
+        s_, l_ = range(len(short)), range(len(long))
         self.x = [pulp.LpVariable(f"x_{s:05d}", cat=binary) for s in s_]
         self.z = [pulp.LpVariable(f"z_{i:05d}", cat=binary) for i in l_]
-        self.y = [pulp.LpVariable(f"y_{m:05d}", cat=binary) for m in m_]
-        self.u = {(s, m): pulp.LpVariable(f"u_{s:05d}_{m:05d}", 0, cat=real) for s in s_ for m in m_}
-        self.v = {(i, m): pulp.LpVariable(f"v_{i:05d}_{m:05d}", 0, cat=real) for i in l_ for m in m_}
+        self.y = {m: pulp.LpVariable(f"y_{m:05d}", cat=binary) for m in trains}
+        self.w = {m: pulp.LpVariable(f"w_{m:05d}", cat=binary) for m in trains}
+        self.u = {(s, m): pulp.LpVariable(f"u_{s:05d}_{m:05d}", 0, cat=real) for s in s_ for m in trains}
+        self.v = {(i, m): pulp.LpVariable(f"v_{i:05d}_{m:05d}", 0, cat=real) for i in l_ for m in trains}
+        self.engine_changes = pulp.LpVariable("changes_engines", 0, cat=real)
+        self.shard_changes = pulp.LpVariable("changes_shards", 0, cat=real)
         self.cost = pulp.lpSum(
             [short[s].step_s[m] * u for (s, m), u in self.u.items()]
             + [long[i].step_s[m] * v for (i, m), v in self.v.items()]
+            + [2 * limits.layout_switch_s * self.engine_changes, 2 * limits.reshard_s * self.shard_changes]
         )
-        # Names sort as keys do; a micro-batch outweighs no column.
-        self.rank = pulp.lpSum(
-            [(s + 1) * x for s, x in enumerate(self.x)]
-            + [(i + 1) / (len(long) + 1) * z for i, z in enumerate(self.z)]
-            + [(m + 1) / ((len(long) + 1) * (micros + 1)) * y for m, y in enumerate(self.y)]
-        )
+        # Names sort as keys do; the first part outweighs the second, and so on (Cycle.name).
+        unit, terms = 1.0, []
+        for family in (list(self.w.values()), list(self.y.values()), self.z, self.x):
+            terms += [unit * (number + 1) * variable for number, variable in enumerate(family)]
+            unit *= len(family) + 1
+        self.rank = pulp.lpSum([term * (1e3 / unit) for term in terms])
         self._rates(group_target)
         self._choices(needs_long)
-        self._memory(limits)
-        self._bounds(limits, group_target * limits.group_size)
+        self._memory()
+        self._changes(group_target)
+        self._bounds(group_target * limits.group_size)
 
     def _weighted(self, short: Sequence[Sequence[float]], long: Sequence[Sequence[float]]) -> Any:
         return pulp.lpSum(
             [short[s][m] * u for (s, m), u in self.u.items()] + [long[i][m] * v for (i, m), v in self.v.items()]
         )
 
+    def _same(self, values: Sequence[float]) -> list[list[float]]:
+        """A column's number for each update choice."""
+        return [[value] * (max(self.trains) + 1) for value in values]
+
     def _rates(self, group_target: int) -> None:
-        micros = self.micros
-        trained = self._weighted([[c.groups] * micros for c in self.short], [[c.groups] * micros for c in self.long])
+        trained = self._weighted(self._same([c.groups for c in self.short]), self._same([c.groups for c in self.long]))
         self.problem += trained == group_target, "one_step_of_samples"
         for (s, m), u in self.u.items():
             most = group_target / self.short[s].groups
@@ -144,11 +193,16 @@ class _Build:
         for (i, m), v in self.v.items():
             most = group_target / self.long[i].groups
             self.problem += v <= most * self.z[i], f"v_needs_z_{i:05d}_{m:05d}"
-            self.problem += v <= most * self.y[m], f"v_needs_y_{i:05d}_{m:05d}"
+            self.problem += v <= most * self.w[m], f"v_needs_w_{i:05d}_{m:05d}"
 
     def _choices(self, needs_long: set[Law]) -> None:
         self.problem += pulp.lpSum(self.x) == 1, "one_short"
-        self.problem += pulp.lpSum(self.y) == 1, "one_micro_batch"
+        self.problem += pulp.lpSum(self.y.values()) == 1, "one_short_update"
+        self.problem += pulp.lpSum(self.w.values()) == 1, "one_long_update"
+        # Without long rounds their update is the short ones', so that a choice has one name.
+        deferring = pulp.lpSum(self.z)
+        for m in self.trains:
+            self.problem += self.w[m] - self.y[m] <= deferring, f"idle_update_{m:05d}"
         for number, law in enumerate(sorted({c.law for c in [*self.short, *self.long]})):
             short = [s for s, c in enumerate(self.short) if c.law == law]
             long = [i for i, c in enumerate(self.long) if c.law == law]
@@ -159,11 +213,11 @@ class _Build:
                 pulp.lpSum([self.z[i] for i in long]) == pulp.lpSum([self.x[s] for s in short]),
                 f"one_long_{number:05d}",
             )
-            put_off = [self.short[s].moved * self.u[s, m] for s in short for m in range(self.micros)]
-            taken = [self.long[i].moved * self.v[i, m] for i in long for m in range(self.micros)]
+            put_off = [self.short[s].moved * self.u[s, m] for s in short for m in self.trains]
+            taken = [self.long[i].moved * self.v[i, m] for i in long for m in self.trains]
             self.problem += pulp.lpSum(put_off) == pulp.lpSum(taken), f"queue_{number:05d}"
 
-    def _memory(self, limits: Limits) -> None:
+    def _memory(self) -> None:
         layouts = sorted({c.layout for c in [*self.short, *self.long]})
         exists = {k: pulp.LpVariable(f"e_{n:05d}", cat=pulp.LpBinary) for n, k in enumerate(layouts)}
         for s, column in enumerate(self.short):
@@ -171,17 +225,39 @@ class _Build:
         for i, column in enumerate(self.long):
             self.problem += self.z[i] <= exists[column.layout], f"long_engines_{i:05d}"
         # In GB: coefficients of 1e10 beside 1 are what tolerances are lost on.
-        held = pulp.lpSum([limits.host_bytes[k] / 1e9 * e for k, e in exists.items()])
-        self.problem += held <= limits.host_memory_bytes / 1e9, "host_memory"
+        held = pulp.lpSum([self.limits.host_bytes[k] / 1e9 * e for k, e in exists.items()])
+        self.problem += held <= self.limits.host_memory_bytes / 1e9, "host_memory"
 
-    def _bounds(self, limits: Limits, samples: int) -> None:
-        micros = self.micros
+    def _changes(self, group_target: int) -> None:
+        """Long rounds that change engines or shards; only where that costs something."""
+        rounds = pulp.lpSum(self.v.values())
+        most = max((group_target / c.groups for c in self.long), default=0.0)
+        if self.limits.layout_switch_s > 0:
+            for number, layout in enumerate(sorted({c.layout for c in self.short})):
+                here = pulp.lpSum([x for x, c in zip(self.x, self.short, strict=True) if c.layout == layout])
+                there = pulp.lpSum([z for z, c in zip(self.z, self.long, strict=True) if c.layout == layout])
+                # here = 1 and there = 0 forces it; without long rounds `rounds` is 0 anyway.
+                self.problem += (
+                    self.engine_changes >= rounds - most * (1 - here) - most * there,
+                    f"engines_change_{number:05d}",
+                )
+        if self.limits.reshard_s > 0:
+            for number, sharding in enumerate(sorted({self.limits.sharding_of(m) for m in self.trains})):
+                alike = [m for m in self.trains if self.limits.sharding_of(m) == sharding]
+                here, there = pulp.lpSum([self.y[m] for m in alike]), pulp.lpSum([self.w[m] for m in alike])
+                self.problem += (
+                    self.shard_changes >= rounds - most * (1 - here) - most * there,
+                    f"shards_change_{number:05d}",
+                )
+
+    def _bounds(self, samples: int) -> None:
+        limits = self.limits
         if math.isfinite(limits.bias_budget):
             # In units of the mean length of all samples of a step, again to keep numbers near 1.
             unit = limits.mean_tokens * samples
             for name, sign in (("longer", 1.0), ("shorter", -1.0)):
                 excess = [
-                    [[(sign * c.excess_tokens + CONFIDENCE_Z * c.excess_error) / unit] * micros for c in columns]
+                    self._same([(sign * c.excess_tokens + CONFIDENCE_Z * c.excess_error) / unit for c in columns])
                     for columns in (self.short, self.long)
                 ]
                 self.problem += self._weighted(*excess) <= limits.bias_budget + 1e-9, f"bias_{name}"
@@ -189,15 +265,15 @@ class _Build:
             slow = [[[share - SLOW_SHARE for share in c.slow] for c in columns] for columns in (self.short, self.long)]
             self.problem += self._weighted(*slow) <= 0, "slo"
 
-    def run(self, objective: Any) -> tuple[float, float, float, bool] | None:
-        """(objective, bound, gap, proven); None if infeasible. Raises RuntimeError if HiGHS fails."""
+    def run(self, objective: Any, max_nodes: int) -> tuple[float, float, bool] | None:
+        """(objective, bound, proven); None if infeasible. Raises RuntimeError if HiGHS fails or found nothing."""
         self.problem.setObjective(objective)
         solver = pulp.HiGHS(
             msg=False,
             threads=1,
             gapRel=0.0,
             random_seed=_SEED,
-            mip_max_nodes=_MAX_NODES,
+            mip_max_nodes=max_nodes,
             mip_feasibility_tolerance=1e-9,
         )
         self.problem.solve(solver)
@@ -207,27 +283,22 @@ class _Build:
             raise RuntimeError(f"HiGHS ended with status {pulp.LpStatus[self.problem.status]}")
         info = self.problem.solverModel.getInfo()
         optimal = self.problem.sol_status == pulp.LpSolutionOptimal
-        return float(pulp.value(self.problem.objective)), info.mip_dual_bound, info.mip_gap, optimal
+        return float(pulp.value(self.problem.objective)), float(info.mip_dual_bound), optimal
 
     def chosen(self) -> Cycle:
         """The columns in use."""
         short = next(c for c, x in zip(self.short, self.x, strict=True) if x.value() > 0.5)
         long = next((c for c, z in zip(self.long, self.z, strict=True) if z.value() > 0.5), None)
-        micro = next(m for m, y in enumerate(self.y) if y.value() > 0.5)
-        return Cycle(short, long, micro)
+        train = next(m for m, y in self.y.items() if y.value() > 0.5)
+        long_train = next(m for m, w in self.w.items() if w.value() > 0.5)
+        return make_cycle(short, long, train, long_train, self.limits)
 
 
 def _why_infeasible(
-    short: Sequence[Column],
-    long: Sequence[Column],
-    micros: int,
-    needs_long: set[Law],
-    limits: Limits,
-    group_target: int,
+    short: Sequence[Column], long: Sequence[Column], needs_long: set[Law], limits: Limits, group_target: int
 ) -> str:
     """Name the limit that binds: the one without which there is a plan, by solving again with each lifted."""
-    import dataclasses
-
+    limits = dataclasses.replace(limits, objective="seconds")  # what is feasible does not depend on the price
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),
         "slo.step_p95_s; raise it": dataclasses.replace(limits, slo=False),
@@ -235,11 +306,12 @@ def _why_infeasible(
             limits, host_memory_bytes=max(1, sum(limits.host_bytes.values()))
         ),
     }
-    reasons = []
-    for reason, relaxed in lifted.items():
-        build = _Build(list(short), list(long), micros, needs_long, relaxed, group_target)
-        if build.run(build.cost) is not None:
-            reasons.append(reason)
+    reasons = [
+        reason
+        for reason, relaxed in lifted.items()
+        for part in _parts(short, long, relaxed)
+        if _solve(*part, needs_long, relaxed, group_target, MAX_NODES) is not None
+    ]
     if not reasons:
         return (
             f"none of {len(short)} simulated kinds of short round keeps the bias budget, the SLO and the memory at once"

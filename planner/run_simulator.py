@@ -1,22 +1,27 @@
 """A whole run on a virtual clock: one Schedule, short and long rounds as they come, as the executor would have it.
 
-Where columns give the steady state, this gives a run with its transients: the queue starts empty, epochs end. It is
-what tests hold the columns against, and what predicts a run of so many steps, or a plan that was edited by hand.
+Where columns give the steady state, this gives a run with its transients: the queue starts empty and fills, epochs end
+with a smaller long round, engines change between rounds of unlike layouts, lengths drift while the policy learns. It
+is what tests hold the columns against, and what predicts a run of so many steps, or a plan that was edited by hand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
+from ..plans.errors import InputError
 from ..plans.job import Job
-from ..plans.plan import Plan, RoundRollout, RoundTrain
+from ..plans.plan import Plan, PlannedJob, RoundRollout, RoundTrain
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
+from ..rounds.events import SampleKey
+from ..rounds.outcome import Fate
 from ..rounds.schedule import RoundSpec, Schedule
 from .costs import DecodeCost, RewardCost, TrainCost, decode_cost, reward_cost, train_cost
 from .draws import Draws, RoundLuck, prompt_name
 from .length_model import fit_lengths
-from .simulator import simulate_round
+from .simulator import Lengths, Observe, simulate_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
-    """One step. Seconds; `tokens` with prompts, `response_tokens` without; `deferred`: prompts queued after it."""
+    """One step. Seconds; `tokens` with prompts, `response_tokens` without; `deferred`: prompts queued after it.
+
+    Attributes:
+        switch_s: getting the engines of another layout ready.
+        excess_tokens: trained minus unconditioned response tokens, by the same luck (columns.py).
+        decoded_tokens: response tokens of all samples, aborted ones included.
+        epoch: of its prompts.
+    """
 
     kind: str
     rollout_s: float
@@ -42,11 +54,16 @@ class SimulatedStep:
     tokens: int
     response_tokens: int
     deferred: int
+    switch_s: float = 0.0
+    excess_tokens: float = 0.0
+    decoded_tokens: int = 0
+    preemptions: int = 0
+    epoch: int = 0
 
     @property
     def step_s(self) -> float:
         """The whole step."""
-        return self.rollout_s + self.reward_exposed_s + self.train_s + self.sync_s
+        return self.switch_s + self.rollout_s + self.reward_exposed_s + self.train_s + self.sync_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,7 @@ class SimulatedRun:
         steps: as asked for.
         settling: the rounds that the prompts still deferred need, run to the end of their queue: a run that put its
             long prompts off has not saved their time.
-        unconditioned_tokens: mean length of the model.
+        unconditioned_tokens: mean length of the model; of the run's mean step where lengths drift.
     """
 
     steps: tuple[SimulatedStep, ...]
@@ -70,84 +87,195 @@ class SimulatedRun:
         return sum(s.step_s for s in every) / sum(s.samples for s in every)
 
     def length_ratio(self) -> float:
-        """Mean trained length over the unconditioned mean, what it still owed included."""
+        """Mean trained length over the unconditioned mean, what it still owed included.
+
+        Prompt by prompt against the prompt's unconditioned length by the same luck, so that neither unlike prompts
+        nor heavy tails are noise in it.
+        """
         every = (*self.steps, *self.settling)
-        return sum(s.response_tokens for s in every) / sum(s.samples for s in every) / self.unconditioned_tokens
+        excess = math.fsum(s.excess_tokens for s in every) / sum(s.samples for s in every)
+        return 1.0 + excess / self.unconditioned_tokens
 
     def long_share(self) -> float:
         """Share of the steps that were long rounds."""
         return sum(s.kind == "long" for s in self.steps) / len(self.steps)
 
 
+class Watch:
+    """What `simulate_run` tells whoever looks on; the methods here do nothing. Times are seconds, tokens whole.
+
+    `round_begins(number, kind, layout)` returns the observer of that round's events (simulator.Observe) or None;
+    `step_done` comes with the finished step and with (draw number, prompt) of what it deferred.
+    """
+
+    def round_begins(self, number: int, kind: str, cost: DecodeCost) -> Observe | None:
+        """A round begins."""
+        return None
+
+    def step_done(self, number: int, step: SimulatedStep, deferred: list[tuple[int, str]]) -> None:
+        """Its step is done, the update included."""
+
+
 def simulate_run(
-    spec: RoundSpec, short: Kind, long: Kind, reward: RewardCost, draws: Draws, steps: int, prompts: int
+    spec: RoundSpec,
+    short: Kind,
+    long: Kind,
+    reward: RewardCost,
+    draws: Draws,
+    steps: int,
+    prompts: int,
+    *,
+    drift_per_step: float = 0.0,
+    switch_s: float = 0.0,
+    watch: Watch | None = None,
 ) -> SimulatedRun:
-    """Run `steps` steps over epochs of `prompts` synthetic prompts."""
+    """Run `steps` steps over epochs of `prompts` synthetic prompts.
+
+    Args:
+        steps: 0 runs exactly one epoch.
+        drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
+            is taken as the cap, so shrinking lengths are shrunk a little too much.
+        switch_s: seconds before a round whose layout is not the previous round's.
+        watch: told what happens.
+    """
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed)
     luck = RoundLuck(draws, spec.dynamic_sampling)
+    watch = watch or Watch()
+    size, cap = spec.samples_per_prompt, spec.max_tokens
+    done: list[SimulatedStep] = []
+    scales: list[float] = []
+    layout = short.decode.key
 
     def step() -> SimulatedStep:
+        nonlocal layout
+        number, epoch = len(done), schedule.epoch
+        scale = math.exp(drift_per_step * number)
         machine = schedule.begin()
         kind = long if machine.kind == "long" else short
         luck.begin()
-        times = simulate_round(machine, luck.lengths(), kind.decode, reward, kind.max_num_seqs)
+        observe = watch.round_begins(number, machine.kind, kind.decode)
+        lengths = luck.lengths() if scale == 1.0 else _scaled(luck.lengths(), scale)
+        times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs, observe)
+        switched, layout = kind.decode.key != layout, kind.decode.key
         outcome = schedule.end(machine)
-        lengths = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
-        tokens = sum(p + t for p, t in lengths)
-        return SimulatedStep(
+        trained = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
+        first = sum(draws.first(g.prompt, size) for g in outcome.trained)
+        tokens = sum(p + t for p, t in trained)
+        result = SimulatedStep(
             kind=machine.kind,
             rollout_s=times.decode_end_s,
             reward_exposed_s=times.reward_exposed_s,
-            train_s=kind.train.update_s(tokens, sum((p + t) ** 2 for p, t in lengths)),
+            train_s=kind.train.update_s(tokens, sum((p + t) ** 2 for p, t in trained)),
             sync_s=kind.decode.sync_s,
             groups=len(outcome.trained),
-            samples=len(lengths),
+            samples=len(trained),
             tokens=tokens,
-            response_tokens=sum(t for _, t in lengths),
+            response_tokens=sum(t for _, t in trained),
             deferred=len(schedule.deferred),
+            switch_s=switch_s if switched else 0.0,
+            excess_tokens=sum(t for _, t in trained) - scale * first,
+            decoded_tokens=times.decoded_tokens,
+            preemptions=times.preemptions,
+            epoch=epoch,
         )
+        done.append(result)
+        scales.append(scale)
+        put_off = [(draw.number, draw.prompt) for draw in machine.draws if draw.fate is Fate.DEFERRED]
+        watch.step_done(number, result, put_off)
+        return result
 
-    done = tuple(step() for _ in range(steps))
-    settling = []
+    while len(done) < steps or (steps == 0 and schedule.epoch == 0):
+        step()
+    count = len(done)
     while schedule.deferred:
         # Nothing fresh: the schedule then runs long rounds until the queue is empty.
         state = schedule.state()
         state["settled"], state["fresh"] = sorted([*state["settled"], *state["fresh"]]), []
         schedule.restore(state)
-        settling.append(step())
-    return SimulatedRun(done, tuple(settling), draws.model.mean_tokens)
+        step()
+    samples = sum(s.samples for s in done)
+    scale = sum(f * s.samples for f, s in zip(scales, done, strict=True)) / samples
+    return SimulatedRun(tuple(done[:count]), tuple(done[count:]), min(scale * draws.model.mean_tokens, cap))
+
+
+def _scaled(lengths: Lengths, scale: float) -> Lengths:
+    def natural(key: SampleKey, prompt: str) -> int:
+        return max(1, min(lengths.cap_tokens, round(scale * lengths.natural(key, prompt))))
+
+    return replace(lengths, natural=natural, expected_tokens=scale * lengths.expected_tokens)
+
+
+def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> RoundSpec:
+    """The plan's rounds as the state machines take them; the job's cap on responses and its DAPO filter."""
+    short, long = planned.rounds.short, planned.rounds.long
+    return RoundSpec(
+        mode=planned.bias.mode,
+        prompts_per_step=planned.issue.prompts_per_step,
+        samples_per_prompt=planned.issue.samples_per_prompt,
+        max_tokens=cap_tokens,
+        short_prompts=short.issue.prompts,
+        short_samples=short.issue.samples,
+        cutoff_tokens=short.cutoff_tokens,
+        copies=1 if long is None else long.issue.copies,
+        dynamic_sampling=dynamic_sampling,
+    )
+
+
+def kinds(planned: PlannedJob, profile: Profile) -> tuple[Kind, Kind]:
+    """(short, long) as the profile prices them; without long rounds, short twice.
+
+    Raises InputError if the profile lacks a layout or a micro-batch of the plan.
+    """
+    rounds = planned.rounds
+    short = _kind(profile, rounds.short.rollout, rounds.short.train)
+    return short, _kind(profile, rounds.long.rollout, rounds.long.train) if rounds.long else short
 
 
 def simulate_plan(
-    plan: Plan, job: Job, profile: Profile, trace: LengthTrace, *, steps: int, prompts: int = 4096, seed: int = 0
+    plan: Plan,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    *,
+    steps: int,
+    prompts: int = 4096,
+    seed: int = 0,
+    drift_per_step: float = 0.0,
+    switch_s: float = 0.0,
+    watch: Watch | None = None,
 ) -> SimulatedRun:
-    """Simulate a plan as written, hand edits included. Raises ValueError if the profile lacks its layout or update."""
-    rounds = plan.job.rounds
-    issue = rounds.short.issue
-    spec = RoundSpec(
-        mode=plan.job.bias.mode,
-        prompts_per_step=plan.job.issue.prompts_per_step,
-        samples_per_prompt=plan.job.issue.samples_per_prompt,
-        max_tokens=job.rollout.max_response_tokens,
-        short_prompts=issue.prompts,
-        short_samples=issue.samples,
-        cutoff_tokens=rounds.short.cutoff_tokens,
-        copies=rounds.long.issue.copies if rounds.long else 1,
-        dynamic_sampling=job.algorithm.dynamic_sampling,
+    """Simulate a plan as written, hand edits included; arguments as of `simulate_run`.
+
+    Raises InputError if the profile lacks its layout or update, or if the trace was sampled under a lower cap.
+    """
+    spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
+    short, long = kinds(plan.job, profile)
+    try:
+        model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    draws = Draws(model, seed, max(spec.short_samples, 1))
+    reward = reward_cost(profile.reward, plan.job.reward.workers)
+    return simulate_run(
+        spec, short, long, reward, draws, steps, prompts, drift_per_step=drift_per_step, switch_s=switch_s, watch=watch
     )
-    short = _kind(profile, rounds.short.rollout, rounds.short.train)
-    long = _kind(profile, rounds.long.rollout, rounds.long.train) if rounds.long else short
-    draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, max(issue.samples, 1))
-    return simulate_run(spec, short, long, reward_cost(profile.reward, plan.job.reward.workers), draws, steps, prompts)
 
 
 def _kind(profile: Profile, rollout: RoundRollout, train: RoundTrain) -> Kind:
     layouts = {(r.tp, r.engines): r for r in profile.rollout}
     micro = {(t.dp, t.micro_batch_tokens): t for t in profile.train}
     if (rollout.tp, rollout.engines) not in layouts:
-        raise ValueError(f"the profile has no layout of {rollout.engines} engines with tp {rollout.tp}; profile again")
+        known = ", ".join(f"{engines} x tp {tp}" for tp, engines in sorted(layouts))
+        raise InputError(
+            f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; "
+            "profile again or take one of these"
+        )
     if (train.dp, train.micro_batch_tokens) not in micro:
-        raise ValueError(f"the profile has no micro-batch of {train.micro_batch_tokens} tokens; profile again")
+        known = ", ".join(f"{tokens} (dp {dp})" for dp, tokens in sorted(micro))
+        raise InputError(
+            f"the profile has no micro-batch of {train.micro_batch_tokens} tokens with dp {train.dp}, it has {known}; "
+            "profile again or take one of these"
+        )
     return Kind(
         decode_cost(profile, layouts[rollout.tp, rollout.engines]),
         rollout.max_num_seqs,

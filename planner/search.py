@@ -105,7 +105,7 @@ class Search:
         for key, column in self.short.items():
             if key.mode == "sync":
                 column.extend(rounds)
-        best = min(self.cycles(), key=lambda c: (c.seconds_per_sample(self.limits.group_size), c.short.name, c.micro))
+        best = min(self.cycles(), key=lambda c: (c.cost(self.limits), c.name))
 
         def hopeful(key: ShortKey | LongKey) -> bool:
             return key.law.mode in UNBIASED or key.layout == best.short.layout
@@ -124,7 +124,6 @@ class Search:
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
 
     def _near_best(self, cycles: list[Cycle], limits: Limits, margin: float) -> set[ShortKey | LongKey]:
-        size = limits.group_size
         # The bar is what certainly keeps the limits. What may keep them once the noise is less is let through to it.
         sure = [c for c in cycles if not c.violations(limits)]
         maybe = [c for c in cycles if _may_keep(c, limits)]
@@ -132,11 +131,11 @@ class Search:
             # Few rounds say little about 5 % of them: those with the fewest slow steps may turn out to keep it.
             fewest = min((c.slow_share() for c in maybe), default=0.0)
             maybe = [c for c in maybe if c.slow_share() <= fewest + SLOW_SHARE]
-        best = min((c.seconds_per_sample(size) + c.error_s(size) for c in sure or maybe), default=math.inf)
+        best = min((c.cost(limits) + c.cost_error(limits) for c in sure or maybe), default=math.inf)
         bar = best * (1 + margin)
         keep: set[ShortKey | LongKey] = set()
         for cycle in maybe:
-            if cycle.seconds_per_sample(size) - cycle.error_s(size) <= bar:
+            if cycle.cost(limits) - cycle.cost_error(limits) <= bar:
                 keep.add(cycle.short.key)
                 if cycle.long:
                     keep.add(cycle.long.key)
@@ -179,7 +178,7 @@ class Search:
 
     def cycles(self) -> list[Cycle]:
         """Every schedule of the simulated columns."""
-        return all_cycles(*self.columns(), len(self.space.train), self.needs_long)
+        return all_cycles(*self.columns(), self.needs_long, self.limits)
 
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
         log = column.log
@@ -203,14 +202,16 @@ class Search:
             step_error=standard_error(steps[0]),
         )
 
-    def seconds_per_sample(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> float:
-        """The objective of a cycle on its first rounds only: what two cycles are compared on if one has fewer."""
-        train = self.space.train[cycle.micro]
-        short = mean(self.short[cast(ShortKey, cycle.short.key)].log.step_s(train)[:short_rounds])
-        long = 0.0
+    def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
+        """Seconds per trained sample by phase, on a cycle's first rounds only: what two cycles are compared on if one
+        has fewer. Changing engines and shards counts as sync."""
+        short = self.short[cast(ShortKey, cycle.short.key)].log.phases_s(self.space.train[cycle.train], short_rounds)
+        long = dict.fromkeys(short, 0.0)
         if cycle.long:
-            long = mean(self.long[cast(LongKey, cycle.long.key)].log.step_s(train)[:long_rounds])
-        return cycle.weigh(self.limits.group_size, short, long)
+            log = self.long[cast(LongKey, cycle.long.key)].log
+            long = log.phases_s(self.space.train[cycle.long_train], long_rounds)
+            long["sync"] += cycle.switch_s
+        return {phase: cycle.weigh(self.limits.group_size, short[phase], long[phase]) for phase in short}
 
     def measured_ratio(self, cycle: Cycle) -> tuple[float, float]:
         """(trained over unconditioned mean length, its standard error) as simulated.
@@ -236,7 +237,7 @@ def _may_keep(cycle: Cycle, limits: Limits) -> bool:
     def favour(column: Column) -> Column:
         return dataclasses.replace(column, excess_error=-column.excess_error)
 
-    lenient = Cycle(favour(cycle.short), favour(cycle.long) if cycle.long else None, cycle.micro)
+    lenient = dataclasses.replace(cycle, short=favour(cycle.short), long=favour(cycle.long) if cycle.long else None)
     return not lenient.violations(dataclasses.replace(limits, slo=False))
 
 

@@ -58,6 +58,15 @@ class RoundTimes:
         return self.end_s - self.decode_end_s
 
 
+Observe = Callable[[float, str, int, int, int], None]
+"""What `simulate_round` tells an observer: (seconds from the round's start, what, three numbers).
+
+- "engine": engine, running sequences, KV tokens, whenever they changed other than by decoding;
+- "preempted": engine, draw, sample; "cutoff", "finished", "submitted" (to the reward workers), "scored", "aborted":
+  draw, sample, engine.
+"""
+
+
 class _Sample:
     __slots__ = ("admitted", "base", "engine", "key", "life", "prompt_tokens", "state", "tokens", "truncated", "watch")
 
@@ -228,9 +237,11 @@ def simulate_round(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
+    observe: Observe | None = None,
 ) -> RoundTimes:
     """Drive `machine` from its start until it is done. The sync is not in it.
 
+    `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
     Raises AssertionError if the machine waits for something that cannot come.
     """
     engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
@@ -240,6 +251,11 @@ def simulate_round(
     upcoming = [math.inf] * len(engines)
     prompts: dict[SampleKey, str] = {}
     decode_end: float = 0
+
+    def tell(place: int) -> None:
+        assert observe is not None
+        engine = engines[place]
+        observe(engine.now, "engine", place, len(engine.running), engine.kv)
 
     def apply(actions: list[Action], now: float) -> None:
         nonlocal decode_end
@@ -269,11 +285,17 @@ def simulate_round(
                     balancer.release(key)
                     decode_end = now
                     touched.add(sample.engine)
+                    if observe:
+                        observe(now, "aborted", *key, sample.engine)
             else:
                 rewards.submit(key, now + engines[samples[key].engine].held_up)
+                if observe:
+                    observe(now, "submitted", *key, samples[key].engine)
         for place in touched:
             engines[place].admit()
             upcoming[place] = engines[place].next_event_s()
+            if observe:
+                tell(place)
 
     now: float = 0
     apply(machine.start(), now)
@@ -283,6 +305,8 @@ def simulate_round(
         assert min(scored, upcoming[place]) < math.inf, "the round waits for nobody"
         if scored <= upcoming[place]:
             now, _, key = heapq.heappop(rewards.due)
+            if observe:
+                observe(now, "scored", *key, samples[key].engine)
             if actions := machine.handle(Scored(key, lengths.reward(key, prompts[key]))):
                 apply(actions, now)
             continue
@@ -294,14 +318,22 @@ def simulate_round(
             if kind == _FINISH:
                 balancer.release(sample.key)
                 decode_end = now + engine.held_up
+                if observe:
+                    observe(now, "finished", *sample.key, place)
                 actions = machine.handle(Finished(sample.key, sample.tokens, sample.truncated))
             else:
+                if observe:
+                    observe(now, "cutoff", *sample.key, place)
                 actions = machine.handle(ReachedCutoff(sample.key))
             if actions:
                 apply(actions, now)
             if engine.waiting:
                 engine.admit()
+        elif observe:
+            observe(now, "preempted", place, *engine.waiting[0].key)
         upcoming[place] = engine.next_event_s()
+        if observe:
+            tell(place)
     return RoundTimes(
         end_s=now,
         decode_end_s=min(decode_end, now),

@@ -33,7 +33,7 @@ from ..profiles.schema import Profile
 from .candidates import MODES, LongKey, Mode, ShortKey, Space, enumerate_space
 from .columns import Setting
 from .costs import LayoutKey, reward_cost
-from .cycle import Cycle, Limits
+from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
 from .length_model import fit_lengths
 from .predict import predict
@@ -64,23 +64,34 @@ def solve(
     *,
     mode: Mode | None = None,
     bias_budget: float | None = None,
+    objective: Objective = "seconds",
     seed: int = 0,
     progress: Progress = lambda text, share: None,
 ) -> Plan:
-    """The plan with the fewest seconds per trained sample, and the plain synchronous baseline beside it.
+    """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
 
     Args:
         inputs: the files that the arguments were read from; goes into the plan as it is.
         mode: forces this mode; None lets the program choose.
         bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
             when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
+        objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
         progress: called with a text and the share that is done.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when nothing keeps the limits, and
     InputError when the trace does not fit the job.
     """
     return solve_fully(
-        cluster, job, profile, trace, inputs, mode=mode, bias_budget=bias_budget, seed=seed, progress=progress
+        cluster,
+        job,
+        profile,
+        trace,
+        inputs,
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=objective,
+        seed=seed,
+        progress=progress,
     ).plan
 
 
@@ -93,18 +104,21 @@ def solve_fully(
     *,
     mode: Mode | None = None,
     bias_budget: float | None = None,
+    objective: Objective = "seconds",
     seed: int = 0,
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
 ) -> Solved:
     """Like `solve`, with what it was decided on, and with a say in how much is simulated (`passes`)."""
     began = time.perf_counter()
-    search = prepare(cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, seed=seed, passes=passes)
+    search = prepare(
+        cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, objective=objective, seed=seed, passes=passes
+    )
     search.run_passes(progress)
     solution = _decide(search, progress)
     baseline = _baseline(search)
     progress("writing the plan", 0.99)
-    predicted = predict(search, solution.cycle, baseline, cluster.pools[search.space.pool])
+    predicted = predict(search, solution.cycle, baseline)
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -115,9 +129,9 @@ def solve_fully(
             name=solution.solver,
             status="optimal" if solution.optimal else "feasible",
             gap=solution.gap,
-            bound_s=solution.bound_s,
-            objective="seconds_per_sample",
-            candidates=len(search.cycles()),
+            bound=solution.bound,
+            objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
+            candidates=count_cycles(*search.columns(), search.needs_long),
         ),
         job=PlannedJob(
             name=job.name,
@@ -147,6 +161,7 @@ def prepare(
     *,
     mode: Mode | None = None,
     bias_budget: float | None = None,
+    objective: Objective = "seconds",
     seed: int = 0,
     passes: Sequence[Pass] = PASSES,
 ) -> Search:
@@ -163,6 +178,7 @@ def prepare(
         )
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     space = enumerate_space(cluster, job, profile, model, modes)
+    pool = cluster.pools[space.pool]
     width = max(key.samples for key in space.short)
     setting = Setting(
         target=rollout.prompts_per_step,
@@ -183,6 +199,13 @@ def prepare(
         slo=job.slo.step_p95_s is not None,
         host_memory_bytes=space.host_memory_bytes,
         host_bytes={key: cost.host_bytes for key, cost in space.decode.items()},
+        sharding=space.sharding,
+        reshard_s=space.reshard_s,
+        layout_switch_s=space.layout_switch_s,
+        objective=objective,
+        nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
+        train_nodes=tuple(pool.nodes_of(1, t.accelerators) for t in space.train),
+        usd_per_node_s=pool.usd_per_node_hour / 3600,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 
@@ -197,18 +220,15 @@ def _decide(search: Search, progress: Progress) -> Solution:
     finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
     partners = [c for c in long if c.rounds >= last.long_rounds] or long
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    return solve_program(
-        finalists, partners, len(search.space.train), search.needs_long, search.limits, search.setting.target
-    )
+    return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target)
 
 
 def _baseline(search: Search) -> Cycle:
-    """The best plain synchronous plan: its best layout and micro-batch."""
-    size = search.limits.group_size
+    """The best plain synchronous plan: its best layout and update."""
     sync = [
         c for c in search.cycles() if c.short.law.mode == "sync" and c.short.rounds >= search.passes[-1].short_rounds
     ]
-    return min(sync, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro))
+    return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
 def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
@@ -229,20 +249,31 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
             max_num_seqs=max(1, min(most, math.ceil(issued[layout] / layout.engines))),
         )
 
-    chosen = space.train[cycle.micro]
-    train = RoundTrain(dp=chosen.dp, micro_batch_tokens=chosen.micro_batch_tokens)
+    def train(choice: int) -> RoundTrain:
+        cost = space.train[choice]
+        return RoundTrain(
+            dp=cost.dp,
+            tp=cost.tp,
+            pp=cost.pp,
+            cp=cost.cp,
+            ep=cost.ep,
+            micro_batch_tokens=cost.micro_batch_tokens,
+            recompute=cost.recompute,
+            offload=cost.offload,
+        )
+
     return Rounds(
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
             cutoff_tokens=short.cutoff or None,
             rollout=rollout(short.layout),
-            train=train,
+            train=train(cycle.train),
         ),
         long=None
         if long is None
         else LongRound(
             issue=LongIssue(prompts=target, samples=size, copies=cast(LongKey, long.key).copies),
             rollout=rollout(long.layout),
-            train=train,
+            train=train(cycle.long_train),
         ),
     )

@@ -1,4 +1,4 @@
-"""Why the plan is as it is: for each decision its next best alternative, and what that costs.
+"""Why the plan is as it is: for each decision its next best alternative, what that costs, and in which phase.
 
 The alternative to a decision is the best schedule that differs in it, all else being free: what one would do instead.
 Alternatives that lost early were simulated for a few rounds only; their figures say "about".
@@ -14,8 +14,9 @@ import networkx as nx
 
 from .candidates import LongKey, ShortKey
 from .columns import mean
+from .costs import TrainCost
 from .cycle import Cycle
-from .predict import logs
+from .predict import parts_of
 from .search import Search
 
 
@@ -45,7 +46,7 @@ Text = Callable[[Cycle], str]
 
 def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
     """(plan key, what it is in a cycle, how to say it)."""
-    micro_tokens = [t.micro_batch_tokens for t in search.space.train]
+    trains = search.space.train
 
     def short(c: Cycle) -> ShortKey:
         return cast(ShortKey, c.short.key)
@@ -67,6 +68,9 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
             ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
         )
     found.append(("rounds.short.rollout", lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}"))
+    found.append(
+        ("rounds.short.train", lambda c: c.train, lambda c: f"short rounds train by {train_text(trains[c.train])}")
+    )
     if deferring:
         found.append(
             (
@@ -75,33 +79,52 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
                 lambda c: f"long rounds on {c.long.layout}" if c.long else "no long rounds",
             )
         )
+        found.append(
+            (
+                "rounds.long.train",
+                lambda c: c.long_train,
+                lambda c: f"long rounds train by {train_text(trains[c.long_train])}",
+            )
+        )
         if mode == "exact":
             found.append(
                 ("rounds.long.issue.copies", lambda c: long(c).copies, lambda c: f"{long(c).copies} copies at once")
             )
-    found.append(
-        ("train.micro_batch_tokens", lambda c: c.micro, lambda c: f"micro-batches of {micro_tokens[c.micro]} tokens")
-    )
     return found
 
 
+def train_text(cost: TrainCost) -> str:
+    """An update layout in words; sizes of 1 are not told."""
+    sizes = {"dp": cost.dp, "tp": cost.tp, "pp": cost.pp, "cp": cost.cp, "ep": cost.ep}
+    words = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    words += [f"recompute {cost.recompute}"] * (cost.recompute != "none") + ["offload"] * cost.offload
+    return ", ".join([*words, f"micro-batches of {cost.micro_batch_tokens} tokens"])
+
+
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
-    size = search.limits.group_size
     others = [c for c in cycles if value(c) != value(chosen)]
     # Early losers serve when there is nothing else: their few rounds are the more flattering, the fewer they are.
     solid = [c for c in others if c.short.rounds >= search.passes[-1].short_rounds]
-    return min(solid or others, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro), default=None)
+    return min(solid or others, key=lambda c: (c.cost(search.limits), c.name), default=None)
 
 
 def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
     # On as many rounds as both have, which are on the same luck.
     short = min(chosen.short.rounds, other.short.rounds)
     long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
-    change = 100 * (search.seconds_per_sample(other, short, long) / search.seconds_per_sample(chosen, short, long) - 1)
+    ours = search.phase_seconds(chosen, short, long)
+    theirs = search.phase_seconds(other, short, long)
+    total = sum(ours.values())
+    price = other.cost(search.limits) / other.seconds_per_sample(search.limits.group_size)
+    price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
+    change = 100 * (price * sum(theirs.values()) / total - 1)
     about = "" if short >= search.passes[-1].short_rounds else "about "
+    unit = "cost" if search.limits.objective == "usd" else "time"
     if abs(change) < 0.5:
         return f"{text(chosen)}; next best: {text(other)}, within 0.5% of it"
-    return f"{text(chosen)}; next best: {text(other)}, {about}{change:+.1f}% time per sample"
+    moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
+    where = f"{moved} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    return f"{text(chosen)}; next best: {text(other)}, {about}{change:+.1f}% {unit} per sample ({where})"
 
 
 def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
@@ -115,7 +138,7 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
         if mode == cycle.short.law.mode:
             continue
         others = [c for c in search.cycles() if c.short.law.mode == mode]
-        best = min(others, key=lambda c: (c.seconds_per_sample(size), c.short.name, c.micro), default=None)
+        best = min(others, key=lambda c: (c.cost(search.limits), c.name), default=None)
         if best is not None:
             theirs = best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
@@ -124,30 +147,32 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
 
 
 def _shares(search: Search, cycle: Cycle) -> str:
-    share = cycle.long_share()
-    short, long = (mean(log.step_s(search.space.train[cycle.micro])) for _, log in logs(search, cycle))
-    part = share * long / (share * long + (1 - share) * short)
-    return f"long rounds are {100 * share:.1f}% of the steps and {100 * part:.1f}% of the time"
+    short, long = parts_of(search, cycle)
+    part = long.share * mean(long.step_s())
+    part /= part + short.share * mean(short.step_s())
+    return f"long rounds are {100 * long.share:.1f}% of the steps and {100 * part:.1f}% of the time"
 
 
 def _critical_path(search: Search, cycle: Cycle) -> str:
     """The phases of the mean step as a graph; its longest path is the step, and what is off it has slack."""
-    train = search.space.train[cycle.micro]
-    parts = logs(search, cycle)
-    rollout = sum(w * mean(log.rollout_s) for w, log in parts)
-    exposed = sum(w * mean(log.reward_s) for w, log in parts)
+    parts = parts_of(search, cycle)
+    rollout = sum(part.share * mean(part.log.rollout_s) for part in parts)
+    exposed = sum(part.share * mean(part.log.reward_s) for part in parts)
+    train = sum(part.share * part.log.train_s(part.train) for part in parts)
+    sync = sum(part.share * (part.log.sync_s + part.switch_s) for part in parts)
     busy = search.setting.reward.per_sample_s / search.setting.reward.workers
-    scoring = busy * sum(w * mean(log.groups) for w, log in parts) * search.limits.group_size
+    scoring = busy * sum(part.share * mean(part.log.groups) for part in parts) * search.limits.group_size
     graph: Any = nx.DiGraph()
     graph.add_edge("start", "decoded", phase="rollout", seconds=rollout)
     graph.add_edge("decoded", "scored", phase="reward", seconds=exposed)
     # Scoring runs beside decoding; only what is left after the last token is on the path above.
     graph.add_edge("start", "scored", phase="scoring beside rollout", seconds=min(scoring, rollout + exposed))
-    graph.add_edge("scored", "updated", phase="train", seconds=sum(w * log.train_s(train) for w, log in parts))
-    graph.add_edge("updated", "end", phase="sync", seconds=sum(w * log.sync_s for w, log in parts))
+    graph.add_edge("scored", "updated", phase="train", seconds=train)
+    graph.add_edge("updated", "end", phase="sync", seconds=sync)
     path = nx.dag_longest_path(graph, weight="seconds")
     total = nx.dag_longest_path_length(graph, weight="seconds")
     text = ", ".join(
         f"{graph[a][b]['phase']} {100 * graph[a][b]['seconds'] / total:.0f}%" for a, b in itertools.pairwise(path)
     )
-    return f"critical path of the mean step ({total:.3g} s): {text}"
+    slack = rollout + exposed - min(scoring, rollout + exposed)
+    return f"critical path of the mean step ({total:.3g} s): {text}; scoring beside rollout has {slack:.3g} s of slack"

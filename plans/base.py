@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -44,6 +44,9 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+
+Mode = Literal["sync", "race", "defer", "exact"]
+"""`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased."""
 
 MemoryBytes = Annotated[int, Field(ge=1_000_000)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""

@@ -191,10 +191,11 @@ def _train_faults(
             f"max_response_tokens) and is never split; write at least {longest}",
         )
     pool = cluster.pools.get(rollout.pool)
-    if pool is not None and train.dp > pool.accelerators_total:
+    if pool is not None and train.accelerators > pool.accelerators_total:
         unit = "cores" if pool.accelerators.kind == "cpu" else "accelerators"
+        each = train.accelerators // train.dp
         yield (
             (*at, "dp"),
-            f"{train.dp} trainers need {train.dp} {unit}, pool '{rollout.pool}' has {pool.accelerators_total}; "
-            f"write at most {pool.accelerators_total}",
+            f"{train.dp} trainers need {train.accelerators} {unit}, pool '{rollout.pool}' has "
+            f"{pool.accelerators_total}; write at most {pool.accelerators_total // each}",
         )

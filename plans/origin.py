@@ -67,10 +67,10 @@ class Solver(Strict):
     gap: NonNegative
     """Relative distance between the objective and its bound."""
 
-    bound_s: NonNegative
-    """Proven lower bound of the objective in seconds."""
+    bound: NonNegative
+    """Proven lower bound of the objective, in its unit."""
 
-    objective: Literal["seconds_per_sample"]
+    objective: Literal["seconds_per_sample", "usd_per_sample"]
     """What was minimised."""
 
     candidates: Count

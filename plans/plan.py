@@ -11,18 +11,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Count, Name, Strict, cross_error
+from .base import Count, Mode, Name, Strict, cross_error
 from .origin import Inputs, Solver, Volatile
 from .predicted import Predicted
-
-Mode = Literal["sync", "race", "defer", "exact"]
 
 
 class Bias(Strict):
     """How far the trained lengths may be from unconditioned ones."""
 
     mode: Mode
-    """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased."""
+    """Which samples are trained."""
 
     budget: Annotated[float, Field(ge=0, lt=1)]
     """Allowed |1 - length ratio| beyond statistical noise."""
@@ -75,10 +73,33 @@ class RoundTrain(Strict):
     """The trainers of a round; they take turns with the engines on the same pool."""
 
     dp: Count
-    """Trainers, each with a copy of the model and a share of the batch."""
+    """Replicas, each with a share of the batch."""
+
+    tp: Count = 1
+    """Accelerators that share each layer's matrices (tensor parallelism)."""
+
+    pp: Count = 1
+    """Stages that the layers are split into (pipeline parallelism)."""
+
+    cp: Count = 1
+    """Accelerators that share each sequence (context parallelism)."""
+
+    ep: Count = 1
+    """Accelerators among the replicas that share the experts of a mixture-of-experts model (expert parallelism)."""
 
     micro_batch_tokens: Count
     """Token budget of one packed micro-batch."""
+
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Which activations are computed again in the backward pass instead of kept."""
+
+    offload: bool = False
+    """Keep the optimizer's state in host memory."""
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all replicas together; `ep` takes none of its own."""
+        return self.dp * self.tp * self.pp * self.cp
 
 
 class ShortRound(Strict):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import NonNegative, Positive, Strict
+from .base import Count, Mode, NonNegative, Positive, Strict
 
 
 class Quantiles(Strict):
@@ -78,6 +78,28 @@ class PredictedRounds(Strict):
     """Long rounds; null when the plan has none."""
 
 
+class FrontPoint(Strict):
+    """A schedule that no other beats in both speed and bias."""
+
+    mode: Mode
+    """Its mode."""
+
+    seconds_per_sample: Positive
+    """Seconds per trained sample."""
+
+    usd_per_1k_samples: NonNegative
+    """USD per 1000 trained samples."""
+
+    length_ratio: Positive
+    """Trained mean length over unconditioned mean length."""
+
+    rounds: Count
+    """Rounds of it that were simulated; with few of them its figures are rough."""
+
+    chosen: bool
+    """Whether it is this plan."""
+
+
 class Predicted(Strict):
     """What the simulator expects of the plan."""
 
@@ -99,5 +121,11 @@ class Predicted(Strict):
     length_ratio: Positive
     """Trained mean length over unconditioned mean length; 1 is unbiased."""
 
+    nodes: Count
+    """Nodes of the pool that the plan takes."""
+
     usd_per_1k_samples: NonNegative
-    """USD per 1000 trained samples."""
+    """USD per 1000 trained samples, for these nodes."""
+
+    front: Annotated[tuple[FrontPoint, ...], Field(min_length=1, strict=False)]
+    """Speed against bias: what a bias budget would buy, least biased first."""

@@ -20,10 +20,10 @@ from typing import Any
 
 
 class TraceError(ValueError):
-    """A trace file is damaged before its last line; `line` says where."""
+    """A trace file is damaged before its last line; `line` says where, if one line can be named."""
 
-    def __init__(self, path: Path, line: int, what: str) -> None:
-        super().__init__(f"{path}:{line}: {what}")
+    def __init__(self, path: Path, line: int | None, what: str) -> None:
+        super().__init__(f"{path}:{line}: {what}" if line else f"{path}: {what}")
         self.line = line
 
 

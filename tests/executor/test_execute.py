@@ -64,7 +64,7 @@ def plan_document(folder):
         {
             "rlplan": 1,
             "inputs": inputs,
-            "solver": {"name": "by hand", "status": "feasible", "gap": 0.0, "bound_s": 0.0,
+            "solver": {"name": "by hand", "status": "feasible", "gap": 0.0, "bound": 0.0,
                        "objective": "seconds_per_sample", "candidates": 1},
             "job": {
                 "name": "tiny",
@@ -84,7 +84,9 @@ def plan_document(folder):
                 "baseline": {"step_s": quantiles(1.0), "seconds_per_sample": 0.1},
                 "phases_s": {"rollout": 1.0, "reward_exposed": 0.0, "train": 0.1, "sync": 0.1},
                 "rounds": {"short": expected, "long": expected},
-                "length_ratio": 1.0, "usd_per_1k_samples": 0.1,
+                "length_ratio": 1.0, "nodes": 1, "usd_per_1k_samples": 0.1,
+                "front": [{"mode": "exact", "seconds_per_sample": 0.1, "usd_per_1k_samples": 0.1, "length_ratio": 1.0,
+                           "rounds": 1, "chosen": True}],
             },
             "volatile": {"solved_at": "2026-01-01T00:00:00Z", "solve_s": 0.0},
         }

@@ -83,12 +83,24 @@ def instances(draw):
     assume(shorts)
     memory = draw(st.sampled_from([20, 10, 8]))
     budget = draw(st.sampled_from([math.inf, 0.3, 0.0]))
-    return shorts, longs, limits(host_memory_bytes=memory * 10**9, bias_budget=budget, slo=draw(st.booleans()))
+    bounds = limits(
+        host_memory_bytes=memory * 10**9,
+        bias_budget=budget,
+        slo=draw(st.booleans()),
+        sharding=draw(st.sampled_from([(0, 0), (0, 1)])),
+        reshard_s=draw(st.sampled_from([0.0, 0.7])),
+        layout_switch_s=draw(st.sampled_from([0.0, 1.1])),
+        objective=draw(st.sampled_from(["seconds", "usd"])),
+        nodes={A: 2, B: 1},
+        train_nodes=draw(st.sampled_from([(1, 1), (1, 2)])),
+        usd_per_node_s=0.002,
+    )
+    return shorts, longs, bounds
 
 
 def brute_force(shorts: list[Column], longs: list[Column], bounds: Limits) -> Cycle | None:
-    cycles = [c for c in all_cycles(shorts, longs, 2, NEEDS_LONG) if not c.violations(bounds)]
-    return min(cycles, key=lambda c: c.seconds_per_sample(N), default=None)
+    cycles = [c for c in all_cycles(shorts, longs, NEEDS_LONG, bounds, every_train=True) if not c.violations(bounds)]
+    return min(cycles, key=lambda c: c.cost(bounds), default=None)
 
 
 @settings(max_examples=80, deadline=None)
@@ -98,19 +110,19 @@ def test_the_program_finds_what_trying_everything_finds(instance) -> None:
     best = brute_force(shorts, longs, bounds)
     if best is None:
         with pytest.raises(Infeasible):
-            solve_program(shorts, longs, 2, NEEDS_LONG, bounds, P)
+            solve_program(shorts, longs, NEEDS_LONG, bounds, P)
         return
-    solution = solve_program(shorts, longs, 2, NEEDS_LONG, bounds, P)
-    assert solution.objective_s == pytest.approx(best.seconds_per_sample(N), rel=1e-5)
+    solution = solve_program(shorts, longs, NEEDS_LONG, bounds, P)
+    assert solution.objective == pytest.approx(best.cost(bounds), rel=1e-5)
     assert solution.cycle.violations(bounds) == []
     assert solution.optimal and solution.gap <= 1e-6
-    assert solution.bound_s == pytest.approx(solution.objective_s, rel=1e-5)
+    assert solution.bound == pytest.approx(solution.objective, rel=1e-5)
 
 
 def test_rates_balance_the_queue_and_train_one_sample() -> None:
     short = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=6.0)
     long = column(LongKey(TIGHT, 1, A), [5.0])
-    cycle = Cycle(short, long, 0)
+    cycle = Cycle(short, long, 0, 0)
     u, v = cycle.rates(N)
     assert 6.0 * u == pytest.approx(P * v)
     assert N * P * (u + v) == pytest.approx(1.0)
@@ -125,17 +137,52 @@ def test_memory_for_two_engine_sets_couples_the_layouts() -> None:
         column(ShortKey("exact", 20, 8, 100, B), [2.0], moved=4.0),
     ]
     longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
-    both = solve_program(shorts, longs, 1, NEEDS_LONG, limits(), P).cycle
+    both = solve_program(shorts, longs, NEEDS_LONG, limits(), P).cycle
     assert (both.short.layout, both.long.layout) == (A, B)
-    one = solve_program(shorts, longs, 1, NEEDS_LONG, limits(host_memory_bytes=16 * 10**9), P).cycle
+    one = solve_program(shorts, longs, NEEDS_LONG, limits(host_memory_bytes=16 * 10**9), P).cycle
     assert one.short.layout == one.long.layout
 
 
-def test_one_micro_batch_serves_both_kinds_of_round() -> None:
+def test_each_kind_of_round_has_its_own_update_unless_resharding_costs_more() -> None:
     short = column(ShortKey("exact", 20, 8, 100, A), [1.0, 1.4], moved=4.0)
     long = column(LongKey(TIGHT, 1, A), [9.0, 5.0])
-    # Each alone would take another; 4 short rounds to a long one make the second the better compromise.
-    assert solve_program([short], [long], 2, NEEDS_LONG, limits(), P).cycle.micro == 1
+
+    def trains(**changes) -> tuple[int, int]:
+        cycle = solve_program([short], [long], NEEDS_LONG, limits(**changes), P).cycle
+        return cycle.train, cycle.long_train
+
+    assert trains() == (0, 1)
+    assert trains(sharding=(0, 0), reshard_s=9.0) == (0, 1)
+    # There and back costs 1.6 s a long round, one update for both 4 x 0.4 s: just cheaper; then just dearer.
+    assert trains(sharding=(0, 1), reshard_s=0.79) == (0, 1)
+    assert trains(sharding=(0, 1), reshard_s=0.81) == (1, 1)
+
+
+def test_changing_engines_is_paid_for_by_the_long_round() -> None:
+    short = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
+    longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
+
+    def solution(switch_s: float) -> Cycle:
+        return solve_program([short], longs, NEEDS_LONG, limits(layout_switch_s=switch_s), P).cycle
+
+    assert solution(1.9).long.layout == B
+    assert solution(1.9).switch_s == pytest.approx(3.8)
+    assert solution(2.1).long.layout == A
+
+
+def test_for_usd_a_slower_plan_on_fewer_nodes_wins_when_it_is_cheaper() -> None:
+    wide = column(ShortKey("sync", 16, 8, 0, A), [4.0], moved=0.0)
+    narrow = column(ShortKey("sync", 16, 8, 0, B), [7.0], moved=0.0)
+
+    def solution(objective: str):
+        bounds = limits(objective=objective, nodes={A: 2, B: 1}, usd_per_node_s=0.01)
+        return solve_program([wide, narrow], [], set(), bounds, P)
+
+    assert solution("seconds").cycle.short.layout == A
+    cheap = solution("usd")
+    assert cheap.cycle.short.layout == B
+    assert cheap.objective == pytest.approx(7.0 / 128 * 0.01)
+    assert cheap.gap == 0 and cheap.bound == pytest.approx(cheap.objective)
 
 
 def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
@@ -145,7 +192,7 @@ def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
     sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0)
 
     def mode(budget: float) -> str:
-        return solve_program([race, sync], [long], 1, NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.law.mode
+        return solve_program([race, sync], [long], NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.law.mode
 
     # 4 short rounds a long one: a ratio of 0.92, with 1.645 x 0.008 against it.
     assert mode(0.095) == "race"
@@ -157,9 +204,9 @@ def test_an_slo_keeps_slow_steps_to_one_in_twenty() -> None:
     exact = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
     long = column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
     sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0, slow=(0.02,))
-    free = solve_program([exact, sync], [long], 1, NEEDS_LONG, limits(), P).cycle
+    free = solve_program([exact, sync], [long], NEEDS_LONG, limits(), P).cycle
     assert free.short.law.mode == "exact" and free.long_share() == pytest.approx(0.2)
-    bound = solve_program([exact, sync], [long], 1, NEEDS_LONG, limits(slo=True), P).cycle
+    bound = solve_program([exact, sync], [long], NEEDS_LONG, limits(slo=True), P).cycle
     assert bound.short.law.mode == "sync"
 
 
@@ -168,22 +215,22 @@ def test_ties_go_to_the_first_by_name_whatever_the_order_of_columns() -> None:
     longs = [column(LongKey(TIGHT, c, layout), [5.0, 5.0]) for c in (1, 2) for layout in (A, B)]
     chosen = set()
     for order in (1, -1):
-        cycle = solve_program(shorts[::order], longs[::order], 2, NEEDS_LONG, limits(), P).cycle
-        chosen.add((cycle.short.name, cycle.long.name, cycle.micro))
-    assert chosen == {(shorts[0].name, longs[0].name, 0)}
+        cycle = solve_program(shorts[::order], longs[::order], NEEDS_LONG, limits(), P).cycle
+        chosen.add((cycle.short.name, cycle.long.name, cycle.train, cycle.long_train))
+    assert chosen == {(shorts[0].name, longs[0].name, 0, 0)}
 
 
 def test_infeasibility_names_the_limit_that_binds() -> None:
     race = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-3000.0, slow=(0.5,))
     long = column(LongKey(FREE, 1, A), [1.5])
     with pytest.raises(Infeasible, match="bias budget"):
-        solve_program([race], [long], 1, NEEDS_LONG, limits(bias_budget=0.1), P)
+        solve_program([race], [long], NEEDS_LONG, limits(bias_budget=0.1), P)
     with pytest.raises(Infeasible, match=r"slo\.step_p95_s"):
-        solve_program([race], [long], 1, NEEDS_LONG, limits(slo=True), P)
+        solve_program([race], [long], NEEDS_LONG, limits(slo=True), P)
     with pytest.raises(Infeasible, match="memory"):
-        solve_program([race], [long], 1, NEEDS_LONG, limits(host_memory_bytes=10**9), P)
+        solve_program([race], [long], NEEDS_LONG, limits(host_memory_bytes=10**9), P)
     with pytest.raises(Infeasible, match="at once"):
-        solve_program([race], [long], 1, NEEDS_LONG, limits(slo=True, bias_budget=0.1), P)
+        solve_program([race], [long], NEEDS_LONG, limits(slo=True, bias_budget=0.1), P)
 
 
 def test_bias_is_the_weighted_excess_over_the_mean() -> None:
@@ -191,5 +238,5 @@ def test_bias_is_the_weighted_excess_over_the_mean() -> None:
     long = column(LongKey(FREE, 1, A), [5.0], excess_tokens=-1280.0)
     # Per cycle of 4 short rounds and a long one: 4 x -640 - 1280 tokens over 5 x 128 samples of mean 50.
     expected = 1 + (4 * -640 - 1280) / (5 * 128) / 50
-    assert Cycle(short, long, 0).length_ratio(limits()) == pytest.approx(expected)
+    assert Cycle(short, long, 0, 0).length_ratio(limits()) == pytest.approx(expected)
     assert dataclasses.replace(short, excess_tokens=0.0).excess_tokens == 0.0

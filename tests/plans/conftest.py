@@ -50,7 +50,7 @@ solver:
   name: "HiGHS 1.15.1"
   status: optimal
   gap: 0.0
-  bound_s: 0.05
+  bound: 0.05
   objective: seconds_per_sample
   candidates: 812
 job:
@@ -62,11 +62,11 @@ job:
       issue: {prompts: 20, samples: 8}
       cutoff_tokens: 288
       rollout: {pool: main, engines: 2, tp: 1, max_num_seqs: 80}
-      train: {dp: 1, micro_batch_tokens: 4096}
+      train: {dp: 1, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch_tokens: 4096, recompute: none, offload: false}
     long:
       issue: {prompts: 16, samples: 8, copies: 3}
       rollout: {pool: main, engines: 1, tp: 2, max_num_seqs: 128}
-      train: {dp: 2, micro_batch_tokens: 2048}
+      train: {dp: 2, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch_tokens: 2048, recompute: none, offload: false}
   reward: {workers: 1, deadline_s: 2.0}
   sync: {checksum_every: 10}
   why:
@@ -88,7 +88,10 @@ predicted:
       rollout_s: {p50: 8.1, p95: 9.5, mean: 8.4}
       step_s: {mean: 10.2}
   length_ratio: 1.0
+  nodes: 1
   usd_per_1k_samples: 0.00139
+  front:
+    - {mode: exact, seconds_per_sample: 0.05, usd_per_1k_samples: 0.00139, length_ratio: 1.0, rounds: 160, chosen: true}
 volatile: {solved_at: "2026-01-02T03:04:05Z", solve_s: 1.5}
 """
 

@@ -204,7 +204,11 @@ def test_further_faults_are_counted(folder: Any) -> None:
 
 MODES = {
     "exact without a cutoff": ("cutoff_tokens: 288", "cutoff_tokens: null", "mode exact needs cutoff_tokens"),
-    "cutoff in a race": ("mode: exact", "mode: race", "cutoff_tokens belongs to mode exact; write null"),
+    "cutoff in a race": (
+        "{mode: exact, budget",
+        "{mode: race, budget",
+        "cutoff_tokens belongs to mode exact; write null",
+    ),
     "too few prompts": ("prompts: 20", "prompts: 15", "at least 16 prompts"),
     "too few samples": ("{prompts: 20, samples: 8}", "{prompts: 20, samples: 7}", "exactly 8 samples"),
     "over-issued samples in exact": ("{prompts: 20, samples: 8}", "{prompts: 20, samples: 9}", "exactly 8 samples"),
@@ -235,7 +239,7 @@ def test_a_mode_that_defers_needs_a_long_round(folder: Any) -> None:
 
 
 def test_mode_sync_has_no_long_round_and_issues_nothing_in_excess(folder: Any) -> None:
-    folder.edit("plan.yaml", "mode: exact", "mode: sync")
+    folder.edit("plan.yaml", "{mode: exact, budget", "{mode: sync, budget")
     folder.edit("plan.yaml", "cutoff_tokens: 288", "cutoff_tokens: null")
     with pytest.raises(InputError, match="mode sync issues exactly 16 prompts"):
         load_plan(folder.path("plan.yaml"))

@@ -113,7 +113,7 @@ def sync_plan(folder: Any, mode: str, samples: int) -> None:
         head, rest = text.split(start, 1)
         text = head + "    long: null\n" + rest[rest.index(end) :]
     plan.write_text(text)
-    folder.edit("plan.yaml", "mode: exact", f"mode: {mode}")
+    folder.edit("plan.yaml", "{mode: exact, budget", f"{{mode: {mode}, budget")
     folder.edit("plan.yaml", "cutoff_tokens: 288", "cutoff_tokens: null")
     folder.edit("plan.yaml", "{prompts: 20, samples: 8}", f"{{prompts: 16, samples: {samples}}}")
 
@@ -121,7 +121,7 @@ def sync_plan(folder: Any, mode: str, samples: int) -> None:
 def test_a_synchronous_plan_and_a_race_over_samples_alone_have_no_long_round(folder: Any) -> None:
     sync_plan(folder, "sync", 8)
     folder.check()
-    folder.edit("plan.yaml", "mode: sync", "mode: race")
+    folder.edit("plan.yaml", "{mode: sync", "{mode: race")
     folder.edit("plan.yaml", "{prompts: 16, samples: 8}", "{prompts: 16, samples: 10}")
     folder.check()
 

@@ -46,8 +46,8 @@ def rounded(value: Any) -> Any:
     """What is left of a value after six significant digits."""
     if isinstance(value, dict):
         return {k: rounded(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [rounded(v) for v in value]
+    if isinstance(value, list | tuple):
+        return type(value)(rounded(v) for v in value)
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -132,10 +132,16 @@ def plans(draw: st.DrawFn) -> Plan:
 
     def layout() -> dict[str, Any]:
         engine = {"pool": draw(names), "engines": draw(counts), "tp": draw(counts), "max_num_seqs": draw(counts)}
-        return {"rollout": engine, "train": {"dp": draw(counts), "micro_batch_tokens": draw(counts)}}
+        train = {key: draw(counts) for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch_tokens")}
+        recompute = draw(st.sampled_from(["none", "selective", "full"]))
+        return {"rollout": engine, "train": {**train, "recompute": recompute, "offload": draw(st.booleans())}}
 
     def predicted_round() -> dict[str, Any]:
         return {"share": draw(st.floats(0, 1)), "rollout_s": seconds(), "step_s": {"mean": draw(positive)}}
+
+    def front_point() -> dict[str, Any]:
+        numbers = {key: draw(positive) for key in ("seconds_per_sample", "usd_per_1k_samples", "length_ratio")}
+        return {"mode": mode, **numbers, "rounds": draw(counts), "chosen": draw(st.booleans())}
 
     def file(name: str) -> dict[str, str]:
         return {"path": name, "sha256": draw(st.from_regex(r"\A[0-9a-f]{64}\Z"))}
@@ -161,7 +167,7 @@ def plans(draw: st.DrawFn) -> Plan:
                 "name": draw(texts.filter(bool)),
                 "status": draw(st.sampled_from(["optimal", "feasible"])),
                 "gap": draw(st.floats(0, 1)),
-                "bound_s": draw(positive),
+                "bound": draw(positive),
                 "objective": "seconds_per_sample",
                 "candidates": draw(counts),
             },
@@ -181,7 +187,9 @@ def plans(draw: st.DrawFn) -> Plan:
                 "phases_s": {k: draw(positive) for k in ("rollout", "reward_exposed", "train", "sync")},
                 "rounds": {"short": predicted_round(), "long": predicted_round() if has_long else None},
                 "length_ratio": draw(positive),
+                "nodes": draw(counts),
                 "usd_per_1k_samples": draw(positive),
+                "front": [front_point() for _ in range(draw(st.integers(1, 3)))],
             },
             "volatile": {"solved_at": draw(texts), "solve_s": draw(positive)},
         }

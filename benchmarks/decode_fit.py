@@ -1,0 +1,131 @@
+"""How far the decode law is off on published measurements that it was not fitted on.
+
+    python -m benchmarks.decode_fit --data FILE.csv [--json]
+
+For each (GPU, model, precision) with at least 12 points that are not flagged, each value of the batch, of TP and of the
+lengths (isl, osl) is left out in turn, the law is fitted to the others, and the left-out points are predicted: mean
+absolute relative error of time per output token. A value can be left out only if another stays. The headline is the
+median over those groups; the worst group and its error are printed beside it. `calibration` is the share of left-out
+points inside the predicted 90 % band, so that the stated uncertainty is checked too.
+
+The points were served under continuous arrivals; profiles/served.py has that term, which no plan's prediction contains.
+Columns: profiles/served_file.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlplan.plans.errors import InputError
+from rlplan.profiles.served import Served, seconds_per_token
+from rlplan.profiles.served_file import Group, fit_served, read_served
+
+LEAST_POINTS = 12
+AXES = ("batch", "tp", "context")
+BAND_SDS = 1.645  # a normal band of 90 %
+
+Array = NDArray[np.float64]
+
+
+def axis_values(points: Served, axis: str) -> Array:
+    """What an axis leaves out, as one number a point."""
+    if axis == "batch":
+        return points.batch
+    if axis == "tp":
+        return points.tp
+    _, names = np.unique(np.stack([points.isl, points.osl]), axis=1, return_inverse=True)
+    return np.asarray(names, dtype=float).reshape(-1)
+
+
+def left_out(group: Group, points: Served, axis: str) -> tuple[Array, NDArray[np.bool_]] | None:
+    """(relative errors, inside the 90 % band) of every point, predicted from those with another value; None: one value."""
+    values = axis_values(points, axis)
+    if len(np.unique(values)) < 2:
+        return None
+    errors, inside = np.empty(len(points)), np.empty(len(points), dtype=bool)
+    for value in np.unique(values):
+        out = values == value
+        rest, asked = points.take(~out), points.take(out)
+        fit = fit_served(group, rest)
+        predicted = seconds_per_token(fit.law, asked)
+        errors[out] = predicted / asked.seconds - 1
+        band = BAND_SDS * fit.relative_sd(lambda law, asked=asked: seconds_per_token(law, asked))
+        inside[out] = np.abs(np.log(asked.seconds / predicted)) <= band
+    return errors, inside
+
+
+def report(data: dict[Group, Served]) -> dict[str, Any]:
+    """The JSON document. Raises InputError when no group has enough points."""
+    by_model: dict[str, dict[str, Any]] = {}
+    inside: list[bool] = []
+    for group in sorted(data):
+        points = data[group]
+        if len(points) < LEAST_POINTS:
+            continue
+        fit = fit_served(group, points)
+        entry: dict[str, Any] = {
+            "points": len(points),
+            "fit": float(np.mean(np.abs(seconds_per_token(fit.law, points) / points.seconds - 1))),
+        }
+        for axis in AXES:
+            found = left_out(group, points, axis)
+            if found is not None:
+                entry[axis] = float(np.mean(np.abs(found[0])))
+                inside += found[1].tolist()
+        by_model[str(group)] = entry
+    if not by_model:
+        raise InputError(f"no (system, model, precision) has {LEAST_POINTS} points that are not flagged")
+    mape, worst = {}, {}
+    for axis in AXES:
+        of = {name: entry[axis] for name, entry in by_model.items() if axis in entry}
+        if of:
+            mape[axis] = float(np.median(list(of.values())))
+            name = max(of, key=lambda key: of[key])
+            worst[axis] = {"group": name, "mape": of[name]}
+    return {
+        "mape": mape,
+        "worst": worst,
+        "groups": len(by_model),
+        "calibration": float(np.mean(inside)) if inside else None,
+        "by_model": by_model,
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """The report for people."""
+    lines = ["mean absolute relative error of time per output token, on values left out", ""]
+    lines.append(f"{'':54}{'points':>7}{'fit':>8}" + "".join(f"{axis:>9}" for axis in AXES))
+    for name, entry in found["by_model"].items():
+        cells = "".join(f"{entry[axis]:9.1%}" if axis in entry else f"{'-':>9}" for axis in AXES)
+        lines.append(f"{name[:53]:54}{entry['points']:7}{entry['fit']:8.1%}{cells}")
+    lines.append(f"{'median of ' + str(found['groups']):69}" + "".join(f"{found['mape'].get(a, 0):9.1%}" for a in AXES))
+    lines += [f"worst, {axis}: {w['group']}, {w['mape']:.1%}" for axis, w in found["worst"].items()]
+    if found["calibration"] is not None:
+        lines.append(f"left-out points inside the predicted 90 % band: {found['calibration']:.1%}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit codes: 0, or 2 with one line when the file is absent or wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode_fit")
+    parser.add_argument("--data", type=Path, required=True, help="CSV of measured points")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    options = parser.parse_args(arguments)
+    try:
+        found = report(read_served(options.data))
+    except InputError as error:
+        print(f"decode_fit: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(found) if options.json else text(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

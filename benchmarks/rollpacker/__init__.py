@@ -1,0 +1,17 @@
+"""The published runs of RollPacker (arXiv 2509.21009) in rlplan's simulator, and rlplan's own plans beside them.
+
+    python -m benchmarks.rollpacker --figures FILE.json [--model 7B|14B|32B] [--cap TOKENS] [--phases FILE.yaml] --json
+
+`--figures`: series read off the paper's figures (lengths, sensitivity, steps, phases), not shipped. `--phases`: what is
+published of a model size and cannot be simulated (GPUs, TP, seconds of the phases other than rollout); `14B.yaml` and its
+neighbours here are the paper's three, and say which numbers are published and which are deduced.
+
+What is calibrated, and on what:
+- dependence of lengths in a prompt (rho) and seconds that a round takes besides decoding, on two of the seven published
+  points of the 16k sensitivity (figure 11); the other five are predictions;
+- the speed of decoding, on the seconds of the plain round, which is one number for the sensitivity and one for the model.
+
+    figures      the published series                sensitivity  figure 11: over-issue of prompts and of samples
+    case         what is published of a model size   cycle        step seconds of veRL and RollPacker, the ablation
+    documents    cluster, job, profile, trace        ours         plans from `rlplan solve` on the same GPUs
+"""

@@ -1,0 +1,191 @@
+"""`rlplan tune RUN`"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..planner.measured import MeasuredRun
+    from ..planner.tune import Tuned
+    from ..planner.what_if import Documents
+
+
+@click.command("tune")
+@click.argument("run_path", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--plan",
+    "plan_path",
+    type=click.Path(path_type=Path),
+    help="The plan in force, if it is not the one that RUN executed.",
+)
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), help="Where a new plan goes. Default: PLAN.tuned.yaml beside PLAN."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed: int, as_json: bool) -> int:
+    """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again. For example:
+
+    \b
+    rlplan tune runs/run                        # is there a better plan?
+    rlplan execute plan.tuned.yaml --out runs/next
+
+    Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
+    the error that the run shows, it is written, with the refitted profile and lengths beside it (decision: change);
+    otherwise nothing is (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so tuning
+    twice from one run changes nothing the second time.
+    """
+    from ..planner.measured import load_run
+    from ..planner.tune import tune
+    from ..planner.what_if import load_documents
+    from .paths import check_target
+    from .progress import share
+
+    run = load_run(run_path)
+    executed_path = _executed(run, plan_path)
+    force_path = plan_path or executed_path
+    out = out or _tuned_name(force_path)
+    check_target(out, force_path, executed_path)
+    if plan_path is None and out.exists() and _follows(out, executed_path):
+        force_path = out
+    executed = load_documents(executed_path)
+    force = executed if force_path == executed_path else load_documents(force_path)
+    with share("tune") as update:
+        tuned = tune(run, executed, force, seed=seed, progress=update)
+    if tuned.change:
+        _write(tuned, force, force_path, out)
+    result = _result(tuned, force_path, out)
+    click.echo(json.dumps(result) if as_json else _text(result))
+    return 0
+
+
+def _executed(run: MeasuredRun, plan_path: Path | None) -> Path:
+    """The plan file that names the inputs of the run's plan."""
+    from ..plans.check import input_path
+    from ..plans.errors import InputError
+    from ..rounds.run_log import PLAN_COPY
+
+    copy = run.home / PLAN_COPY
+    for path in (run.plan_path, copy, plan_path):
+        if path is not None and path.is_file() and input_path(run.plan.inputs.job, path).is_file():
+            return path
+    raise InputError(
+        "does not lead to the job, profile and lengths of its plan; give the plan that was executed with --plan",
+        str(run.home),
+    )
+
+
+def _tuned_name(plan_path: Path) -> Path:
+    """plan.yaml -> plan.tuned.yaml -> plan.tuned2.yaml -> …"""
+    match = re.fullmatch(r"(.+)\.tuned(\d*)", plan_path.stem)
+    if match is None:
+        return plan_path.with_name(f"{plan_path.stem}.tuned.yaml")
+    return plan_path.with_name(f"{match[1]}.tuned{int(match[2] or 1) + 1}.yaml")
+
+
+def _beside(out: Path) -> tuple[Path, Path]:
+    """Where the refitted profile and lengths of a new plan go."""
+    return out.with_name(f"{out.stem}.profile.yaml"), out.with_name(f"{out.stem}.lengths.jsonl")
+
+
+def _follows(out: Path, executed: Path) -> bool:
+    """Whether `out` is a plan that an earlier tune wrote for the same job."""
+    from ..plans.check import input_path
+    from ..plans.errors import InputError
+    from ..plans.plan import load_plan
+
+    try:
+        new, old = load_plan(out), load_plan(executed)
+    except InputError:
+        return False
+    same_job = new.inputs.job.sha256 == old.inputs.job.sha256
+    return same_job and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
+
+
+def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
+    """Lengths first, the plan last: a crash leaves no plan without its inputs."""
+    from ..plans.check import input_path
+    from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.yaml_io import dump, sha256_file
+    from ..profiles.lengths import write_lengths
+    from ..profiles.schema import Lengths
+
+    profile_path, lengths_path = _beside(out)
+    write_lengths(lengths_path, tuned.trace.rows)
+    summary = tuned.trace.summary()
+    lengths = Lengths(
+        path=lengths_path.name,
+        sha256=sha256_file(lengths_path),
+        prompts=summary.prompts,
+        samples=summary.samples,
+        cap_tokens=tuned.trace.cap_tokens,
+        icc=summary.icc,
+    )
+    dump(tuned.profile.model_copy(update={"lengths": lengths}), profile_path)
+
+    def named(path: Path) -> dict[str, str]:
+        relative = os.path.relpath(path.resolve(), out.resolve().parent)
+        return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
+
+    old = force.plan.inputs
+    inputs = Inputs(
+        cluster=InputFile(**named(input_path(old.cluster, force_path))),
+        job=InputFile(**named(input_path(old.job, force_path))),
+        profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
+        lengths=InputFile(**named(lengths_path)),
+    )
+    dump(tuned.plan.model_copy(update={"inputs": inputs}), out)
+
+
+def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
+    costs = tuned.costs
+    return {
+        "decision": "change" if tuned.change else "keep",
+        "gain": tuned.gain,
+        "error": tuned.error,
+        "errors": tuned.errors,
+        "phases": {
+            name: {"predicted": p.predicted_s, "measured": p.measured_s, "why": p.why, "parts_s": p.parts_s}
+            for name, p in tuned.phases.items()
+        },
+        "factors": {
+            "lengths": tuned.length_factor,
+            "rollout": {f"{e} x tp {t}": line.factor for (t, e), line in costs.rollout.items()},
+            "train": costs.train.factor if costs.train else 1.0,
+            "sync": {f"{e} x tp {t}": line.factor for (t, e), line in costs.sync.items()},
+            "reward": costs.reward.factor if costs.reward else 1.0,
+        },
+        "in_force": str(force_path),
+        "plan": str(out) if tuned.change else None,
+    }
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [f"{'phase':16}{'predicted':>10}{'measured':>10}"]
+    for name, phase in result["phases"].items():
+        lines.append(f"{name:16}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
+    factors = result["factors"]
+    lines.append(
+        f"refitted, over the profile: lengths {factors['lengths']:.2f}, "
+        + ", ".join(f"rollout on {layout} {factor:.2f}" for layout, factor in factors["rollout"].items())
+        + f", train {factors['train']:.2f}, reward {factors['reward']:.2f}"
+    )
+    which = max(result["errors"], key=lambda name: result["errors"][name])
+    reason = {
+        "costs": "of the refitted costs on steps left out",
+        "run": "of the refitted model on the run as a whole",
+        "simulation": "of the simulated gain",
+        "transfer": "of layouts that the run did not use",
+        "least": "below which a change is not worth a review",
+    }[which]
+    judged = (
+        f"the best plan now gains {result['gain']:.1%} over {result['in_force']}, the error is {result['error']:.1%}"
+    )
+    lines.append(f"{result['decision']}: {judged} ({reason})" + (f" -> {result['plan']}" if result["plan"] else ""))
+    return "\n".join(lines)

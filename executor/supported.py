@@ -1,0 +1,32 @@
+"""What of a plan this executor can run: the planner knows layouts that no trainer here has yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..plans.plan import PlannedJob, RoundTrain
+from ..plans.yaml_doc import Loc
+
+
+def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
+    """(location in the plan, what and remedy) for each part that cannot be run."""
+    short, long = planned.rounds.short, planned.rounds.long
+    for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
+        at: Loc = ("job", "rounds", kind, "train")
+        yield from _layout_faults(at, train)
+    if long is not None and long.train.dp != short.train.dp:
+        yield (
+            ("job", "rounds", "long", "train", "dp"),
+            f"is {long.train.dp}, but trainers are started once, for both kinds of round; write {short.train.dp} as in "
+            "rounds.short.train",
+        )
+
+
+def _layout_faults(at: Loc, train: RoundTrain) -> Iterator[tuple[Loc, str]]:
+    for name, size in (("tp", train.tp), ("pp", train.pp), ("cp", train.cp), ("ep", train.ep)):
+        if size != 1:
+            yield (*at, name), f"is {size}, but the executor's trainers are data parallel only; write 1"
+    if train.recompute != "none":
+        yield (*at, "recompute"), f"is {train.recompute}, which the executor's trainers do not do; write none"
+    if train.offload:
+        yield (*at, "offload"), "is true, which the executor's trainers do not do; write false"

@@ -1,0 +1,49 @@
+"""The Pareto front of speed against bias: what a bias budget would buy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..plans.predicted import FrontPoint
+from .cycle import Cycle
+from .search import Search
+
+# Points that differ by less than this in bias are one to a reader; the faster is shown.
+_GRAIN = 0.01
+
+
+def front(search: Search, chosen: Cycle) -> tuple[FrontPoint, ...]:
+    """Schedules that keep all limits but the bias budget and that none beats in both cost and bias, least biased first.
+
+    The chosen one is among the points in any case. Others may have been simulated for a few rounds only (`rounds`), so
+    their figures are about right.
+    """
+    limits = dataclasses.replace(search.limits, bias_budget=math.inf)
+
+    def bias(cycle: Cycle) -> float:
+        return abs(1.0 - cycle.length_ratio(limits))
+
+    best: dict[int, Cycle] = {}
+    for cycle in search.cycles():
+        if cycle.violations(limits):
+            continue
+        place = round(bias(cycle) / _GRAIN)
+        if place not in best or (cycle.cost(limits), cycle.name) < (best[place].cost(limits), best[place].name):
+            best[place] = cycle
+    best[round(bias(chosen) / _GRAIN)] = chosen
+    points: list[Cycle] = []
+    for _, cycle in sorted(best.items()):
+        if cycle is chosen or not points or cycle.cost(limits) < min(p.cost(limits) for p in points):
+            points.append(cycle)
+    return tuple(
+        FrontPoint(
+            mode=cycle.short.law.mode,
+            seconds_per_sample=cycle.seconds_per_sample(limits.group_size),
+            usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
+            length_ratio=cycle.length_ratio(limits),
+            rounds=cycle.short.rounds,
+            chosen=cycle is chosen,
+        )
+        for cycle in points
+    )

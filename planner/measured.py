@@ -1,0 +1,224 @@
+"""An executed run, step by step, and the same rounds in the simulator: with their own lengths, so that what differs is
+the costs' fault alone.
+
+A replayed round issues the prompts that were issued, in their order, and each sample has the length that it had. A
+sample that was aborted while it decoded has no length in the trace, only a reason: it was longer than the round let it
+be. In the replay it gets the cap, so the machine aborts it again, for the same reason, at the replay's own time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..plans.errors import InputError
+from ..plans.plan import Plan, load_plan
+from ..rounds.events import SampleKey
+from ..rounds.exact import ExactLongRound, ExactShortRound
+from ..rounds.race import RaceRound
+from ..rounds.round import Round
+from ..rounds.run_log import PLAN_COPY, TRACE, RunLog, read_run
+from ..rounds.schedule import RoundSpec
+from ..rounds.trace import TraceError
+from .costs import RewardCost
+from .run_simulator import Kind
+from .simulator import Lengths, RoundTimes, simulate_round
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start."""
+
+    number: int
+    kind: str
+    rollout_s: float
+    reward_exposed_s: float
+    train_s: float
+    sync_s: float
+    other_s: float
+    total_s: float
+    samples: int
+    deferred: int
+    issued_samples: int
+    prompts: Mapping[str, int]
+    rows: tuple[Mapping[str, Any], ...]
+    warm: bool
+
+    @cached_property
+    def trained_tokens(self) -> tuple[int, int]:
+        """(sum, sum of squares) over the trained samples' tokens, prompts included."""
+        tokens = [r["tokens"] + r["prompt_tokens"] for r in self.rows if r["fate"] == "trained"]
+        return sum(tokens), sum(t * t for t in tokens)
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces."""
+
+    home: Path
+    plan: Plan
+    plan_path: Path | None
+    steps: tuple[MeasuredStep, ...]
+    restarts: int
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Measured seconds over trained samples; deferred prompts that are owed cost what this run's long rounds, or
+        those that the plan predicts, took per prompt (as executor/report.py charges them)."""
+        seconds = math.fsum(s.total_s for s in self.steps)
+        samples = sum(s.samples for s in self.steps)
+        owed, issue = self.steps[-1].deferred, self.plan.job.issue
+        long = [s for s in self.steps if s.kind == "long"]
+        prompts = sum(s.samples for s in long) / issue.samples_per_prompt
+        if prompts:
+            seconds += owed * math.fsum(s.total_s for s in long) / prompts
+        elif self.plan.predicted.rounds.long is not None:
+            seconds += owed * self.plan.predicted.rounds.long.step_s.mean / issue.prompts_per_step
+        return seconds / max(1, samples + owed * issue.samples_per_prompt)
+
+
+def load_run(folder: Path) -> MeasuredRun:
+    """Read the `--out` folder of one executed plan. Raises InputError if it is none, damaged or without a step."""
+    if not folder.is_dir():
+        raise InputError("no such run folder; give the --out of rlplan execute", str(folder))
+    if not (folder / TRACE).is_file():
+        runs = sorted(p.parent.name for p in folder.glob(f"*/{TRACE}"))
+        hint = f"it holds the runs {', '.join(runs)}: name one" if runs else "give the --out of rlplan execute"
+        raise InputError(f"holds no {TRACE}; {hint}", str(folder))
+    plan = load_plan(folder / PLAN_COPY)
+    try:
+        log = read_run(folder / TRACE)
+    except TraceError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(folder / TRACE)) from error
+    if not log.steps:
+        raise InputError("no step was finished; there is nothing to learn from", str(folder))
+    named = log.started.get("plan")
+    return MeasuredRun(
+        home=folder,
+        plan=plan,
+        plan_path=folder / named if isinstance(named, str) else None,
+        steps=tuple(_step(event, log) for event in log.steps),
+        restarts=log.restarts,
+    )
+
+
+def _step(event: dict[str, Any], log: RunLog) -> MeasuredStep:
+    number = event["step"]
+    samples = event.get("samples")
+    rows = tuple(sorted(log.samples.get(number, ()), key=lambda r: (r["draw"], r["sample"])))
+    return MeasuredStep(
+        number=number,
+        kind=event["kind"],
+        rollout_s=event["rollout_s"],
+        reward_exposed_s=event["reward_exposed_s"],
+        train_s=event["train_s"],
+        sync_s=event["sync_s"],
+        other_s=max(0.0, event.get("other_s", 0.0)),
+        total_s=event["total_s"],
+        samples=event["trained_samples"],
+        deferred=event["deferred"],
+        issued_samples=sum(samples.values()) if isinstance(samples, dict) else len(rows),
+        prompts=event.get("prompts", {}),
+        rows=rows,
+        warm=number not in log.first_steps and not event["restarts"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A measured step beside its replay (seconds), by the costs that it was replayed with.
+
+    `update_s` is the update's, on the tokens that were trained.
+    """
+
+    step: MeasuredStep
+    times: RoundTimes
+    update_s: float
+    sync_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The whole step."""
+        return self.times.end_s + self.update_s + self.sync_s
+
+
+def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) -> Replayed:
+    """Simulate the round of `step` with its own lengths."""
+    drawn: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
+    order: list[str] = []
+    by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for row in step.rows:
+        by_draw.setdefault(row["draw"], {})[row["sample"]] = row
+    mean_prompt = round(sum(r["prompt_tokens"] for r in step.rows) / max(1, len(step.rows))) or 1
+    prompt_tokens: dict[str, int] = {}
+    width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
+    draws = max(max(by_draw, default=-1) + 1, step.issued_samples // width)
+    for number in range(draws):
+        rows = by_draw.get(number, {})
+        # A draw of which no sample ended left no trace but its number.
+        prompt = next((r["prompt"] for r in rows.values()), f"?{number}")
+        if prompt not in drawn:
+            drawn[prompt] = []
+            order.append(prompt)
+        drawn[prompt].append(rows)
+        prompt_tokens[prompt] = next((r["prompt_tokens"] for r in rows.values()), mean_prompt)
+    machine = _machine(step, spec, order)
+    counts: dict[str, int] = {}
+    number_of: dict[int, int] = {}
+
+    def row_of(key: SampleKey, prompt: str) -> Mapping[str, Any] | None:
+        if key.draw not in number_of:
+            number_of[key.draw] = counts.get(prompt, 0)
+            counts[prompt] = number_of[key.draw] + 1
+        own = drawn.get(prompt, [])
+        place = number_of[key.draw]
+        return own[place].get(key.sample) if place < len(own) else None
+
+    def natural(key: SampleKey, prompt: str) -> int:
+        row = row_of(key, prompt)
+        if row is None:
+            return spec.max_tokens
+        # What the issue's limit cut went on beyond it.
+        return int(row["tokens"]) + int(row["truncated"])
+
+    def score(key: SampleKey, prompt: str) -> float:
+        row = row_of(key, prompt)
+        return float(row["reward"]) if row is not None and row.get("reward") is not None else 0.0
+
+    expected = sum(r["tokens"] for r in step.rows) / max(1, len(step.rows))
+    lengths = Lengths(natural, lambda p: prompt_tokens.get(p, mean_prompt), score, spec.max_tokens, expected)
+    times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs)
+    return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_s)
+
+
+def _machine(step: MeasuredStep, spec: RoundSpec, order: list[str]) -> Round:
+    target, size, cap = spec.prompts_per_step, spec.samples_per_prompt, spec.max_tokens
+    dynamic = spec.dynamic_sampling
+    if step.kind == "long":
+        if spec.mode == "exact":
+            assert spec.cutoff_tokens is not None
+            return ExactLongRound(order, size, spec.cutoff_tokens, spec.copies, cap, dynamic_sampling=dynamic)
+        return RaceRound(order, target, size, size, cap, dynamic_sampling=dynamic, kind="long")
+    feed = order[spec.short_prompts :][::-1]
+
+    def take(count: int) -> list[str]:
+        return [feed.pop() for _ in range(min(count, len(feed)))]
+
+    first = order[: spec.short_prompts]
+    if spec.mode == "exact":
+        assert spec.cutoff_tokens is not None
+        return ExactShortRound(first, target, size, spec.cutoff_tokens, cap, dynamic_sampling=dynamic, take=take)
+    return RaceRound(first, target, size, spec.short_samples, cap, dynamic_sampling=dynamic, take=take, kind="short")
+
+
+def replay_all(
+    steps: Iterable[MeasuredStep], spec: RoundSpec, short: Kind, long: Kind, reward: RewardCost
+) -> list[Replayed]:
+    """Replay steps whose samples are in the trace; a step without any has nothing to replay."""
+    return [replay(step, spec, long if step.kind == "long" else short, reward) for step in steps if step.rows]

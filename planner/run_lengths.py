@@ -1,0 +1,170 @@
+"""The lengths that a run has measured, as a length trace: what its plan would have seen without cutting anything short.
+
+Which of a run's samples may be used depends on its mode (design.md, Bias):
+
+- `sync`: all trained and filtered groups; nothing was cut.
+- `exact`: each prompt that was settled was trained on one group, short with P(short) and long with P(long), so the
+  settled prompts' groups are draws from the unconditioned law. At the run's end some prompts are deferred and not
+  settled: known to be long, their group not drawn yet. Leaving them out would make the trace short, so each takes the
+  group of a prompt that long rounds trained, in turns (a hot deck; its bias: owed prompts are taken to be like the
+  settled long ones). Without a long round yet, `run_lengths` falls back on the next rule.
+- `race`, `defer`, or fewer than `MIN_GROUPS` groups: trained samples are those that finished first, and long rounds
+  show a hard choice of prompts, so neither may be taken as it is. Here only one number is measured, a factor on all
+  lengths of the trace that the plan was solved from: the run's own rounds are simulated with that trace, and the
+  factor is the one that gives the mean response that the run trained. The selection is then the same on both sides.
+  Its bias: the shape and the dependence inside a prompt stay the old trace's.
+
+A change of the lengths within the run is not corrected for; the trace is the run's average policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..plans.errors import InputError
+from ..profiles.lengths import LengthRow, LengthTrace
+from .draws import Draws
+from .length_model import fit_lengths
+from .measured import MeasuredRun
+from .refit import Priced
+from .run_simulator import round_spec, simulate_run
+
+MIN_GROUPS = 64
+"""Groups below which one factor is all that is read from a run."""
+
+_FACTOR_STEPS = 3  # of the search for the factor; each takes the remaining ratio
+_FACTOR_PRIOR = 0.5  # standard deviation of the log of the factor, before the run was seen
+_PROMPTS = 2048
+
+
+def run_lengths(run: MeasuredRun) -> LengthTrace:
+    """The lengths of a `sync` or `exact` run. Raises InputError if the run cannot tell them (see above)."""
+    trace = _whole_groups(run)
+    if trace is None:
+        raise InputError(
+            f"{len(run.steps)} steps of mode {run.plan.job.bias.mode} do not show the lengths that nothing cut short; "
+            "give a length trace, or a run of mode sync or exact with long rounds",
+            str(run.home),
+        )
+    return trace
+
+
+def refit_lengths(
+    run: MeasuredRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
+) -> tuple[LengthTrace, float]:
+    """(the trace that the run supports, its mean length over the old one's).
+
+    Args:
+        old: the trace that the plan was solved from.
+        priced: the run's plan at refitted costs; they decide who finishes first.
+    """
+    whole = _whole_groups(run)
+    if whole is not None:
+        # A run's own cap is the job's, whether a sample reached it or not.
+        whole = LengthTrace(whole.rows, cap_tokens)
+        return whole, _mean_tokens(whole, cap_tokens) / _mean_tokens(old, cap_tokens)
+    factor = _length_factor(run, old, priced, cap_tokens, dynamic_sampling, seed)
+    return scaled(old, factor, cap_tokens), factor
+
+
+def _mean_tokens(trace: LengthTrace, cap: int) -> float:
+    groups = trace.by_prompt().values()
+    return math.fsum(sum(min(r.tokens, cap) for r in rows) / len(rows) for rows in groups) / len(groups)
+
+
+def _whole_groups(run: MeasuredRun) -> LengthTrace | None:
+    mode = run.plan.job.bias.mode
+    if mode not in ("sync", "exact"):
+        return None
+    rows: list[LengthRow] = []
+    long_groups: list[list[LengthRow]] = []
+    settled: dict[tuple[str, int], int] = {}
+    owed: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for step in run.steps:
+        draws: dict[int, list[LengthRow]] = {}
+        for row in step.rows:
+            name = (row["prompt"], row["epoch"])
+            if row["fate"] in ("trained", "filtered"):
+                draws.setdefault(row["draw"], []).append(_row(row))
+                settled[name] = step.number
+                owed.pop(name, None)
+            elif row["fate"] == "deferred":
+                owed[name] = row
+        for group in draws.values():
+            rows += group
+            if step.kind == "long":
+                long_groups.append(group)
+    if len(settled) < MIN_GROUPS or (owed and not long_groups):
+        return None
+    for place, (prompt, epoch) in enumerate(sorted(owed)):
+        donor = long_groups[place % len(long_groups)]
+        rows += [replace(r, prompt=prompt, epoch=epoch) for r in donor]
+    # Not the job's cap but None: a run that no sample of which was cut says nothing about lengths beyond it.
+    return LengthTrace(rows)
+
+
+def _row(row: Mapping[str, Any]) -> LengthRow:
+    reward = row.get("reward")
+    return LengthRow(
+        prompt=row["prompt"],
+        epoch=row["epoch"],
+        sample=row["sample"],
+        tokens=max(1, row["tokens"]),
+        truncated=row["truncated"],
+        reward=float(reward) if reward is not None else 0.0,
+        prompt_tokens=max(1, row["prompt_tokens"]),
+    )
+
+
+def scaled(trace: LengthTrace, factor: float, cap_tokens: int) -> LengthTrace:
+    """All lengths times `factor`, cut by the cap; what the cap had cut stays cut."""
+
+    def row(r: LengthRow) -> LengthRow:
+        tokens = max(1, round(factor * r.tokens))
+        cut = r.truncated or tokens > cap_tokens
+        return replace(r, tokens=cap_tokens if cut else tokens, truncated=cut)
+
+    return LengthTrace([row(r) for r in trace.rows], cap_tokens)
+
+
+def _length_factor(
+    run: MeasuredRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
+) -> float:
+    """The factor on `old` under which the run's plan would have trained the mean response that it did train."""
+    trained = [r["tokens"] for step in run.steps for r in step.rows if r["fate"] == "trained"]
+    if not trained:
+        return 1.0
+    goal = math.log(sum(trained) / len(trained))
+    spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
+    long_share = sum(s.kind == "long" for s in run.steps) / len(run.steps)
+
+    def simulated(factor: float) -> float:
+        model = fit_lengths(scaled(old, factor, cap_tokens), cap_tokens, seed)
+        draws = Draws(model, seed, max(spec.short_samples, 1))
+        count = max(len(run.steps), 48)
+        result = simulate_run(spec, priced.short, priced.long, priced.reward, draws, count, _PROMPTS)
+        # With the run's own share of long rounds: a short run has fewer than it will have.
+        means = {}
+        for kind in ("short", "long"):
+            steps = [s for s in result.steps if s.kind == kind and s.samples]
+            means[kind] = sum(s.response_tokens for s in steps) / max(1, sum(s.samples for s in steps))
+        if not means["long"]:
+            return math.log(means["short"])
+        return math.log(max(1.0, (1.0 - long_share) * means["short"] + long_share * means["long"]))
+
+    log_factor = 0.0
+    for _ in range(_FACTOR_STEPS):
+        log_factor += goal - simulated(math.exp(log_factor))
+    # Groups are the units that vary: samples of a prompt are alike.
+    groups: dict[tuple[int, int], list[int]] = {}
+    for step in run.steps:
+        for r in step.rows:
+            if r["fate"] == "trained":
+                groups.setdefault((step.number, r["draw"]), []).append(r["tokens"])
+    means = [math.log(sum(g) / len(g)) for g in groups.values()]
+    middle = math.fsum(means) / len(means)
+    error = math.sqrt(math.fsum((v - middle) ** 2 for v in means) / max(1, len(means) - 1) / len(means))
+    return math.exp(log_factor * _FACTOR_PRIOR**2 / (_FACTOR_PRIOR**2 + error**2))

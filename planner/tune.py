@@ -1,0 +1,219 @@
+"""From a run back to the plan: refit what it measured, solve again, and change the plan only where that is worth it.
+
+A new plan is proposed if its gain (relative seconds per trained sample, both plans simulated at the refitted costs and
+lengths, on the same luck) exceeds the error, the largest of
+- what the refitted costs are wrong by on blocks of the run that they were not fitted on;
+- what the refitted model is wrong by on the run as a whole, in seconds per trained sample;
+- two standard errors of the simulated gain;
+- what of the correction may not hold in layouts that the run did not use (refit.py);
+- `LEAST_GAIN`: less is not worth a review.
+So a plan does not flap (refs/rollpacker.md 2: thresholds without hysteresis drift): the plan in force is kept unless
+the model beats it by more than the model has just been seen to err, and solving again from what made the plan in force
+finds that plan or one as good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..plans.errors import InputError
+from ..plans.plan import Plan, PlannedJob
+from ..plans.yaml_io import dump, loads
+from ..profiles.lengths import LengthTrace
+from ..profiles.schema import Profile
+from .attribution import Phase, phases
+from .costs import reward_cost
+from .draws import Draws
+from .length_model import LengthModel, fit_lengths
+from .measured import MeasuredRun, Replayed
+from .refit import Refit, price, refit, replay_run, transfer_error
+from .run_lengths import refit_lengths
+from .run_simulator import kinds, round_spec, simulate_run
+from .search import Progress
+from .solve import solve
+from .what_if import Documents
+
+LEAST_GAIN = 0.02
+_BLOCKS = 4
+_FEWEST_STEPS = 4  # of a block
+_SEEDS = 4
+_EPOCH_SAMPLES = 40_000  # about so many per simulated epoch
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run says about its plan.
+
+    Attributes:
+        plan: the best plan at refitted costs and lengths; proposed only if `change`.
+        gain: 1 - its seconds per trained sample over those of the plan in force.
+        error: what the gain has to exceed; `errors` names its candidates.
+        phases: predicted beside measured, with the reason.
+        profile, trace: refitted.
+        length_factor: mean length over the old trace's.
+    """
+
+    plan: Plan
+    change: bool
+    gain: float
+    error: float
+    errors: dict[str, float]
+    phases: dict[str, Phase]
+    profile: Profile
+    trace: LengthTrace
+    length_factor: float
+    costs: Refit
+
+
+def tune(
+    run: MeasuredRun,
+    executed: Documents,
+    force: Documents,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda text, share: None,
+) -> Tuned:
+    """Refit, solve and decide.
+
+    Args:
+        executed: what the run's plan was solved from; its `plan` is not looked at.
+        force: the plan in force, which may be a later one than the run's, and what that was solved from.
+
+    Raises InputError if the run and the documents do not belong together, Infeasible if nothing keeps the limits at the
+    refitted costs.
+    """
+    _check(run, executed, force)
+    rollout, dynamic = force.job.rollout, force.job.algorithm.dynamic_sampling
+    cap = rollout.max_response_tokens
+    progress("replaying the run", 0.0)
+    replays = replay_run(run, cap, dynamic, executed.profile)
+    if not replays:
+        raise InputError("its trace holds no samples; there is nothing to learn from", str(run.home))
+    explained = phases(run, replays, price(run, executed.profile), refit(executed.profile, run, replays))
+    if force.profile != executed.profile:
+        replays = replay_run(run, cap, dynamic, force.profile)
+    found = refit(force.profile, run, replays)
+    # As the file will have it: what is solved now is what solving from the files gives.
+    profile = loads(dump(found.profile), Profile)
+    progress("refitting lengths", 0.1)
+    trace, factor = refit_lengths(run, force.trace, price(run, profile), cap, dynamic, seed)
+    errors = {
+        "costs": _cost_error(run, replays, force.profile, cap, dynamic),
+        "run": _run_error(run, profile, trace, cap, dynamic, seed),
+    }
+    plan = solve(
+        force.cluster,
+        force.job,
+        profile,
+        trace,
+        force.plan.inputs,
+        bias_budget=force.plan.job.bias.budget,
+        seed=seed,
+        progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
+    )
+    progress("comparing plans", 0.9)
+    gain, noise = 0.0, 0.0
+    if decisions(plan.job) != decisions(force.plan.job):
+        model = fit_lengths(trace, cap, seed)
+        gain, noise = _gain(plan.job, force.plan.job, profile, model, cap, dynamic, seed)
+    new = [r.rollout for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
+    errors |= {"simulation": 2 * noise, "transfer": transfer_error(found, new), "least": LEAST_GAIN}
+    error = max(errors.values())
+    progress("done", 1.0)
+    return Tuned(plan, gain > error, gain, error, errors, explained, profile, trace, factor, found)
+
+
+def decisions(planned: PlannedJob) -> dict[str, object]:
+    """What a plan decides, without its reasons."""
+    return planned.model_dump(exclude={"why"})
+
+
+def _check(run: MeasuredRun, executed: Documents, force: Documents) -> None:
+    for documents in (executed, force):
+        if documents.job.name != run.plan.job.name:
+            raise InputError(
+                f"is a run of job '{run.plan.job.name}', the plan is of '{documents.job.name}'; give its own plan",
+                str(run.home),
+            )
+    size = (run.plan.job.issue.prompts_per_step, run.plan.job.issue.samples_per_prompt)
+    rollout = force.job.rollout
+    if size != (rollout.prompts_per_step, rollout.samples_per_prompt):
+        raise InputError(
+            f"trained {size[0]} prompts x {size[1]} samples a step, the job now has {rollout.prompts_per_step} x "
+            f"{rollout.samples_per_prompt}; tune from a run of the job as it is",
+            str(run.home),
+        )
+
+
+def _cost_error(run: MeasuredRun, replays: Sequence[Replayed], profile: Profile, cap: int, dynamic: bool) -> float:
+    """Mean relative error of the seconds of a block of steps when costs are refitted on the other blocks.
+
+    Steps in which something had to start are left out. A run too short for two blocks is judged by the unrefitted
+    profile, which has not seen it.
+    """
+    warm = [r for r in replays if r.step.warm] or list(replays)
+    measured = [r.step.total_s for r in warm]
+    count = min(_BLOCKS, len(warm) // _FEWEST_STEPS)
+    if count < 2:
+        return abs(math.fsum(r.total_s for r in warm) / math.fsum(measured) - 1.0)
+    errors = []
+    for block in range(count):
+        low, high = block * len(warm) // count, (block + 1) * len(warm) // count
+        fitted = refit(profile, run, [*warm[:low], *warm[high:]])
+        left_out = {r.step.number for r in warm[low:high]}
+        part = MeasuredRun(run.home, run.plan, None, tuple(s for s in run.steps if s.number in left_out), 0)
+        again = replay_run(part, cap, dynamic, fitted.profile)
+        errors.append(abs(math.fsum(r.total_s for r in again) / math.fsum(measured[low:high]) - 1.0))
+    return math.fsum(errors) / count
+
+
+def _run_error(run: MeasuredRun, profile: Profile, trace: LengthTrace, cap: int, dynamic: bool, seed: int) -> float:
+    """Relative error of the refitted model in the run's seconds per trained sample, its own luck included."""
+    planned, count = run.plan.job, max(1, len(run.steps))
+    model = fit_lengths(trace, cap, seed)
+    simulated = [
+        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), cap, dynamic, count)
+        for k in range(_SEEDS)
+    ]
+    cold_s = _cold_seconds(run)
+    measured = run.seconds_per_sample - cold_s
+    return abs(math.fsum(simulated) / _SEEDS / measured - 1.0)
+
+
+def _cold_seconds(run: MeasuredRun) -> float:
+    """Seconds per trained sample that steps after a start took longer than the warm ones of their kind."""
+    extra = 0.0
+    for kind in ("short", "long"):
+        warm = [s.total_s for s in run.steps if s.kind == kind and s.warm]
+        cold = [s.total_s for s in run.steps if s.kind == kind and not s.warm]
+        if warm and cold:
+            extra += max(0.0, math.fsum(cold) - len(cold) * math.fsum(warm) / len(warm))
+    return extra / max(1, sum(s.samples for s in run.steps))
+
+
+def _simulate(
+    planned: PlannedJob, profile: Profile, draws: Draws, cap: int, dynamic: bool, steps: int, prompts: int = 4096
+) -> float:
+    """Seconds per trained sample; `steps` 0: of exactly one epoch of `prompts`."""
+    short, long = kinds(planned, profile)
+    reward = reward_cost(profile.reward, planned.reward.workers)
+    spec = round_spec(planned, cap, dynamic)
+    return simulate_run(spec, short, long, reward, draws, steps, prompts).seconds_per_sample()
+
+
+def _gain(
+    new: PlannedJob, old: PlannedJob, profile: Profile, model: LengthModel, cap: int, dynamic: bool, seed: int
+) -> tuple[float, float]:
+    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs."""
+    target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
+    width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
+    prompts = max(8 * target, _EPOCH_SAMPLES // size // _SEEDS)
+    gains = []
+    for k in range(_SEEDS):
+        draws = Draws(model, seed + k, width)
+        ours, theirs = (_simulate(p, profile, draws, cap, dynamic, 0, prompts) for p in (new, old))
+        gains.append(1.0 - ours / theirs)
+    middle = math.fsum(gains) / _SEEDS
+    return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (_SEEDS - 1) / _SEEDS)

@@ -1,0 +1,86 @@
+"""Spec sheets of accelerators: what physics allows, before anything is measured.
+
+Rates are the vendors' dense ones (no sparsity), per accelerator; `link_bytes_per_s` is the sum of both directions, as
+vendors quote NVLink. Sources: NVIDIA data sheets of A100, H100, H200, H20, L40S, RTX A6000, RTX PRO 6000 and of the
+Blackwell HGX and NVL72 systems; H800 is an H100 with 400 GB/s of NVLink (refs/planners.md 1.8, rollpacker.md 5.1).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TERA, GIGA = 1e12, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One accelerator.
+
+    Attributes:
+        name: short name, as in `H100`.
+        memory_bytes: its memory as reported to programs.
+        memory_bytes_per_s: bandwidth of that memory.
+        flops: dense floating point operations per second by bytes of an operand: 2 (bf16), 1 (fp8), 0.5 (fp4).
+            A format that the accelerator lacks is computed in the next wider one.
+        link_bytes_per_s: to the other accelerators of the node, both directions together.
+        host_link_bytes_per_s: to host memory, one direction.
+    """
+
+    name: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    bf16_flops: float
+    fp8_flops: float
+    fp4_flops: float
+    link_bytes_per_s: float
+    host_link_bytes_per_s: float
+
+    def flops(self, bytes_per_operand: float) -> float:
+        """Dense operations per second on operands of that many bytes."""
+        if bytes_per_operand > 1.5:
+            return self.bf16_flops
+        return self.fp8_flops if bytes_per_operand > 0.75 else self.fp4_flops
+
+
+def _gpu(name: str, gb: float, tb_s: float, bf16: float, fp8: float, fp4: float, link: float, host: float) -> Gpu:
+    return Gpu(
+        name, int(gb * GIGA), tb_s * TERA, bf16 * TERA, fp8 * TERA, fp4 * TERA, link * GIGA, host * GIGA
+    )
+
+
+GPUS: dict[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("A100", 80, 2.039, 312, 312, 312, 600, 32),
+        _gpu("H100", 80, 3.35, 989, 1979, 1979, 900, 64),
+        _gpu("H800", 80, 3.35, 989, 1979, 1979, 400, 64),
+        _gpu("H200", 141, 4.8, 989, 1979, 1979, 900, 64),
+        _gpu("H20", 96, 4.0, 148, 296, 296, 900, 64),
+        _gpu("GH200", 96, 4.0, 989, 1979, 1979, 900, 450),
+        _gpu("B200", 180, 8.0, 2250, 4500, 9000, 1800, 64),
+        _gpu("B300", 268, 8.0, 2250, 4500, 13500, 1800, 64),
+        _gpu("GB200", 185, 8.0, 2500, 5000, 10000, 1800, 225),
+        _gpu("GB300", 278, 8.0, 2500, 5000, 15000, 1800, 225),
+        _gpu("L40S", 48, 0.864, 362, 733, 733, 64, 32),
+        _gpu("RTX6000PRO", 96, 1.792, 504, 1007, 2015, 128, 64),
+        _gpu("A6000", 48, 0.768, 155, 155, 155, 64, 32),
+    )
+}
+
+# Longest name first, so that "GB200" is not taken for a "B200".
+_NAMES = sorted(GPUS, key=lambda name: (-len(name), name))
+# Spellings that hold no name of the table.
+_ALIASES = {"rtxpro6000": "RTX6000PRO", "rtx6000pro": "RTX6000PRO"}
+
+
+def gpu_of(text: str) -> Gpu | None:
+    """The accelerator that a name means (`h100_sxm`, `NVIDIA H100 80GB HBM3`, `H800`); None when it is not known."""
+    plain = re.sub(r"[^a-z0-9]", "", text.lower())
+    for alias, name in _ALIASES.items():
+        if alias in plain:
+            return GPUS[name]
+    for name in _NAMES:
+        if name.lower() in plain:
+            return GPUS[name]
+    return None

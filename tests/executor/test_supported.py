@@ -1,0 +1,41 @@
+"""What this executor refuses to run, before anything starts."""
+
+import pytest
+
+from rlplan.executor.supported import unsupported
+from rlplan.plans.plan import LongIssue, LongRound, PlannedJob, RoundIssue, RoundRollout, Rounds, RoundTrain, ShortRound
+
+ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
+
+
+def planned(short: dict, long: dict) -> PlannedJob:
+    def train(changes: dict) -> RoundTrain:
+        return RoundTrain(**{"dp": 1, "micro_batch_tokens": 64, **changes})
+
+    rounds = Rounds(
+        short=ShortRound(issue=RoundIssue(prompts=5, samples=2), cutoff_tokens=9, rollout=ROLLOUT, train=train(short)),
+        long=LongRound(issue=LongIssue(prompts=4, samples=2), rollout=ROLLOUT, train=train(long)),
+    )
+    fields = {"name": "toy", "bias": {"mode": "exact", "budget": 0.0}, "why": {}, "sync": {"checksum_every": 1}}
+    issue = {"prompts_per_step": 4, "samples_per_prompt": 2}
+    return PlannedJob.model_validate(
+        {**fields, "issue": issue, "rounds": rounds, "reward": {"workers": 1, "deadline_s": 1.0}}
+    )
+
+
+def test_micro_batches_may_differ_by_kind_of_round() -> None:
+    assert list(unsupported(planned({}, {"micro_batch_tokens": 128}))) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("tp", 2), ("pp", 2), ("cp", 4), ("ep", 8), ("recompute", "full"), ("offload", True)]
+)
+def test_layouts_that_no_trainer_here_has_are_named(key: str, value: object) -> None:
+    ((loc, fault),) = unsupported(planned({}, {key: value}))
+    assert loc == ("job", "rounds", "long", "train", key)
+    assert str(value).lower() in fault and "write" in fault
+
+
+def test_trainers_are_as_many_in_both_kinds_of_round() -> None:
+    ((loc, fault),) = unsupported(planned({"dp": 2}, {"dp": 1}))
+    assert loc == ("job", "rounds", "long", "train", "dp") and "write 2" in fault
