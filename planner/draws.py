@@ -113,6 +113,10 @@ class Draws:
         late: Tokens = self._late[number, stream, block][place]
         return late
 
+    def first(self, prompt: str, group_size: int) -> int:
+        """Sum of the lengths of the prompt's first draw in stream 0: the control that bias is measured against."""
+        return int(self.row(prompt_parts(prompt)[0], 0, 0)[:group_size].sum(dtype=np.int64))
+
     # -- rewards -------------------------------------------------------------------------------------------------------
 
     def rewards(self, numbers: Numbers, stream: int, occurrences: Numbers) -> NDArray[np.float64]:
