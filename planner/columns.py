@@ -1,8 +1,9 @@
 """Simulated columns: what a kind of short round, or of long round, costs and moves, over many rounds of it.
 
-A short column runs a real Schedule on fresh prompts; prompts that it defers are taken out (as a long round would) and
-collected. A long column runs a real Schedule whose queue holds a batch of such prompts. Rounds of one column are thus
-independent given their prompts, and a cycle's cost is a weighted mean of the two (program.py).
+A short column runs rounds on fresh prompts, one after another; prompts that it defers are taken out (as a long round
+would) and collected, those that it returns come first in its next round. A long column runs rounds on batches of such
+prompts. Rounds of one column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two
+(program.py).
 
 Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, by the same
 luck. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
@@ -14,18 +15,21 @@ round's (there the deferring draw is the first, which loses nothing: any draw th
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..rounds.outcome import Fate, Outcome
-from ..rounds.round import Round
-from ..rounds.schedule import RoundSpec, Schedule
-from .candidates import Law, LongKey, ShortKey, defers
-from .costs import DecodeCost, LayoutKey, RewardCost, TrainCost
-from .draws import Draws, RoundLuck, prompt_name
-from .simulator import RoundTimes, simulate_round
+import numpy as np
+from numpy.typing import NDArray
 
-# Prompts of one schedule. It bounds the cost of the schedule's own checks, which grow with its prompts.
+from ..rounds.exact import MAX_DRAWS
+from ..rounds.outcome import Fate
+from .candidates import LongKey, ShortKey, defers
+from .costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
+from .play import FATES, Luck, Played, RanOut, RoundSetup, play
+
+# Prompts that a column is fed with at once: an epoch of its own.
 _FEED = 768
 
 
@@ -40,6 +44,7 @@ class Setting:
     decode: dict[LayoutKey, DecodeCost]
     reward: RewardCost
     draws: Draws
+    reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
 
 
 @dataclass
@@ -99,20 +104,6 @@ def standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
-def _spec(setting: Setting, law: Law, prompts: int, samples: int, copies: int) -> RoundSpec:
-    return RoundSpec(
-        mode=law.mode,
-        prompts_per_step=setting.target,
-        samples_per_prompt=setting.group_size,
-        max_tokens=setting.cap_tokens,
-        short_prompts=prompts,
-        short_samples=samples,
-        cutoff_tokens=law.cutoff or None,
-        copies=copies,
-        dynamic_sampling=setting.dynamic_sampling,
-    )
-
-
 class ShortColumn:
     """A kind of short round, simulated further on demand; the same rounds come first however often it is extended."""
 
@@ -122,50 +113,78 @@ class ShortColumn:
         self._cost = setting.decode[key.layout]
         self.log = RoundLog(sync_s=self._cost.sync_s)
         self.deferred_prompts: list[str] = []
-        self._luck = RoundLuck(setting.draws, setting.dynamic_sampling)
-        self._schedule: Schedule | None = None
+        self._setup = RoundSetup(
+            kind="short",
+            exact=key.mode == "exact",
+            prompts=key.prompts,
+            target=setting.target,
+            group_size=setting.group_size,
+            samples=key.samples,
+            max_tokens=setting.cap_tokens,
+            cutoff_tokens=key.cutoff,
+            dynamic_sampling=setting.dynamic_sampling,
+        )
         self._feeds = 0
+        # The feed's prompts by place: their numbers, their first draws' lengths, how often they were drawn.
+        self._numbers: Numbers = np.empty(0, dtype=np.int64)
+        self._lengths: Tokens = np.empty((0, FIRST, 0), dtype=np.int32)
+        self._drawn: Numbers = np.empty(0, dtype=np.int64)
+        self._fresh: list[int] = []  # places, next one last
 
     def extend(self, rounds: int) -> None:
         """Simulate until `rounds` rounds are in the log."""
         while len(self.log) < rounds:
             self._one()
 
+    def _feed(self) -> None:
+        count = max(_FEED, 6 * self.key.prompts)
+        self._numbers = np.arange(self._feeds * count, (self._feeds + 1) * count)
+        self._lengths = self._setting.draws.firsts(self._numbers, 0)
+        self._drawn = np.zeros(count, dtype=np.int64)
+        self._fresh = list(range(count))
+        random.Random(f"{self._feeds}:0").shuffle(self._fresh)
+        self._feeds += 1
+
     def _one(self) -> None:
         setting, key = self._setting, self.key
-        if self._schedule is None or len(self._schedule.state()["fresh"]) < 3 * key.prompts:
-            feed = max(_FEED, 6 * key.prompts)
-            names = [prompt_name(self._feeds * feed + i, 0) for i in range(feed)]
-            spec = _spec(setting, key.law, key.prompts, key.samples, 1)
-            self._schedule = Schedule(spec, names, seed=self._feeds)
-            self._feeds += 1
-        machine = self._schedule.begin()
-        self._luck.begin()
-        times = simulate_round(machine, self._luck.lengths(), self._cost, setting.reward, self._cost.max_sequences)
-        outcome = self._schedule.end(machine)
-        self._take_out_deferred()
-        _record(self.log, setting, self._cost, times, outcome, self._put_off(machine))
-        self.deferred_prompts.extend(outcome.prompts[Fate.DEFERRED])
+        if len(self._fresh) < 3 * key.prompts:
+            self._feed()
+        # Refills are rare and few: most rounds need no more rows than this, and the others are run once more.
+        given = min(len(self._fresh), 2 * key.prompts)
+        try:
+            places, luck, played = self._play(given)
+        except RanOut:
+            places, luck, played = self._play(len(self._fresh))
+        taken = len(played.row)
+        del self._fresh[len(self._fresh) - taken :]
+        self._drawn[places[:taken]] += 1
+        fate = played.fate
+        deferred = fate == FATES[Fate.DEFERRED]
+        # Returned prompts keep their place at the head of the feed.
+        self._fresh.extend(places[:taken][fate == FATES[Fate.RETURNED]][::-1].tolist())
+        size = setting.group_size
+        firsts = self._lengths[places[:taken], 0, :size].sum(axis=1, dtype=np.int64)
+        # They differ from the first draws where a first draw did not count and was returned.
+        put_off = luck.lengths[:taken][deferred, :size].sum(dtype=np.int64) - firsts[deferred].sum()
+        _record(self.log, self._setup, luck, played, firsts, int(put_off))
+        self.deferred_prompts.extend(prompt_name(int(n), 0) for n in self._numbers[places[:taken][deferred]])
 
-    def _put_off(self, machine: Round) -> int:
-        """Tokens by which the draws that deferred their prompts exceed those prompts' first draws.
-
-        They differ where a first draw did not count and was returned.
-        """
-        size = self._setting.group_size
-        return sum(
-            sum(self._luck.drawn(draw.number)[:size]) - self._setting.draws.first(draw.prompt, size)
-            for draw in machine.draws
-            if draw.fate is Fate.DEFERRED
+    def _play(self, given: int) -> tuple[Numbers, Luck, Played]:
+        setting, draws = self._setting, self._setting.draws
+        places = np.array(self._fresh[: -given - 1 : -1], dtype=np.int64)
+        numbers, nth = self._numbers[places], self._drawn[places]
+        lengths = self._lengths[places, np.minimum(nth, FIRST - 1)]
+        for late in np.flatnonzero(nth >= FIRST):
+            lengths[late] = draws.row(int(numbers[late]), 0, int(nth[late]))
+        luck = Luck(
+            lengths=lengths,
+            prompt_tokens=draws.prompt_tokens_of(numbers),
+            cap_tokens=draws.model.cap_tokens,
+            expected_tokens=draws.model.mean_tokens,
+            rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
+            more=given < len(self._fresh),
         )
-
-    def _take_out_deferred(self) -> None:
-        assert self._schedule is not None
-        state = self._schedule.state()
-        if state["deferred"]:
-            state["settled"] = sorted([*state["settled"], *(p for p, _ in state["deferred"])])
-            state["deferred"] = []
-            self._schedule.restore(state)
+        return places, luck, _play(setting, self._setup, luck, self._cost)
 
 
 class LongColumn:
@@ -176,6 +195,18 @@ class LongColumn:
         self._setting = setting
         self._cost = setting.decode[key.layout]
         self.log = RoundLog(sync_s=self._cost.sync_s)
+        self._setup = RoundSetup(
+            kind="long",
+            exact=key.law.mode == "exact",
+            prompts=setting.target,
+            target=setting.target,
+            group_size=setting.group_size,
+            samples=setting.group_size,
+            max_tokens=setting.cap_tokens,
+            cutoff_tokens=key.law.cutoff,
+            copies=key.copies,
+            dynamic_sampling=setting.dynamic_sampling,
+        )
 
     def extend(self, rounds: int, pool: Sequence[str]) -> None:
         """Simulate until `rounds` rounds are in the log; `pool`: deferred prompts, oldest first, at least one.
@@ -183,52 +214,84 @@ class LongColumn:
         When the pool is smaller than what the rounds take, its prompts come again in another stream: the same
         prompts, fresh luck.
         """
-        setting, key = self._setting, self.key
         assert pool, "a long round needs deferred prompts"
         while len(self.log) < rounds:
-            batch = []
-            for place in range(len(self.log) * setting.target, (len(self.log) + 1) * setting.target):
-                lap, index = divmod(place, len(pool))
-                batch.append(f"{pool[index].split('.')[0]}.{1 + lap}")
-            spec = _spec(
-                setting,
-                key.law,
-                max(key.law.prompts, setting.target),
-                max(key.law.samples, setting.group_size),
-                key.copies,
-            )
-            schedule = Schedule(spec, batch, seed=0)
-            schedule.restore({**schedule.state(), "fresh": [], "deferred": [[p, 0] for p in batch]})
-            machine = schedule.begin()
-            luck = RoundLuck(setting.draws, setting.dynamic_sampling)
-            times = simulate_round(machine, luck.lengths(), self._cost, setting.reward, self._cost.max_sequences)
-            _record(self.log, setting, self._cost, times, schedule.end(machine), 0)
+            self._one(pool)
+
+    def _one(self, pool: Sequence[str]) -> None:
+        setting = self._setting
+        first = len(self.log) * setting.target
+        laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
+        numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
+        luck = self._luck(numbers, laps + 1)
+        played = _play(setting, self._setup, luck, self._cost)
+        firsts = np.empty(len(numbers), dtype=np.int64)
+        for lap in np.unique(laps):
+            mine = laps == lap
+            firsts[mine] = setting.draws.firsts(numbers[mine], 0)[:, 0, : setting.group_size].sum(axis=1)
+        _record(self.log, self._setup, luck, played, firsts, 0)
+
+    def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
+        setting, draws = self._setting, self._setting.draws
+        lengths: list[Tokens] = []
+        rewards: list[NDArray[np.float64]] = []
+        for stream in np.unique(streams).tolist():
+            mine = numbers[streams == stream]  # streams ascend
+            firsts = draws.firsts(mine, stream)
+            for number, first in zip(mine.tolist(), firsts, strict=True):
+                lengths.append(self._rows(number, stream, first))
+                if setting.dynamic_sampling:
+                    nth = np.arange(len(lengths[-1]))
+                    rewards.append(draws.rewards(np.full(len(nth), number), stream, nth))
+        counts = [len(rows) for rows in lengths]
+        return Luck(
+            lengths=np.concatenate(lengths),
+            prompt_tokens=draws.prompt_tokens_of(numbers),
+            cap_tokens=draws.model.cap_tokens,
+            expected_tokens=draws.model.mean_tokens,
+            rewards=np.concatenate(rewards) if rewards else 0.0,
+            offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
+        )
+
+    def _rows(self, number: int, stream: int, firsts: Tokens) -> Tokens:
+        """Lengths of all the draws that a round can want of a prompt: waves that double until one is long."""
+        if not self._setup.redraws:
+            return firsts[:1]
+        size, drawn = self._setting.group_size, self._setup.copies
+        rows = list(firsts)
+        while True:
+            while len(rows) < drawn:
+                rows.append(self._setting.draws.row(number, stream, len(rows)))
+            longest = np.array(rows[:drawn])[:, :size].max()
+            if longest > self._setup.cutoff_tokens or drawn >= MAX_DRAWS:
+                return np.array(rows[:drawn])
+            drawn = min(2 * drawn, MAX_DRAWS)
+
+
+def _play(setting: Setting, setup: RoundSetup, luck: Luck, cost: DecodeCost) -> Played:
+    return play(setup, luck, cost, setting.reward, cost.max_sequences, reference=setting.reference)
 
 
 def _record(
-    log: RoundLog, setting: Setting, cost: DecodeCost, times: RoundTimes, outcome: Outcome, put_off_excess: int
+    log: RoundLog, setup: RoundSetup, luck: Luck, played: Played, firsts: NDArray[np.int64], put_off_excess: int
 ) -> None:
-    tokens = squares = 0
-    excess, leak = put_off_excess, 0
-    for group in outcome.trained:
-        prompt_tokens = setting.draws.prompt_tokens(group.prompt)
-        for length in group.tokens:
-            tokens += prompt_tokens + length
-            squares += (prompt_tokens + length) ** 2
-        own = sum(group.tokens) - setting.draws.first(group.prompt, setting.group_size)
-        excess += own
-        leak += own if group.prompt in outcome.exhausted else 0
-    log.rollout_s.append(times.decode_end_s)
-    log.reward_s.append(times.reward_exposed_s)
-    log.tokens.append(tokens)
-    log.squares.append(squares)
-    log.groups.append(len(outcome.trained))
-    log.deferred.append(len(outcome.prompts[Fate.DEFERRED]))
-    log.excess.append(excess)
-    log.leak.append(leak)
-    log.issued.append(outcome.issued_samples)
-    log.decoded.append(times.decoded_tokens)
-    log.preemptions += times.preemptions
+    """Add a round to the log; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
+    trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
+    lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
+    kept, prompts = played.kept[trained], played.prompt[trained]
+    whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
+    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    log.rollout_s.append(played.times.decode_end_s)
+    log.reward_s.append(played.times.reward_exposed_s)
+    log.tokens.append(int(whole.sum()))
+    log.squares.append(int((whole * whole).sum()))
+    log.groups.append(len(trained))
+    log.deferred.append(int((played.fate == FATES[Fate.DEFERRED]).sum()))
+    log.excess.append(int(own.sum()) + put_off_excess)
+    log.leak.append(int(own[played.exhausted[prompts]].sum()))
+    log.issued.append(played.kept.size)
+    log.decoded.append(played.times.decoded_tokens)
+    log.preemptions += played.times.preemptions
 
 
 def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:
@@ -237,16 +300,16 @@ def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[s
     A draw counts or not regardless of its own lengths, so the deferred ones are simply the long ones among all, and no
     round need be simulated to find them.
     """
-    found: list[str] = []
+    found: list[int] = []
     cap = draws.model.cap_tokens
     # 64 laps of an epoch bound the search where long draws are too rare to fill a queue; callers repeat prompts then.
-    for number in range(64 * max(_FEED, count)):
-        longest = max(draws.row(number, 0, 0)[:group_size])
-        if longest > cutoff or longest >= cap:
-            found.append(prompt_name(number, 0))
-            if len(found) == count:
-                break
-    return found
+    for start in range(0, 64 * max(_FEED, count), _FEED):
+        numbers = np.arange(start, start + _FEED)
+        longest = draws.firsts(numbers, 0)[:, 0, :group_size].max(axis=1)
+        found += numbers[(longest > cutoff) | (longest >= cap)].tolist()
+        if len(found) >= count:
+            break
+    return [prompt_name(number, 0) for number in found[:count]]
 
 
 def expected_deferrals(column: ShortColumn, setting: Setting) -> float:

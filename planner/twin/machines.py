@@ -135,6 +135,9 @@ def _short_scored(W: Any, d: int, now: float) -> None:
 def draw_again(W: Any, prompt: int, now: float) -> None:
     """Draw a prompt once more."""
     P, D = W.P, W.D
+    if P[prompt].drawn == P[prompt].given:
+        W.R[0].status = RAN_OUT
+        return
     d = issue(W, prompt, P[prompt].offset + P[prompt].drawn, now)
     if P[prompt].drawn == 0:
         P[prompt].first = d

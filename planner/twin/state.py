@@ -83,7 +83,8 @@ DRAW = np.dtype(
 PROMPT = np.dtype(
     [
         ("tokens", "i4"),
-        ("offset", "i4"),  # row of its first draw
+        ("offset", "i4"),  # row of its first draw, and how many rows it has
+        ("given", "i4"),
         ("drawn", "i4"),
         ("first", "i4"),  # its draws, oldest first
         ("last", "i4"),

@@ -1,5 +1,6 @@
 """Columns: bias over cycles, deferrals, common random numbers; and whole runs beside them."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from rlplan.planner.candidates import Law, LongKey, ShortKey
 from rlplan.planner.columns import (
     LongColumn,
+    RoundLog,
     Setting,
     ShortColumn,
     expected_deferrals,
@@ -100,6 +102,25 @@ def test_extending_a_column_in_parts_gives_the_same_rounds(setting: Setting) -> 
     assert whole.log == grown.log
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setting: Setting, dynamic: bool) -> None:
+    def logs(reference: bool) -> list[RoundLog]:
+        mine = dataclasses.replace(setting, reference=reference, dynamic_sampling=dynamic)
+        found = []
+        for key in (
+            ShortKey("exact", 5, GROUP, CUTOFF, LAYOUT),
+            ShortKey("race", 5, 6, 0, LAYOUT),
+            ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
+        ):
+            short, long = ShortColumn(mine, key), LongColumn(mine, LongKey(key.law, 2, LAYOUT))
+            short.extend(60)
+            long.extend(12, long_draws(mine.draws, GROUP, CUTOFF, 20))
+            found += [short.log, long.log]
+        return found
+
+    assert logs(True) == logs(False)
+
+
 def test_layouts_of_a_law_are_compared_on_the_same_lengths(setting: Setting) -> None:
     columns = [ShortColumn(setting, ShortKey("sync", TARGET, GROUP, 0, layout)) for layout in setting.decode]
     for column in columns:
@@ -119,10 +140,14 @@ def test_every_block_of_synthetic_prompts_holds_each_traced_prompt_once(setting:
     draws, count = setting.draws, len(setting.draws.model.prompt_ids)
     for block in (0, 3):
         assert sorted(draws.traced(block * count + i) for i in range(count)) == list(range(count))
-    assert draws.row(5, 0, 0) == Draws(draws.model, 0, 8).row(5, 0, 0)
-    assert draws.row(5, 0, 0) != draws.row(5, 1, 0)
-    assert draws.row(5, 0, 30) == Draws(draws.model, 0, 8).row(5, 0, 30)
-    assert draws.prompt_tokens(prompt_name(5, 0)) == 18
+    again = Draws(draws.model, 0, 8)
+    for occurrence in (0, 30):
+        assert draws.row(5, 0, occurrence).tolist() == again.row(5, 0, occurrence).tolist()
+    assert draws.row(5, 0, 0).tolist() != draws.row(5, 1, 0).tolist()
+    assert draws.firsts(np.array([300, 5]), 2)[1, 3].tolist() == draws.row(5, 2, 3).tolist()
+    assert draws.prompt_tokens(prompt_name(5, 0)) == 18 == draws.prompt_tokens_of(np.array([5]))[0]
+    rewards = draws.rewards(np.arange(64), 0, np.zeros(64, dtype=np.int64))
+    assert rewards.shape == (64, 8) and 0.4 < rewards.mean() < 0.6
 
 
 def test_a_whole_run_agrees_with_the_columns_that_it_is_made_of(setting: Setting, make_profile) -> None:

@@ -1,0 +1,116 @@
+"""From a round's description to the kernel's records and back. The caller is `planner.play`, which checks shapes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..costs import DecodeCost, RewardCost
+from ..play import Luck, Played, RanOut, RoundSetup
+from ..simulator import RoundTimes
+from . import state
+from .kernel import World, simulate
+
+
+@lru_cache(maxsize=256)
+def _steps_s(decode: DecodeCost, most: int) -> Any:
+    table = np.empty(most + 1, dtype=state.STEP)
+    table["base_s"] = [decode.base_s(count) for count in range(most + 1)]
+    table["kv_s"] = decode.c
+    return table
+
+
+def _round(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int) -> Any:
+    short = setup.kind == "short"
+    kind = state.RACE if not setup.exact else state.EXACT_SHORT if short else state.EXACT_LONG
+    target = setup.prompts if kind == state.EXACT_LONG else min(setup.target, setup.prompts)
+    fields = {
+        "kind": kind,
+        "target": target,
+        "group": setup.group_size,
+        "issue": setup.group_size if setup.exact else setup.samples,
+        "limit": setup.cutoff_tokens if kind == state.EXACT_SHORT else setup.max_tokens,
+        "cap": luck.cap_tokens,
+        "cutoff": setup.cutoff_tokens,
+        "dynamic": setup.dynamic_sampling,
+        "refills": short,
+        "watched": setup.redraws,
+        "over": setup.prompts / max(target, 1),
+        "pending": -1,
+        "rows": len(luck.lengths),
+        "more": luck.more,
+        "expected": luck.expected_tokens,
+        "finish_s": decode.finish_s,
+        "prefill_s": decode.prefill_s,
+        "prefill_s_per_token": decode.prefill_s_per_token,
+        "capacity": decode.kv_capacity_tokens,
+        "most": most,
+        "reward_s": reward.per_sample_s,
+        "delay_s": reward.delay_s,
+    }
+    round_ = np.zeros(1, dtype=state.ROUND)
+    for name, value in fields.items():
+        round_[name] = value
+    return round_
+
+
+def _engines(decode: DecodeCost) -> Any:
+    engines = np.zeros(decode.key.engines, dtype=state.ENGINE)
+    engines["now"] = decode.round_s
+    engines["upcoming"] = np.inf
+    engines["youngest"] = engines["first"] = engines["last"] = -1
+    return engines
+
+
+def _prompts(luck: Luck) -> Any:
+    prompts = np.zeros(len(luck.prompt_tokens), dtype=state.PROMPT)
+    prompts["tokens"] = luck.prompt_tokens
+    prompts["first"] = prompts["chosen"] = -1
+    if luck.offset is not None:
+        prompts["offset"] = luck.offset[:-1]
+        prompts["given"] = np.diff(luck.offset)
+    return prompts
+
+
+def run(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, max_num_seqs: int) -> Played:
+    """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
+    rows, width = luck.lengths.shape
+    most = min(max_num_seqs, rows * setup.samples)
+    drawn = np.empty((rows, width), dtype=state.LUCK)
+    drawn["natural"] = luck.lengths
+    drawn["reward"] = luck.rewards
+    engines = _engines(decode)
+    world = World(
+        R=_round(setup, luck, decode, reward, most),
+        E=engines,
+        S=np.empty(rows * setup.samples, dtype=state.SAMPLE),
+        D=np.empty(rows, dtype=state.DRAW),
+        P=_prompts(luck),
+        L=drawn,
+        Q=np.empty(rows * setup.samples, dtype=state.REWARD),
+        free=np.zeros(reward.workers),
+        heaps=np.empty((len(engines), most), dtype=np.int32),
+        steps_s=_steps_s(decode, most),
+    )
+    end_s = simulate(world, setup.prompts, setup.copies)
+    [ended] = world.R
+    if ended["status"] == state.RAN_OUT:
+        raise RanOut
+    assert ended["status"] == state.DONE, "the round waits for nobody"
+    draws = world.D[: ended["draws"]]
+    samples = world.S[: ended["samples"]].reshape(len(draws), ended["issue"])
+    return Played(
+        times=RoundTimes(
+            end_s=end_s,
+            decode_end_s=min(float(ended["decode_end"]), end_s),
+            decoded_tokens=int(engines["decoded"].sum()),
+            preemptions=int(engines["preemptions"].sum()),
+        ),
+        row=draws["row"],
+        prompt=draws["prompt"],
+        fate=draws["fate"],
+        kept=samples["rewarded"] & (draws["fate"] == state.TRAINED)[:, None],
+        exhausted=world.P["exhausted"],
+    )
