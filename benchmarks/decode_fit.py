@@ -45,7 +45,7 @@ def axis_values(points: Served, axis: str) -> Array:
 
 
 def left_out(group: Group, points: Served, axis: str) -> tuple[Array, NDArray[np.bool_]] | None:
-    """(relative errors, inside the 90 % band) of every point, predicted from those with another value; None: one value."""
+    """(relative errors, inside the 90 % band) of each point, predicted from those of other values; None: one value."""
     values = axis_values(points, axis)
     if len(np.unique(values)) < 2:
         return None

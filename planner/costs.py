@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,8 +104,8 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
     """Costs of one entry of `profile.rollout`, scaled to what whole rounds of its layout took.
 
     `engines`: of how many engines; None, as many as the entry is of. Where no round of that layout was checked, the
-    means over other layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's, unless
-    it is one engine on GPUs: these share nothing that decoding waits for, so one says what many do.
+    means over other layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's,
+    unless it is one engine on GPUs: these share nothing that decoding waits for, so one says what many do.
     """
     count = rollout.engines if engines is None else engines
     if count != rollout.engines and (profile.machine.kind != "cuda" or rollout.engines != 1):
@@ -216,10 +216,15 @@ def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
     )
 
 
-def train_costs(profile: Profile, accelerators: int, micro_batch_tokens: Sequence[int]) -> tuple[TrainCost, ...]:
-    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's layouts.
+def train_costs(
+    profile: Profile,
+    accelerators: int,
+    micro_batch_tokens: Sequence[int],
+    allowed: Callable[[TrainLayout], bool] = lambda layout: True,
+) -> tuple[TrainCost, ...]:
+    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
 
-    Entries that were measured go before a law, which is off by more.
+    Entries that were measured go before a law, which is off by more. `allowed`: what the trainer can do.
     """
     measured = tuple(
         train_cost(entry)
@@ -229,7 +234,8 @@ def train_costs(profile: Profile, accelerators: int, micro_batch_tokens: Sequenc
     if measured or profile.train_law is None:
         return measured
     law = profile.train_law
-    return tuple(train_cost_in(law, layout) for layout in train_layouts(law, accelerators, micro_batch_tokens))
+    layouts = train_layouts(law, accelerators, micro_batch_tokens)
+    return tuple(train_cost_in(law, layout) for layout in layouts if allowed(layout))
 
 
 @dataclass(frozen=True, slots=True)

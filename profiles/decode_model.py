@@ -141,7 +141,7 @@ class DecodeLaw:
             # Whole experts on a rank: the rank with most of the step's tokens sets the time.
             uneven = np.where(ep > 1, self.factor("ep"), 1.0)
             read = read + self.factor("experts") * s.experts_s * seen * uneven
-        return np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp
+        return np.asarray(np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp)
 
     def sums_s(self, tp: ArrayLike, tokens: ArrayLike) -> Array:
         """All-reduces between ranks; the exchanges of expert and data parallelism move about as much."""
@@ -153,7 +153,8 @@ class DecodeLaw:
 
     def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike, dp: ArrayLike = 1.0) -> Array:
         """Reading that much KV."""
-        return self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float) / self.kv_ranks(tp, dp)
+        read = self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float)
+        return np.asarray(read / self.kv_ranks(tp, dp))
 
     @property
     def kv_value_s(self) -> float:
@@ -163,14 +164,16 @@ class DecodeLaw:
     def kv_ranks(self, tp: ArrayLike, dp: ArrayLike = 1.0) -> Array:
         """Over how many ranks KV is spread; ranks of a group beyond the KV heads hold copies."""
         tp, dp = np.asarray(tp, float), np.asarray(dp, float)
-        return dp * np.minimum(tp / dp, self.sheet.kv_heads)
+        return np.asarray(dp * np.minimum(tp / dp, self.sheet.kv_heads))
 
     def base_s(self, tp: ArrayLike, sequences: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
         """A step of so many sequences without their KV."""
         n = np.asarray(sequences, float)
         s = self.sheet
         per_sequence = self.factor("sequence") * SEQUENCE_S + self.kv_value_s * s.window_s / self.kv_ranks(tp, dp)
-        return self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
+        return np.asarray(
+            self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
+        )
 
     def step_s(
         self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0

@@ -1,7 +1,8 @@
 """Fits positive factors over a physical law: least squares of log errors, drawn towards a prior where points are few.
 
-Laws here are a data sheet's seconds times factors, so errors are relative and factors are fitted as logarithms. Published
-points are sometimes plainly wrong: residuals are held to follow a t distribution, under which such a point pulls little.
+Laws here are a data sheet's seconds times factors, so errors are relative and factors are fitted as logarithms.
+Published points are sometimes plainly wrong: residuals are held to follow a t distribution, under which such a point
+pulls little.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Factors:
         """
         jacobian = _jacobian(lambda logs: np.log(law(logs)), self.logs)
         variance = np.einsum("ij,jk,ik->i", jacobian, self.covariance, jacobian)
-        return np.sqrt(variance + self.noise**2)
+        return np.asarray(np.sqrt(variance + self.noise**2))
 
     def as_dict(self) -> dict[str, float]:
         """Each factor by name."""
@@ -76,7 +77,7 @@ def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: flo
     target = np.log(measured)
 
     def residuals(logs: Array) -> Array:
-        return (np.log(law(logs)) - target) / NOISE
+        return np.asarray((np.log(law(logs)) - target) / NOISE)
 
     def total(logs: Array, at: Array) -> float:
         return float(TAIL * np.log1p(at**2 / TAIL).sum() + (((logs - mean) / spread) ** 2).sum())
@@ -107,7 +108,7 @@ def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: flo
     # The spread of a t distribution is beyond that of its middle: left-out points lie in its tails too.
     robust = 1.4826 * float(np.median(np.abs(now))) * NOISE * math.sqrt(TAIL / (TAIL - 2)) if len(now) else NOISE
     noise = max(robust, 0.01)
-    covariance = max(1.0, noise / NOISE) ** 2 * np.linalg.inv(hessian)
+    covariance = max(1.0, noise / NOISE) ** 2 * np.linalg.inv(hessian).astype(np.float64)
     return Factors(tuple(factor.name for factor in factors), logs, covariance, noise)
 
 

@@ -46,8 +46,8 @@ class TrainMemory:
 def layer_activation_bytes(a: Architecture) -> float:
     """Activations of one token in one layer that a backward pass needs, bf16.
 
-    Norms' inputs and outputs and the residual (Korthikanti et al., arXiv 2205.05198, 4.1, without dropout and with flash
-    attention), queries, keys, values and the attention's output, and gate, up and product of the feed-forward.
+    Norms' inputs and outputs and the residual (Korthikanti et al., arXiv 2205.05198, 4.1, without dropout and with
+    flash attention), queries, keys, values and the attention's output, and gate, up and product of the feed-forward.
     """
     width = a.active_experts * a.expert_intermediate + a.shared_intermediate if a.experts else a.intermediate
     # Tokens are copied to their experts and back.
@@ -58,11 +58,14 @@ def layer_activation_bytes(a: Architecture) -> float:
 def train_memory(a: Architecture, layout: TrainLayout, activations: float = 1.0) -> TrainMemory:
     """Memory of a rank. `activations`: the fitted factor on them."""
     shard = a.parameters / layout.ranks
-    kept = GRADIENT_BYTES + (0.0 if layout.offload else STATE_BYTES)
+    kept = shard * (0.0 if layout.offload else STATE_BYTES)
+    # Unsharded, a replica's ranks keep weights in bf16 and whole gradients.
+    kept += shard * GRADIENT_BYTES if layout.sharded else a.parameters / layout.replica * (2 + GRADIENT_BYTES)
     gathered = LIVE_LAYERS * 2 * (a.parameters - 2 * a.vocab * a.hidden) / a.layers / max(layout.tp, 1)
     if a.experts and layout.ep > 1:
         gathered /= layout.ep
     gathered += 2 * 2 * a.vocab * a.hidden / layout.tp
+    gathered *= layout.sharded
     tokens = layout.micro_batch_tokens / (layout.tp * layout.cp)
     layers = a.layers / layout.pp
     one = layer_activation_bytes(a)
@@ -76,7 +79,7 @@ def train_memory(a: Architecture, layout: TrainLayout, activations: float = 1.0)
         held = tokens * (flights * layers * one + one)
     logits = min(LOGIT_CHUNK_TOKENS, layout.micro_batch_tokens) * a.vocab * LOGIT_BYTES / layout.tp
     return TrainMemory(
-        persistent=RUNTIME_BYTES + shard * kept,
+        persistent=RUNTIME_BYTES + kept,
         instants={
             "micro_batch": gathered + activations * held + logits,
             "optimizer": shard * OPTIMIZER_BYTES,

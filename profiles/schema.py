@@ -211,7 +211,8 @@ class Profile(_Model):
             raise cross_error(
                 "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"
             )
-        cited = {e.source for entry in (*self.rollout, self.reward) for e in entry.evidence.values()}
+        evidence = [*(entry.evidence for entry in self.rollout), self.reward.evidence]
+        cited = {e.source for of in evidence for e in of.values()}
         cited |= {self.train_law.source} if self.train_law is not None else set()
         unknown = sorted(cited - set(self.sources))
         if unknown:

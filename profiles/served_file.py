@@ -1,8 +1,8 @@
 """Reads published serving measurements: CSV with one row per (GPU, model, precision, layout, load).
 
 Columns needed: system, model_path, precision, isl, osl, tp_size, moe_ep_size, attention_dp_size, batch_size, tpot_ms,
-nonmonotone. An empty layout column means 1. Rows that are flagged `nonmonotone` (a larger batch that is faster, which no
-schedule does) are left out of what is returned.
+nonmonotone. An empty layout column means 1. Rows that are flagged `nonmonotone` (a larger batch that is faster, which
+no schedule does) are left out of what is returned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..plans.errors import InputError
 from .architecture import architecture_of, typical
 from .decode_model import FACTORS, DecodeLaw, Sheet, sheet
-from .factors import Factors, fit_factors
+from .factors import Factor, Factors, fit_factors
 from .hardware import GPUS, gpu_of
 from .served import Served, seconds_per_token
 
@@ -46,7 +46,7 @@ class Group(NamedTuple):
 
 
 def read_served(path: str | Path) -> dict[Group, Served]:
-    """The points by group, in the file's order. Raises InputError (missing file or column, a value that is no number)."""
+    """The points by group, as the file has them. Raises InputError: no file, a missing column, not a number."""
     rows: dict[Group, list[list[float]]] = {}
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
@@ -93,6 +93,7 @@ def sheet_of(group: Group) -> Sheet:
 
 # Sheets of guessed models and unknown accelerators are off by factors; then the points decide.
 GUESSED_SPREAD = 3.0
+PLAIN_KV = Factor("kv_width", 0.0, 0.05)
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,11 @@ class ServedFit:
 def fit_served(group: Group, points: Served) -> ServedFit:
     """The law of a group's points."""
     found = sheet_of(group)
+    # Engines keep KV in the weights' format unless these are quantised; then it may be either.
+    plain = WEIGHT_BYTES.get(group.precision, 2.0) == 2.0
+    prior = [PLAIN_KV if plain and factor.name == "kv_width" else factor for factor in FACTORS]
     factors = fit_factors(
-        FACTORS,
+        prior,
         lambda logs: seconds_per_token(DecodeLaw(found, logs), points),
         points.seconds,
         1.0 if found.exact else GUESSED_SPREAD,

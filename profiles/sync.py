@@ -1,8 +1,8 @@
 """What it takes to bring a trainer's weights into engines, and engines up: from public measurements.
 
-sync = start + bytes / rate + tensors * each: a full copy moves every byte once and handles every tensor; a model of many
-experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts, which is
-what a plan may count on, and its error is large and stated.
+sync = start + bytes / rate + tensors * each: a full copy moves every byte once and handles every tensor; a model of
+many experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts,
+which is what a plan may count on, and its error is large and stated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FACTORS = (Factor("start", 0.0, 0.5), Factor("bytes", 0.0, 0.7), Factor("tensors
 FULL = ("nccl full broadcast", "default")  # methods that move every byte from trainers to engines
 COLUMNS = ("model", "method", "sync_s_min", "sync_s_max")
 
-# Engines on A100 with vLLM's sleep mode, seconds from cold: 38 s (0.6B), 47 s (61 GB on one GPU), 98 s (59 GB on each of
-# four); and from sleep 2.9 s and 5.4 s for these, over PCIe 4 (data/SOURCES.md, switch costs).
+# Engines on A100 with vLLM's sleep mode, seconds from cold: 38 s (0.6B), 47 s (61 GB on one GPU), 98 s (59 GB on each
+# of four); from sleep 2.9 s and 5.4 s for the latter two, over PCIe 4.
 COLD_S, COLD_BYTES_PER_S = 38.0, 2e9
 
 
@@ -50,9 +50,7 @@ def sync_s(a: Architecture, factors: dict[str, float], bytes_per_weight: float =
     """Seconds of a full copy."""
     moved = a.parameters * bytes_per_weight
     return (
-        factors["start"] * START_S
-        + factors["bytes"] * moved / BYTES_PER_S
-        + factors["tensors"] * tensors(a) * TENSOR_S
+        factors["start"] * START_S + factors["bytes"] * moved / BYTES_PER_S + factors["tensors"] * tensors(a) * TENSOR_S
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from .memory import train_memory
@@ -36,33 +37,30 @@ def train_layouts(
     law: TrainLaw,
     accelerators: int,
     micro_batch_tokens: Sequence[int],
+    *,
+    tp: Sequence[int] = SIZES,
+    cp: Sequence[int] = SIZES,
+    pp: Sequence[int] = SIZES,
+    ep: Sequence[int] = SIZES,
     recompute: Sequence[Recompute] = ("none", "selective", "full"),
     offload: Sequence[bool] = (False, True),
 ) -> Iterator[TrainLayout]:
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
 
-    Of layouts that differ in recomputation or offloading only, those are left out that save memory which is not short:
-    the first that fits, from the cheapest on, is yielded.
+    `tp`, `cp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Of layouts that differ in
+    recomputation or offloading only, the first that fits is yielded, from the cheapest on: saving memory that is not
+    short only costs time.
     """
     physics = physics_of(law)
     a = physics.architecture
     limit = MEMORY_SHARE * physics.gpu.memory_bytes
-    experts = SIZES if a.experts else (1,)
-    for tp in SIZES:
-        for cp in SIZES:
-            for pp in SIZES:
-                if accelerators % (tp * cp * pp):
-                    continue
-                for ep in experts:
-                    for budget in sorted(micro_batch_tokens):
-                        thrifty = (
-                            TrainLayout(accelerators // (tp * cp * pp), tp, cp, pp, ep, budget, again, off)
-                            for off in offload
-                            for again in recompute
-                        )
-                        for layout in thrifty:
-                            if fits_heads(a, layout, law.accelerators_per_node) is not None:
-                                break
-                            if peak_bytes(physics, layout, law.memory_factors) <= limit:
-                                yield layout
-                                break
+    for t, c, p, e, budget in itertools.product(tp, cp, pp, ep if a.experts else (1,), sorted(micro_batch_tokens)):
+        if accelerators % (t * c * p):
+            continue
+        for off, again in itertools.product(offload, recompute):
+            layout = TrainLayout(accelerators // (t * c * p), t, c, p, e, budget, again, off)
+            if fits_heads(a, layout, law.accelerators_per_node) is not None:
+                break
+            if peak_bytes(physics, layout, law.memory_factors) <= limit:
+                yield layout
+                break

@@ -5,8 +5,8 @@ backward, one more where activations are computed again), memory-bound work betw
 exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the sharded
 weights; a step costs the optimizer and summing gradients; a pipeline idles for pp - 1 micro-batches a step.
 
-Everything is linear in the samples' tokens and squared tokens, so an update is three numbers (`UpdateLaw`), whatever the
-layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens rounded up.
+Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateLaw`), whatever
+the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens rounded up.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class TrainLayout:
         micro_batch_tokens: token budget of a packed micro-batch (of a replica).
         recompute: activations that the backward pass computes again.
         offload: optimizer states live, and are updated, in host memory.
+        sharded: weights are sharded over replicas and gathered for each micro-batch (FSDP); else each replica has them,
+            and only optimizer states are sharded (Megatron).
         packed: samples share micro-batches; else each is one, padded to a multiple of `pad_to_tokens`.
     """
 
@@ -67,6 +69,7 @@ class TrainLayout:
     micro_batch_tokens: int = 16384
     recompute: Recompute = "full"
     offload: bool = False
+    sharded: bool = True
     packed: bool = True
     pad_to_tokens: int = 1
 
@@ -147,7 +150,7 @@ class TrainPhysics:
         """Seconds of a micro-batch whatever is in it: launches, and gathering weights as far as nothing hides it."""
         a, passes = self.architecture, self.passes(layout)
         launch = self.factors["launch"] * LAUNCH_S * passes * a.layers / layout.pp
-        return launch + self.factors["gather"] * passes * self._gathered_s(layout)
+        return launch + layout.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
 
     def _gathered_s(self, layout: TrainLayout) -> float:
         """One gathering (or scattering) of a rank's weights in bf16 over the ranks that shard them."""

@@ -1,7 +1,7 @@
 """Profiles that ship: GPUs and models by data-sheet physics and public measurements, not of anybody's cluster.
 
-One file a (GPU, model), `h100.qwen2.5-7b.yaml`; `build.py` writes them. They say what a value rests on and how far it may
-be off; `rlplan profile` on your own machines replaces them.
+One file a (GPU, model), `h100.qwen2.5-7b.yaml`; `build.py` writes them. They say what a value rests on and how far it
+may be off; `rlplan profile` on your own machines replaces them.
 """
 
 from __future__ import annotations

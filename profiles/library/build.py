@@ -49,8 +49,9 @@ CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
 FABRIC_BYTES_PER_S = 50e9  # 400 Gb/s a GPU, as in the RollPacker cluster (refs/rollpacker.md 5.1)
 NOTE = (
-    "Derived from data sheets and public measurements of other machines: not a measurement of your cluster. Every value "
-    "names its source and its relative error under evidence; run rlplan profile on your machines before you trust a plan."
+    "Derived from data sheets and public measurements of other machines: not a measurement of your cluster. Each value "
+    "names its source and its relative error under evidence; run rlplan profile on your machines before you trust a "
+    "plan."
 )
 
 
@@ -217,13 +218,14 @@ def sources(
     elif gpu not in ("H100", "H200"):
         trained += f"; no run on {gpu} is public"
     return {
-        "decode": f"data sheet of {gpu} times factors between {of} in aiconfigurator's public vLLM samples "
-        f"(ai-dynamo/aiconfigurator, Apache-2.0) and the sheet's own; error: each group predicted from the others, at least "
-        f"{LEAST_ERROR:g} for engine versions{known}",
+        "decode": f"data sheet of {gpu} times factors between {of} in "
+        "aiconfigurator's public vLLM samples "
+        f"(ai-dynamo/aiconfigurator, Apache-2.0) and the sheet's own; error: each group predicted from the others, at "
+        f"least {LEAST_ERROR:g} for engine versions{known}",
         "memory": f"arithmetic: {UTILISATION:g} of the memory, less weights in bf16 and "
         f"{ENGINE_RESERVE_BYTES / 1e9:g} GB a GPU",
         "start": "cold starts of vLLM on A100 (vLLM sleep mode, 0.6B to 235B), by bytes a GPU",
-        "sync": "full broadcasts in the documentation of verl (Apache-2.0), by bytes and tensors; a model left out in turn",
+        "sync": "full broadcasts in verl's documentation (Apache-2.0), by bytes and tensors; error: left-out models",
         "train": f"PrimeIntellect-ai/prime-rl trainer benchmark (Apache-2.0), {trained}; tensor, context, pipeline and "
         "expert parallelism are physics only",
         "reward": "assumed: a rule-based check; measure yours",
