@@ -11,7 +11,11 @@ What is calibrated, and on what:
   points of the 16k sensitivity (figure 11); the other five are predictions;
 - the speed of decoding, on the seconds of the plain round, which is one number for the sensitivity and one for the model.
 
+The JSON's `ours.same_bias` is the speed-up of rlplan's plan over RollPacker's operating point at no more bias than that
+has, `ours.unbiased` that of an unbiased plan over the plain synchronous system; both per trained sample, all simulated.
+
     figures      the published series                sensitivity  figure 11: over-issue of prompts and of samples
     case         what is published of a model size   cycle        step seconds of veRL and RollPacker, the ablation
+    quotas       RollPacker's rounds
     documents    cluster, job, profile, trace        ours         plans from `rlplan solve` on the same GPUs
 """

@@ -77,11 +77,19 @@ def job_of(case: Case) -> Job:
     )
 
 
-def profile_of(case: Case, shipped: Profile, factor: float, overhead_s: float, sync_s: float, reward_s: float) -> Profile:
+def profile_of(
+    case: Case, shipped: Profile, factor: float, overhead_s: float, sync_s: float, reward_s: float
+) -> Profile:
     """The shipped profile at the calibrated speed, with the published sync and reward latency."""
     sync = Spread(p50=sync_s, p95=sync_s, repeats=0)
     check = RoundCheck(
-        tp=case.rollout_tp, engines=1, rounds=1, overhead_s=overhead_s, overhead_s_per_sample=0.0, factor=factor, error=0.0
+        tp=case.rollout_tp,
+        engines=1,
+        rounds=1,
+        overhead_s=overhead_s,
+        overhead_s_per_sample=0.0,
+        factor=factor,
+        error=0.0,
     )
     latency = Spread(p50=max(reward_s, _REWARD_S), p95=max(reward_s, _REWARD_S), repeats=0)
     return shipped.model_copy(
