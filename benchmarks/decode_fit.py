@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlplan.plans.errors import InputError
-from rlplan.profiles.served import Served, seconds_per_token
+from rlplan.profiles.served import Served
 from rlplan.profiles.served_file import Group, fit_served, read_served
 
 LEAST_POINTS = 12
@@ -45,7 +45,7 @@ def axis_values(points: Served, axis: str) -> Array:
 
 
 def left_out(group: Group, points: Served, axis: str) -> tuple[Array, NDArray[np.bool_]] | None:
-    """(relative errors, inside the 90 % band) of every point, predicted from those with another value; None: one value."""
+    """(relative errors, inside the 90 % band) of each point, predicted from those of other values; None: one value."""
     values = axis_values(points, axis)
     if len(np.unique(values)) < 2:
         return None
@@ -54,9 +54,9 @@ def left_out(group: Group, points: Served, axis: str) -> tuple[Array, NDArray[np
         out = values == value
         rest, asked = points.take(~out), points.take(out)
         fit = fit_served(group, rest)
-        predicted = seconds_per_token(fit.law, asked)
+        predicted = fit.predict(asked)
         errors[out] = predicted / asked.seconds - 1
-        band = BAND_SDS * fit.relative_sd(lambda law, asked=asked: seconds_per_token(law, asked))
+        band = BAND_SDS * fit.relative_sd(asked)
         inside[out] = np.abs(np.log(asked.seconds / predicted)) <= band
     return errors, inside
 
@@ -72,7 +72,7 @@ def report(data: dict[Group, Served]) -> dict[str, Any]:
         fit = fit_served(group, points)
         entry: dict[str, Any] = {
             "points": len(points),
-            "fit": float(np.mean(np.abs(seconds_per_token(fit.law, points) / points.seconds - 1))),
+            "fit": float(np.mean(np.abs(fit.predict(points) / points.seconds - 1))),
         }
         for axis in AXES:
             found = left_out(group, points, axis)

@@ -174,7 +174,7 @@ class TrainingRun:
     def _seeds(self, kind: str) -> RoundSeeds | None:
         if not self._job.rollout.seed_per_sample:
             return None
-        whole = kind == "long" or self.planned.bias.mode == "sync"
+        whole = kind == "long" or self.planned.bias.mode in ("sync", "predict")
         schedule = self.schedule
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch, None if whole else schedule.round_number)
 

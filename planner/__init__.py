@@ -1,9 +1,8 @@
 """From a profile and a length trace to a plan: candidates, simulated costs, an integer program.
 
     length_model  lengths with their dependence inside a prompt     costs      what phases cost, from the profile
-                  (length_tail, length_windows: its parts; length_check: how far off it is; length_drift: how they move;
-                  copula_lengths: a trace
-                  from published figures)
+                  (length_tail, length_windows: its parts; length_check: how far off it is; length_drift: how
+                  lengths move with training; copula_lengths: a trace from published figures)
     draws         common random numbers                             simulator  one round on a virtual clock
     candidates    what is worth simulating                          columns    many rounds of one kind
     cycle         a cycle's cost in closed form                     search     which columns get more rounds

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ..plans.cluster import Cluster
+from ..plans.cluster import Cluster, Pool
 from ..plans.errors import Infeasible
 from ..plans.job import Job
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
-from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost
+from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
 from .length_model import LengthModel
 
 Mode = Literal["sync", "race", "defer", "exact"]
@@ -96,11 +96,19 @@ class Space:
 
 
 def enumerate_space(
-    cluster: Cluster, job: Job, profile: Profile, model: LengthModel, modes: Sequence[Mode], seed: int = 0
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    model: LengthModel,
+    modes: Sequence[Mode],
+    fewer_nodes: bool = False,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible when no layout or no micro-batch is left, naming why."""
-    pool, decode, refused = feasible_layouts(cluster, job, profile)
-    train = feasible_train(cluster, job, profile, pool)
+    """The candidates of `modes`. Raises Infeasible when no layout or no update is left, naming why.
+
+    `fewer_nodes`: also those that leave nodes of the pool unused.
+    """
+    pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
+    train = feasible_train(cluster, job, profile, pool, fewer_nodes)
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     cap = job.rollout.max_response_tokens
     rules: set[tuple[Mode, int, int, int]] = set()
@@ -150,11 +158,12 @@ def cutoffs(model: LengthModel, group_size: int, cap_tokens: int) -> tuple[int, 
 
 
 def feasible_layouts(
-    cluster: Cluster, job: Job, profile: Profile
+    cluster: Cluster, job: Job, profile: Profile, fewer_nodes: bool = False
 ) -> tuple[str, dict[LayoutKey, DecodeCost], tuple[str, ...]]:
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
     The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
+    Engines on GPUs do not wait for each other, so an entry for one of them is a layout for as many as there are GPUs.
     """
     kind = profile.machine.kind
     pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
@@ -165,44 +174,75 @@ def feasible_layouts(
             "add one or profile on this cluster"
         )
     pool = cluster.pools[pools[0]]
-    longest = job.rollout.longest_tokens
     decode: dict[LayoutKey, DecodeCost] = {}
     refused: list[str] = []
     for entry in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)):
-        cost = decode_cost(profile, entry)
-        if entry.tp not in job.search.tp:
-            refused.append(f"{cost.key}: tp {entry.tp} is not in the job's search.tp")
-        elif entry.engines > pool.engines_of(entry.tp):
-            refused.append(
-                f"{cost.key}: needs {entry.engines * entry.tp} accelerators, pool '{pools[0]}' has "
-                f"{pool.accelerators_total}"
-            )
-        elif cost.kv_capacity_tokens < longest:
-            refused.append(
-                f"{cost.key}: an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
-            )
-        elif cost.host_bytes > pool.nodes * pool.host_memory_bytes:
-            refused.append(f"{cost.key}: its engines need {cost.host_bytes / 1e9:.1f} GB of host memory")
+        if kind == "cuda" and entry.engines == 1:
+            counts = sorted({n * (pool.accelerators.per_node // entry.tp) for n in node_counts(pool, fewer_nodes)})
         else:
-            decode[cost.key] = cost
+            counts = [entry.engines]
+        for count in counts:
+            cost = decode_cost(profile, entry, count)
+            fault = _layout_fault(cost, job, pool, pools[0])
+            if fault is None:
+                decode[cost.key] = cost
+            else:
+                refused.append(f"{cost.key}: {fault}")
     if not decode:
         raise Infeasible("no rollout layout of the profile fits: " + "; ".join(refused))
     return pools[0], decode, tuple(refused)
 
 
-def feasible_train(cluster: Cluster, job: Job, profile: Profile, pool: str) -> tuple[TrainCost, ...]:
-    """Micro-batches that hold the longest sequence. Raises Infeasible when there is none."""
+def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | None:
+    """Why a layout cannot be used."""
+    tp, engines = cost.key.tp, cost.key.engines
     longest = job.rollout.longest_tokens
-    fits = [
-        train_cost(t)
-        for t in profile.train
-        if t.micro_batch_tokens >= longest
-        and t.micro_batch_tokens in job.search.micro_batch_tokens
-        and t.dp <= cluster.pools[pool].accelerators_total
-    ]
+    if tp not in job.search.tp:
+        return f"tp {tp} is not in the job's search.tp"
+    if engines < 1 or engines > pool.engines_of(tp):
+        return f"needs {max(engines, 1) * tp} accelerators, pool '{name}' has {pool.accelerators_total}"
+    if cost.kv_capacity_tokens < longest:
+        return f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+    if cost.host_bytes > pool.nodes * pool.host_memory_bytes:
+        return f"its engines need {cost.host_bytes / 1e9:.1f} GB of host memory"
+    return None
+
+
+def node_counts(pool: Pool, fewer: bool) -> list[int]:
+    """All nodes of the pool; if fewer will do, powers of two below that as well."""
+    return [*(n for n in (2**k for k in range(pool.nodes.bit_length())) if fewer and n < pool.nodes), pool.nodes]
+
+
+def feasible_train(
+    cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False
+) -> tuple[TrainCost, ...]:
+    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost.
+
+    Measured entries count if they fit the pool; a law gives all layouts of the nodes. Raises Infeasible when there is
+    none.
+    """
+    pool = cluster.pools[pool_name]
+    longest = job.rollout.longest_tokens
+    budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
+    fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets]
+    fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
+    if not fits and profile.train_law is not None:
+        for nodes in node_counts(pool, fewer_nodes):
+            fits += _unbeaten(train_costs(profile, nodes * pool.accelerators.per_node, budgets))
     if not fits:
         raise Infeasible(
-            f"no micro-batch of the profile and of the job's search holds the longest sequence of {longest} tokens; "
-            "add a larger one to search.micro_batch_tokens and profile again"
+            f"no update of the profile fits: it must hold the longest sequence of {longest} tokens in one micro-batch of "
+            f"the job's search.micro_batch_tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch "
+            "(and profile again if the profile is measured) or more accelerators"
         )
-    return tuple(sorted(fits, key=lambda t: (t.dp, t.micro_batch_tokens)))
+    return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
+
+
+def _unbeaten(costs: Sequence[TrainCost]) -> list[TrainCost]:
+    def terms(t: TrainCost) -> tuple[float, ...]:
+        return t.step_s, t.per_token_s, t.per_token_squared_s
+
+    def beats(one: TrainCost, other: TrainCost) -> bool:
+        return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
+
+    return [t for t in costs if not any(beats(other, t) for other in costs)]

@@ -88,6 +88,27 @@ def _tail_index(tokens: NDArray[np.float64], survival: NDArray[np.float64]) -> f
     return ended / excess if ended > 0 and excess > 0 else 1.0
 
 
+def copula_tokens(
+    cdf: Sequence[tuple[float, float]], rho: float, prompts: int, samples: int, seed: int = 0
+) -> NDArray[np.float64]:
+    """Uncapped lengths of shape (prompts, samples) with this marginal and dependence; arguments and errors as of
+    `copula_lengths`."""
+    if not 0.0 <= rho <= 1.0:
+        raise ValueError(f"rho must be within 0 and 1, not {rho}")
+    if min(prompts, samples) < 1:
+        raise ValueError("prompts and samples must be at least 1")
+    marginal = Marginal.of(cdf)
+    rng = np.random.default_rng([seed, 31])
+    normal = NormalDist()
+    factor = np.array([normal.inv_cdf((i + 0.5) / prompts) for i in range(prompts)])
+    rng.shuffle(factor)
+    scores = math.sqrt(rho) * factor[:, None] + math.sqrt(1.0 - rho) * rng.standard_normal((prompts, samples))
+    order = np.argsort(scores, axis=None, kind="stable")
+    ranks = np.empty(scores.size)
+    ranks[order] = (np.arange(scores.size) + 0.5) / scores.size
+    return marginal.quantiles(ranks).reshape(scores.shape)
+
+
 def copula_lengths(
     cdf: Sequence[tuple[float, float]],
     rho: float,
@@ -112,21 +133,11 @@ def copula_lengths(
 
     Raises ValueError for a CDF that is none, rho outside [0, 1], or sizes below 1.
     """
-    if not 0.0 <= rho <= 1.0:
-        raise ValueError(f"rho must be within 0 and 1, not {rho}")
-    if min(prompts, samples, cap_tokens, prompt_tokens) < 1:
-        raise ValueError("prompts, samples, cap_tokens and prompt_tokens must be at least 1")
-    marginal = Marginal.of(cdf)
-    rng = np.random.default_rng([seed, 31])
-    normal = NormalDist()
-    factor = np.array([normal.inv_cdf((i + 0.5) / prompts) for i in range(prompts)])
-    rng.shuffle(factor)
-    scores = math.sqrt(rho) * factor[:, None] + math.sqrt(1.0 - rho) * rng.standard_normal((prompts, samples))
-    order = np.argsort(scores, axis=None, kind="stable")
-    ranks = np.empty(scores.size)
-    ranks[order] = (np.arange(scores.size) + 0.5) / scores.size
-    natural = marginal.quantiles(ranks).reshape(scores.shape)
-    rewards = (rng.random(scores.shape) < reward_share).astype(float)
+    if min(cap_tokens, prompt_tokens) < 1:
+        raise ValueError("cap_tokens and prompt_tokens must be at least 1")
+    natural = copula_tokens(cdf, rho, prompts, samples, seed)
+    rng = np.random.default_rng([seed, 37])
+    rewards = (rng.random(natural.shape) < reward_share).astype(float)
     rows = [
         LengthRow(
             prompt=f"c{p:06d}",

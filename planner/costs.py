@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from ..profiles.schema import Profile, Reward, Rollout, Train
+import numpy as np
+
+from ..profiles.schema import Profile, Recompute, Reward, Rollout, Train, TrainLaw
+from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
+from ..profiles.train_model import TrainLayout, fits_heads
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,7 +25,10 @@ class LayoutKey:
 
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
-    """Generation in one layout. A decode step of B sequences that hold K tokens of KV takes a + b B + c K seconds.
+    """Generation in one layout. A step of B sequences that hold K tokens of KV takes base_s(B) + c K seconds.
+
+    `base_s` is `a + b B`, or, where `curve` has points, linear between them: batches of a mixture of experts and beyond
+    the compute knee bend it. It never falls.
 
     Attributes:
         a, b, c: seconds, seconds per sequence, seconds per KV token.
@@ -32,6 +39,10 @@ class DecodeCost:
         host_bytes: host memory of the layout's engines while another layout's engines are in use.
         round_s: seconds that a round takes before anything is decoded.
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
+        prefill_s_per_token_squared: seconds more per squared token to prefill.
+        curve: (sequences, seconds), ascending from 1; empty: the line.
+        base: base_s of 0 … max_sequences, for loops that index it; index 0 is that of one sequence with a curve, and
+            `a` with the line.
     """
 
     key: LayoutKey
@@ -46,18 +57,42 @@ class DecodeCost:
     host_bytes: int
     round_s: float = 0
     finish_s: float = 0
+    prefill_s_per_token_squared: float = 0
+    curve: tuple[tuple[int, float], ...] = ()
+    base: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        counts = np.arange(self.max_sequences + 1)
+        if self.curve:
+            values = np.interp(counts, [n for n, _ in self.curve], [s for _, s in self.curve])
+        else:
+            values = self.a + self.b * counts
+        object.__setattr__(self, "base", tuple(values.tolist()))
 
     def base_s(self, sequences: int) -> float:
-        """Seconds of a step of so many sequences without their KV."""
-        return self.a + self.b * sequences
+        """Seconds of a step with so many sequences and no KV; beyond what is known, on along the last slope."""
+        if 0 <= sequences < len(self.base):
+            return self.base[sequences]
+        if not self.curve:
+            return self.a + self.b * sequences
+        if len(self.curve) == 1:
+            return self.curve[0][1]
+        (low, low_s), (high, high_s) = self.curve[-2:]
+        if sequences <= high:
+            return float(np.interp(sequences, [n for n, _ in self.curve], [s for _, s in self.curve]))
+        return high_s + (high_s - low_s) / (high - low) * (sequences - high)
 
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
         """Seconds of `steps` decode steps from `kv_tokens` on, during which nobody joins or leaves.
 
-        Each step adds one KV token per sequence: sum over k < steps of a + b B + c (K + k B).
+        Each step adds one KV token per sequence: sum over k < steps of base_s(B) + c (K + k B).
         """
         grown = steps * kv_tokens + sequences * (steps * (steps - 1) // 2)
         return steps * self.base_s(sequences) + self.c * grown
+
+    def admit_s(self, tokens: float) -> float:
+        """Seconds to admit a request that has so many tokens to prefill."""
+        return self.prefill_s + tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
 
 
 # A vLLM process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its
@@ -65,42 +100,54 @@ class DecodeCost:
 HOST_PROCESS_BYTES = 1_000_000_000
 
 
-def decode_cost(profile: Profile, rollout: Rollout) -> DecodeCost:
+def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) -> DecodeCost:
     """Costs of one entry of `profile.rollout`, scaled to what whole rounds of its layout took.
 
-    Where no round of that layout was checked, the means over other layouts stand in (1 and 0 without any).
+    `engines`: of how many engines; None, as many as the entry is of. Where no round of that layout was checked, the
+    means over other layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's,
+    unless it is one engine on GPUs: these share nothing that decoding waits for, so one says what many do.
     """
+    count = rollout.engines if engines is None else engines
+    if count != rollout.engines and (profile.machine.kind != "cuda" or rollout.engines != 1):
+        raise ValueError(f"{count} engines of tp {rollout.tp} were not measured, {rollout.engines} were")
     own = [c for c in profile.checks if (c.tp, c.engines) == (rollout.tp, rollout.engines)]
     known = own or profile.checks
     factor = sum(c.factor for c in known) / len(known) if known else 1.0
     overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
-    processes = rollout.engines * (rollout.tp + 2) * HOST_PROCESS_BYTES
+    processes = count * (rollout.tp + 2) * HOST_PROCESS_BYTES
     # An idle CUDA engine sleeps with its KV freed and its weights dropped; on a CPU both stay in host memory.
     resident = 0
     if profile.machine.kind == "cpu":
         kv = rollout.kv_capacity_tokens * rollout.kv_bytes_per_token
-        resident = rollout.engines * (kv + 4 * profile.model_parameters)
+        resident = count * (kv + 4 * profile.model_parameters)
     return DecodeCost(
-        key=LayoutKey(rollout.tp, rollout.engines),
+        key=LayoutKey(rollout.tp, count),
         a=factor * rollout.step_s,
         b=factor * rollout.step_s_per_sequence,
         c=factor * rollout.step_s_per_kv_token,
         prefill_s=factor * rollout.prefill_s,
         prefill_s_per_token=factor * rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
-        max_sequences=max((p.sequences for p in rollout.points), default=1),
+        max_sequences=max(1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]),
         sync_s=rollout.sync.p50,
         host_bytes=processes + resident,
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
-        finish_s=rollout.engines * per_sample_s,
+        finish_s=count * per_sample_s,
+        prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
+        curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TrainCost:
-    """One update: seconds, per token (prompts included), per sum over samples of squared tokens."""
+    """One update in one layout: seconds, per token (prompts included), per sum over samples of squared tokens.
+
+    Attributes:
+        per_sample_s: more per sample, where samples are padded instead of packed.
+        peak_bytes: accelerator memory of a rank; 0: not known.
+    """
 
     dp: int
     micro_batch_tokens: int
@@ -111,17 +158,20 @@ class TrainCost:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     offload: bool = False
+    peak_bytes: int = 0
+    per_sample_s: float = 0
 
     @property
     def accelerators(self) -> int:
         """Accelerators of all replicas together."""
         return self.dp * self.tp * self.pp * self.cp
 
-    def update_s(self, tokens: float, squared_tokens: float) -> float:
-        """Seconds of an update on samples with these sums."""
-        return self.step_s + self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
+    def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
+        """Seconds of an update on samples with these sums; their number only matters where they are padded."""
+        linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
+        return self.step_s + linear + self.per_sample_s * samples
 
 
 def train_cost(train: Train) -> TrainCost:
@@ -132,7 +182,60 @@ def train_cost(train: Train) -> TrainCost:
         step_s=train.step_s,
         per_token_s=train.step_s_per_token,
         per_token_squared_s=train.step_s_per_token_squared,
+        tp=train.tp,
+        pp=train.pp,
+        cp=train.cp,
+        ep=train.ep,
+        recompute=train.recompute,
+        offload=train.offload,
+        peak_bytes=train.peak_bytes,
     )
+
+
+def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
+    """Costs in any layout, from a profile's law. Raises ValueError when the layout cannot be, naming why."""
+    physics = physics_of(law)
+    why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
+    if why is not None:
+        raise ValueError(why)
+    update = physics.update(layout)
+    return TrainCost(
+        dp=layout.dp,
+        micro_batch_tokens=layout.micro_batch_tokens,
+        step_s=update.step_s,
+        per_token_s=update.per_token_s,
+        per_token_squared_s=update.per_token_squared_s,
+        tp=layout.tp,
+        pp=layout.pp,
+        cp=layout.cp,
+        ep=layout.ep,
+        recompute=layout.recompute,
+        offload=layout.offload,
+        peak_bytes=peak_bytes(physics, layout, law.memory_factors),
+        per_sample_s=update.per_sample_s,
+    )
+
+
+def train_costs(
+    profile: Profile,
+    accelerators: int,
+    micro_batch_tokens: Sequence[int],
+    allowed: Callable[[TrainLayout], bool] = lambda layout: True,
+) -> tuple[TrainCost, ...]:
+    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
+
+    Entries that were measured go before a law, which is off by more. `allowed`: what the trainer can do.
+    """
+    measured = tuple(
+        train_cost(entry)
+        for entry in profile.train
+        if entry.micro_batch_tokens in micro_batch_tokens and entry.dp * entry.tp * entry.cp * entry.pp == accelerators
+    )
+    if measured or profile.train_law is None:
+        return measured
+    law = profile.train_law
+    layouts = train_layouts(law, accelerators, micro_batch_tokens)
+    return tuple(train_cost_in(law, layout) for layout in layouts if allowed(layout))
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,8 +236,8 @@ def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
     places = np.union1d(places, np.arange(max(0, count - _LAST_KNOTS), count))
     at = ascending[places]
     logs = marginal.log_quantiles((places + 0.5) / count)
-    # Scores beyond the last come up in `another` only; how lengths grow with scores in the upper tenth tells theirs.
-    upper = int(0.9 * (count - 1))
+    # Scores beyond the last come up in `another` only; how lengths grow with the highest scores tells theirs.
+    upper = max(0, count - 1 - math.isqrt(count))
     rise = float(logs[-1] - np.interp(ascending[upper], at, logs))
     run = float(at[-1] - ascending[upper])
     return _Map(at, logs, rise / run if run > 0 else 0.0, marginal.start)

@@ -1,10 +1,11 @@
 """The marginal of a trace's lengths, with what its cap hid and what its size hides.
 
 The body is the product-limit estimate (Kaplan and Meier, JASA 1958), in which a response that its cap ended counts as
-longer than it was seen to be; each prompt weighs the same. Above the longest response that ended by itself nothing was
-seen; there the law goes on as a power of the length, whose exponent is Hill's estimate with censoring over the upper
-tenth: responses that ended over their summed log excess. Its error counts prompts, not responses, since the responses
-of one prompt are alike.
+longer than it was seen to be; each prompt weighs the same. Above the longest response nothing was seen; there the law
+goes on as a power of the length, whose exponent is Hill's estimate with censoring over the upper tenth: responses that
+ended over their summed log excess. Where no cap is known to have cut anything, only the last few can be missing, and
+the longest sqrt(count) are asked instead: if they crowd at one length, that is a wall. The exponent's error counts
+prompts, not responses, since the responses of one prompt are alike.
 
 It stays an extrapolation: a response that hit the cap may have been about to end, or going round in circles for ever.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Share of the responses, from above, that the tail is fitted to.
+# Share of the responses, from above, that the tail is fitted to where a cap cut some.
 TAIL_SHARE = 0.1
 
 # A lump of responses at one length leaves no excess to fit; nothing decays faster than this.
@@ -30,7 +31,7 @@ class Tail:
 
     Attributes:
         index: the exponent.
-        ended: prompts with a response in the upper tenth that ended by itself; the exponent's relative standard error
+        ended: prompts with a response in that upper part that ended by itself; the exponent's relative standard error
             is 1/sqrt(ended).
         start_tokens: where it begins: the trace's cap, or its longest response if none was cut.
         share: share of the responses beyond `start_tokens`, each prompt weighing the same.
@@ -45,7 +46,7 @@ class Tail:
 
     @property
     def index_error(self) -> float:
-        """Standard error of `index`; infinite if nothing in the upper tenth ended by itself."""
+        """Standard error of `index`; infinite if nothing in the upper part ended by itself."""
         return self.index / math.sqrt(self.ended) if self.ended else math.inf
 
     def share_beyond(self, cap_tokens: int) -> tuple[float, float, float]:
@@ -107,13 +108,14 @@ def fit_marginal(logs: list[NDArray[np.float64]], cut: list[NDArray[np.bool_]]) 
 def _fit_tail(
     values: NDArray[np.float64], censored: NDArray[np.bool_], prompts: NDArray[np.int64], after: NDArray[np.float64]
 ) -> Tail:
-    """Hill's estimate over the upper tenth; values ascend, `after` is the survival after each of them."""
+    """Hill's estimate over the upper tail; values ascend, `after` is the survival after each of them."""
     start = float(values[-1])
     # Nobody was seen beyond the longest response that ended, which is no reason to think that nobody can be: it stands
     # for the last half response, as every other for the half before and the half behind it.
     unseen = 0.5 / len(values)
     share = min(max(float(after[-1]), unseen), 1.0)
-    place = min(int(np.searchsorted(-after, -TAIL_SHARE)), len(values) - 1)
+    upper_share = TAIL_SHARE if censored.any() else min(TAIL_SHARE, len(values) ** -0.5)
+    place = min(int(np.searchsorted(-after, -upper_share)), len(values) - 1)
     upper = slice(place, None)
     excess = float((values[upper] - values[place]).sum())
     free = ~censored[upper]

@@ -150,24 +150,10 @@ class Replayed:
 
 def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) -> Replayed:
     """Simulate the round of `step` with its own lengths."""
-    drawn: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
-    order: list[str] = []
-    by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
-    for row in step.rows:
-        by_draw.setdefault(row["draw"], {})[row["sample"]] = row
+    drawn = _draws(step, spec)
+    order = list(drawn)
     mean_prompt = round(sum(r["prompt_tokens"] for r in step.rows) / max(1, len(step.rows))) or 1
-    prompt_tokens: dict[str, int] = {}
-    width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
-    draws = max(max(by_draw, default=-1) + 1, step.issued_samples // width)
-    for number in range(draws):
-        rows = by_draw.get(number, {})
-        # A draw of which no sample ended left no trace but its number.
-        prompt = next((r["prompt"] for r in rows.values()), f"?{number}")
-        if prompt not in drawn:
-            drawn[prompt] = []
-            order.append(prompt)
-        drawn[prompt].append(rows)
-        prompt_tokens[prompt] = next((r["prompt_tokens"] for r in rows.values()), mean_prompt)
+    prompt_tokens = {row["prompt"]: row["prompt_tokens"] for row in step.rows}
     machine = _machine(step, spec, order)
     counts: dict[str, int] = {}
     number_of: dict[int, int] = {}
@@ -195,6 +181,31 @@ def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) 
     lengths = Lengths(natural, lambda p: prompt_tokens.get(p, mean_prompt), score, spec.max_tokens, expected)
     times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs)
     return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_s)
+
+
+def _draws(step: MeasuredStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:
+    """For each prompt, in order of issue, its draws in their order: the rows of those samples that ended, by sample.
+
+    A draw of which no sample ended left no trace but its number. In a long round it is a copy whose elder was chosen;
+    copies are issued prompt by prompt, lap by lap, so its number tells the prompt. Elsewhere its prompt is unknown.
+    """
+    by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for row in step.rows:
+        by_draw.setdefault(row["draw"], {})[row["sample"]] = row
+    names = {number: next(iter(rows.values()))["prompt"] for number, rows in by_draw.items()}
+    laps = step.kind == "long" and spec.mode == "exact"
+    taken = sum(step.prompts.values()) if laps else 0
+    of_place = {number % taken: name for number, name in names.items() if taken and number < taken * spec.copies}
+    width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
+    found: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
+    for number in range(max(max(names, default=-1) + 1, step.issued_samples // width)):
+        name = names.get(number)
+        if name is None and laps:
+            name = of_place.get(number % taken) if taken and number < taken * spec.copies else None
+            if name is None:
+                continue  # a later copy of a prompt that was settled: the replay draws it only if it comes to that
+        found.setdefault(name or f"?{number}", []).append(by_draw.get(number, {}))
+    return found
 
 
 def _machine(step: MeasuredStep, spec: RoundSpec, order: list[str]) -> Round:

@@ -11,7 +11,7 @@ Which of a run's samples may be used depends on its mode (design.md, Bias):
 - `race`, `defer`, or fewer than `MIN_GROUPS` groups: trained samples are those that finished first, and long rounds
   show a hard choice of prompts, so neither may be taken as it is. Here only one number is measured, a factor on all
   lengths of the trace that the plan was solved from: the run's own rounds are simulated with that trace, and the
-  factor is the one that gives the mean response that the run trained. The selection is then the same on both sides.
+  factor is the one that gives the log lengths that the run trained. The selection is then the same on both sides.
   Its bias: the shape and the dependence inside a prompt stay the old trace's.
 
 A change of the lengths within the run is not corrected for; the trace is the run's average policy.
@@ -37,6 +37,7 @@ MIN_GROUPS = 64
 
 _FACTOR_STEPS = 3  # of the search for the factor; each takes the remaining ratio
 _FACTOR_PRIOR = 0.5  # standard deviation of the log of the factor, before the run was seen
+_FEWEST_STEPS = 64  # simulated, so that the simulation's own luck matters less than the run's
 _PROMPTS = 2048
 
 
@@ -133,38 +134,46 @@ def scaled(trace: LengthTrace, factor: float, cap_tokens: int) -> LengthTrace:
 def _length_factor(
     run: MeasuredRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
 ) -> float:
-    """The factor on `old` under which the run's plan would have trained the mean response that it did train."""
-    trained = [r["tokens"] for step in run.steps for r in step.rows if r["fate"] == "trained"]
-    if not trained:
-        return 1.0
-    goal = math.log(sum(trained) / len(trained))
-    spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
-    long_share = sum(s.kind == "long" for s in run.steps) / len(run.steps)
+    """The factor on `old` under which the run's plan would have trained the log lengths that it did train.
 
-    def simulated(factor: float) -> float:
+    Their mean, and not the log of the mean length, which a few long samples decide and caps hold back.
+    """
+    spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
+    measured = {kind: _trained_logs(run, kind) for kind in ("short", "long")}
+    present = [kind for kind, groups in measured.items() if groups]
+    if not present:
+        return 1.0
+
+    def simulated(factor: float) -> dict[str, float]:
         model = fit_lengths(scaled(old, factor, cap_tokens), cap_tokens, seed)
         draws = Draws(model, seed, max(spec.short_samples, 1))
-        count = max(len(run.steps), 48)
+        count = max(len(run.steps), _FEWEST_STEPS)
         result = simulate_run(spec, priced.short, priced.long, priced.reward, draws, count, _PROMPTS)
-        # With the run's own share of long rounds: a short run has fewer than it will have.
-        means = {}
-        for kind in ("short", "long"):
-            steps = [s for s in result.steps if s.kind == kind and s.samples]
-            means[kind] = sum(s.response_tokens for s in steps) / max(1, sum(s.samples for s in steps))
-        if not means["long"]:
-            return math.log(means["short"])
-        return math.log(max(1.0, (1.0 - long_share) * means["short"] + long_share * means["long"]))
+        steps = (*result.steps, *result.settling)
+        return {
+            kind: math.fsum(s.log_tokens for s in steps if s.kind == kind)
+            / max(1, sum(s.samples for s in steps if s.kind == kind))
+            for kind in present
+        }
 
+    # Groups are the units that vary (samples of a prompt are alike); kinds of round weigh by what they tell.
+    means = {kind: math.fsum(groups) / len(groups) for kind, groups in measured.items() if groups}
+    groups_of = {kind: len(measured[kind]) for kind in present}
+    total = sum(groups_of.values())
     log_factor = 0.0
     for _ in range(_FACTOR_STEPS):
-        log_factor += goal - simulated(math.exp(log_factor))
-    # Groups are the units that vary: samples of a prompt are alike.
-    groups: dict[tuple[int, int], list[int]] = {}
-    for step in run.steps:
-        for r in step.rows:
-            if r["fate"] == "trained":
-                groups.setdefault((step.number, r["draw"]), []).append(r["tokens"])
-    means = [math.log(sum(g) / len(g)) for g in groups.values()]
-    middle = math.fsum(means) / len(means)
-    error = math.sqrt(math.fsum((v - middle) ** 2 for v in means) / max(1, len(means) - 1) / len(means))
+        found = simulated(math.exp(log_factor))
+        log_factor += math.fsum(groups_of[k] * (means[k] - found[k]) for k in present) / total
+    squares = math.fsum((v - means[k]) ** 2 for k in present for v in measured[k])
+    error = math.sqrt(squares / max(1, total - len(present)) / total)
     return math.exp(log_factor * _FACTOR_PRIOR**2 / (_FACTOR_PRIOR**2 + error**2))
+
+
+def _trained_logs(run: MeasuredRun, kind: str) -> list[float]:
+    """For each group that rounds of this kind trained, the mean of its log lengths."""
+    groups: dict[tuple[int, int], list[float]] = {}
+    for step in run.steps:
+        for row in step.rows:
+            if step.kind == kind and row["fate"] == "trained":
+                groups.setdefault((step.number, row["draw"]), []).append(math.log(max(1, row["tokens"])))
+    return [math.fsum(logs) / len(logs) for logs in groups.values()]

@@ -39,6 +39,7 @@ class SimulatedStep:
 
     Attributes:
         switch_s: getting the engines of another layout ready.
+        log_tokens: sum over the trained samples of the log of their response tokens.
         excess_tokens: trained minus unconditioned response tokens, by the same luck (columns.py).
         decoded_tokens: response tokens of all samples, aborted ones included.
         epoch: of its prompts.
@@ -55,6 +56,7 @@ class SimulatedStep:
     response_tokens: int
     deferred: int
     switch_s: float = 0.0
+    log_tokens: float = 0.0
     excess_tokens: float = 0.0
     decoded_tokens: int = 0
     preemptions: int = 0
@@ -173,6 +175,7 @@ def simulate_run(
             response_tokens=sum(t for _, t in trained),
             deferred=len(schedule.deferred),
             switch_s=switch_s if switched else 0.0,
+            log_tokens=math.fsum(math.log(t) for _, t in trained),
             excess_tokens=sum(t for _, t in trained) - scale * first,
             decoded_tokens=times.decoded_tokens,
             preemptions=times.preemptions,

@@ -177,7 +177,7 @@ def prepare(
             "group; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
         )
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
-    space = enumerate_space(cluster, job, profile, model, modes)
+    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd")
     pool = cluster.pools[space.pool]
     width = max(key.samples for key in space.short)
     setting = Setting(

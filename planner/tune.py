@@ -31,15 +31,15 @@ from .measured import MeasuredRun, Replayed
 from .refit import Refit, price, refit, replay_run, transfer_error
 from .run_lengths import refit_lengths
 from .run_simulator import kinds, round_spec, simulate_run
-from .search import Progress
-from .solve import solve
+from .search import PASSES, Pass, Progress
+from .solve import solve_fully
 from .what_if import Documents
 
 LEAST_GAIN = 0.02
 _BLOCKS = 4
 _FEWEST_STEPS = 4  # of a block
 _SEEDS = 4
-_EPOCH_SAMPLES = 40_000  # about so many per simulated epoch
+_GAIN_SAMPLES = 24_000  # trained by either plan, when two are compared
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,14 @@ def tune(
     *,
     seed: int = 0,
     progress: Progress = lambda text, share: None,
+    passes: Sequence[Pass] = PASSES,
 ) -> Tuned:
     """Refit, solve and decide.
 
     Args:
         executed: what the run's plan was solved from; its `plan` is not looked at.
         force: the plan in force, which may be a later one than the run's, and what that was solved from.
+        passes: how much the solve simulates.
 
     Raises InputError if the run and the documents do not belong together, Infeasible if nothing keeps the limits at the
     refitted costs.
@@ -99,11 +101,12 @@ def tune(
     profile = loads(dump(found.profile), Profile)
     progress("refitting lengths", 0.1)
     trace, factor = refit_lengths(run, force.trace, price(run, profile), cap, dynamic, seed)
+    model = _fitted(trace, cap, seed)
     errors = {
         "costs": _cost_error(run, replays, force.profile, cap, dynamic),
-        "run": _run_error(run, profile, trace, cap, dynamic, seed),
+        "run": _run_error(run, profile, model, dynamic, seed),
     }
-    plan = solve(
+    plan = solve_fully(
         force.cluster,
         force.job,
         profile,
@@ -112,12 +115,12 @@ def tune(
         bias_budget=force.plan.job.bias.budget,
         seed=seed,
         progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
-    )
+        passes=passes,
+    ).plan
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0
     if decisions(plan.job) != decisions(force.plan.job):
-        model = fit_lengths(trace, cap, seed)
-        gain, noise = _gain(plan.job, force.plan.job, profile, model, cap, dynamic, seed)
+        gain, noise = _gain(plan.job, force.plan.job, profile, model, dynamic, seed)
     new = [r.rollout for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
     errors |= {"simulation": 2 * noise, "transfer": transfer_error(found, new), "least": LEAST_GAIN}
     error = max(errors.values())
@@ -169,16 +172,14 @@ def _cost_error(run: MeasuredRun, replays: Sequence[Replayed], profile: Profile,
     return math.fsum(errors) / count
 
 
-def _run_error(run: MeasuredRun, profile: Profile, trace: LengthTrace, cap: int, dynamic: bool, seed: int) -> float:
+def _run_error(run: MeasuredRun, profile: Profile, model: LengthModel, dynamic: bool, seed: int) -> float:
     """Relative error of the refitted model in the run's seconds per trained sample, its own luck included."""
-    planned, count = run.plan.job, max(1, len(run.steps))
-    model = fit_lengths(trace, cap, seed)
+    planned, count = run.plan.job, len(run.steps)
     simulated = [
-        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), cap, dynamic, count)
+        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), dynamic, count)
         for k in range(_SEEDS)
     ]
-    cold_s = _cold_seconds(run)
-    measured = run.seconds_per_sample - cold_s
+    measured = run.seconds_per_sample - _cold_seconds(run)
     return abs(math.fsum(simulated) / _SEEDS / measured - 1.0)
 
 
@@ -194,26 +195,33 @@ def _cold_seconds(run: MeasuredRun) -> float:
 
 
 def _simulate(
-    planned: PlannedJob, profile: Profile, draws: Draws, cap: int, dynamic: bool, steps: int, prompts: int = 4096
+    planned: PlannedJob, profile: Profile, draws: Draws, dynamic: bool, steps: int, prompts: int = 4096
 ) -> float:
     """Seconds per trained sample; `steps` 0: of exactly one epoch of `prompts`."""
     short, long = kinds(planned, profile)
     reward = reward_cost(profile.reward, planned.reward.workers)
-    spec = round_spec(planned, cap, dynamic)
+    spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     return simulate_run(spec, short, long, reward, draws, steps, prompts).seconds_per_sample()
 
 
 def _gain(
-    new: PlannedJob, old: PlannedJob, profile: Profile, model: LengthModel, cap: int, dynamic: bool, seed: int
+    new: PlannedJob, old: PlannedJob, profile: Profile, model: LengthModel, dynamic: bool, seed: int
 ) -> tuple[float, float]:
     """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs."""
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
-    prompts = max(8 * target, _EPOCH_SAMPLES // size // _SEEDS)
+    prompts = max(8 * target, _GAIN_SAMPLES // size // _SEEDS)
     gains = []
     for k in range(_SEEDS):
         draws = Draws(model, seed + k, width)
-        ours, theirs = (_simulate(p, profile, draws, cap, dynamic, 0, prompts) for p in (new, old))
+        ours, theirs = (_simulate(planned, profile, draws, dynamic, 0, prompts) for planned in (new, old))
         gains.append(1.0 - ours / theirs)
     middle = math.fsum(gains) / _SEEDS
     return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (_SEEDS - 1) / _SEEDS)
+
+
+def _fitted(trace: LengthTrace, cap: int, seed: int) -> LengthModel:
+    try:
+        return fit_lengths(trace, cap, seed)
+    except ValueError as error:
+        raise InputError(str(error)) from None

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .architecture import Architecture
+from .factors import Factor
 from .hardware import Gpu
 
 Array = NDArray[np.float64]
@@ -33,15 +34,6 @@ SUM_LATENCY_S = 8e-6  # one all-reduce of a small message inside a node
 JOIN_S, JOIN_PER_LAYER_S = 1e-3, 40e-6  # a step that newcomers' prefill joins runs outside the captured graphs
 
 ACTIVATION_BYTES = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """A free factor: the prior is log-normal around exp(`log_mean`)."""
-
-    name: str
-    log_mean: float
-    log_sd: float
 
 
 FACTORS: tuple[Factor, ...] = (
@@ -60,8 +52,6 @@ FACTORS: tuple[Factor, ...] = (
     Factor("dp", 0.0, 0.2),
 )
 NAMES = tuple(factor.name for factor in FACTORS)
-PRIOR_MEAN: Array = np.array([factor.log_mean for factor in FACTORS])
-PRIOR_SD: Array = np.array([factor.log_sd for factor in FACTORS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +141,7 @@ class DecodeLaw:
             # Whole experts on a rank: the rank with most of the step's tokens sets the time.
             uneven = np.where(ep > 1, self.factor("ep"), 1.0)
             read = read + self.factor("experts") * s.experts_s * seen * uneven
-        return np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp
+        return np.asarray(np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp)
 
     def sums_s(self, tp: ArrayLike, tokens: ArrayLike) -> Array:
         """All-reduces between ranks; the exchanges of expert and data parallelism move about as much."""
@@ -163,7 +153,8 @@ class DecodeLaw:
 
     def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike, dp: ArrayLike = 1.0) -> Array:
         """Reading that much KV."""
-        return self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float) / self.kv_ranks(tp, dp)
+        read = self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float)
+        return np.asarray(read / self.kv_ranks(tp, dp))
 
     @property
     def kv_value_s(self) -> float:
@@ -173,14 +164,16 @@ class DecodeLaw:
     def kv_ranks(self, tp: ArrayLike, dp: ArrayLike = 1.0) -> Array:
         """Over how many ranks KV is spread; ranks of a group beyond the KV heads hold copies."""
         tp, dp = np.asarray(tp, float), np.asarray(dp, float)
-        return dp * np.minimum(tp / dp, self.sheet.kv_heads)
+        return np.asarray(dp * np.minimum(tp / dp, self.sheet.kv_heads))
 
     def base_s(self, tp: ArrayLike, sequences: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
         """A step of so many sequences without their KV."""
         n = np.asarray(sequences, float)
         s = self.sheet
         per_sequence = self.factor("sequence") * SEQUENCE_S + self.kv_value_s * s.window_s / self.kv_ranks(tp, dp)
-        return self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
+        return np.asarray(
+            self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
+        )
 
     def step_s(
         self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0

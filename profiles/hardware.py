@@ -44,9 +44,7 @@ class Gpu:
 
 
 def _gpu(name: str, gb: float, tb_s: float, bf16: float, fp8: float, fp4: float, link: float, host: float) -> Gpu:
-    return Gpu(
-        name, int(gb * GIGA), tb_s * TERA, bf16 * TERA, fp8 * TERA, fp4 * TERA, link * GIGA, host * GIGA
-    )
+    return Gpu(name, int(gb * GIGA), tb_s * TERA, bf16 * TERA, fp8 * TERA, fp4 * TERA, link * GIGA, host * GIGA)
 
 
 GPUS: dict[str, Gpu] = {

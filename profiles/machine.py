@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..plans.cluster import Pool
+from .hardware import gpu_of
 from .schema import Machine, Profile
 
 # Reported memory differs a little between boots of one machine.
@@ -21,8 +22,16 @@ def machine_of(pool: Pool) -> Machine:
 
 
 def differences(profile: Profile, machine: Machine) -> list[str]:
-    """In what `machine` is not the profiled one, in words; empty if a profile of it may be used here."""
+    """In what `machine` is not the profiled one, in words; empty if a profile of it may be used here.
+
+    A profile that was not measured is of an accelerator, on whatever host.
+    """
     then = profile.machine
+    if profile.provenance != "measured":
+        there, here = gpu_of(then.accelerator), gpu_of(machine.accelerator)
+        if then.kind == machine.kind and (there is not None and there == here):
+            return []
+        return [f"accelerator {then.accelerator!r} there, {machine.accelerator!r} here"]
     found = [
         f"{name} {getattr(then, name)!r} there, {getattr(machine, name)!r} here"
         for name in ("kind", "accelerator", "accelerators", "cores")

@@ -3,13 +3,20 @@
 A decode step is close to a line in the running sequences and the KV tokens that they hold, so a profile is small enough
 to review. Rollout costs belong to a *layout* (TP size and number of engines): on a CPU, engines share cores, memory
 bandwidth and the driver, so two engines are not twice one engine; on GPUs the layouts of one TP agree.
+
+A profile is measured (`rlplan profile`), or derived from data sheets and public measurements (library/): then it has no
+length trace and no rounds, `evidence` says of each value where it comes from and how far it may be off, and training is
+a law over all layouts instead of a list of measured ones.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..plans.base import cross_error
 
 
 class _Model(BaseModel):
@@ -17,7 +24,10 @@ class _Model(BaseModel):
 
 
 class Machine(_Model):
-    """What was measured on. `plan` and `profile` refuse to be used on another machine unless forced."""
+    """What was measured on. `plan` and `profile` refuse to be used on another machine unless forced.
+
+    Of a derived profile only the kind and the name of the accelerator say something; the host is a usual one.
+    """
 
     accelerator: str = Field(description="Name of the accelerator, as the platform reports it")
     kind: Literal["cpu", "cuda"] = Field(description="Kind of accelerator")
@@ -31,7 +41,14 @@ class Spread(_Model):
 
     p50: float = Field(ge=0, description="Median, seconds")
     p95: float = Field(ge=0, description="95th percentile, seconds")
-    repeats: int = Field(ge=1, description="How many times it was measured")
+    repeats: int = Field(ge=0, description="How many times it was measured; 0: derived")
+
+
+class Evidence(_Model):
+    """Where a value comes from."""
+
+    source: str = Field(description="Key of the profile's `sources`")
+    error: float = Field(ge=0, description="Relative error to be expected of it, one standard deviation")
 
 
 class DecodePoint(_Model):
@@ -59,11 +76,38 @@ class Rollout(_Model):
     start: Spread = Field(description="Engine start, cold")
     sync: Spread = Field(description="Weight sync from the trainer to all engines of the layout, end to end")
     error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
-    points: tuple[DecodePoint, ...] = Field(description="The measured grid")
+    points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid; empty: derived")
+    ep: int = Field(default=1, ge=1, description="Ranks over which whole experts are shared out; 1: experts are split")
+    curve_sequences: tuple[int, ...] = Field(
+        default=(),
+        description="Sequences at which `curve_s` stands, ascending from 1; empty: the line of a and b holds",
+    )
+    curve_s: tuple[float, ...] = Field(
+        default=(), description="Seconds of a decode step with so many sequences and no KV; linear between them"
+    )
+    prefill_s_per_token_squared: float = Field(
+        default=0.0, ge=0, description="Seconds more per squared prompt token: attention"
+    )
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+
+    @model_validator(mode="after")
+    def _curve_is_a_curve(self) -> Rollout:
+        if len(self.curve_sequences) != len(self.curve_s):
+            raise cross_error("curve_sequences and curve_s must be of one length", "curve_s")
+        if self.curve_sequences and self.curve_sequences[0] != 1:
+            raise cross_error("must start at 1", "curve_sequences")
+        if any(b <= a for a, b in itertools.pairwise(self.curve_sequences)):
+            raise cross_error("must be strictly ascending", "curve_sequences")
+        if any(b < a for a, b in itertools.pairwise(self.curve_s)) or any(s <= 0 for s in self.curve_s):
+            raise cross_error("must be positive and never fall: more sequences do not make a step faster", "curve_s")
+        return self
+
+
+Recompute = Literal["none", "selective", "full"]
 
 
 class Train(_Model):
-    """What an update costs for one micro-batch budget."""
+    """What an update costs in one layout, for one micro-batch budget."""
 
     dp: int = Field(ge=1, description="Data-parallel ranks")
     micro_batch_tokens: int = Field(ge=1, description="Token budget of a packed micro-batch")
@@ -73,6 +117,27 @@ class Train(_Model):
         ge=0, description="Seconds more per sum over samples of (tokens squared): attention"
     )
     error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
+    tp: int = Field(default=1, ge=1, description="Tensor-parallel ranks")
+    pp: int = Field(default=1, ge=1, description="Pipeline stages")
+    cp: int = Field(default=1, ge=1, description="Context-parallel ranks: one sample's tokens shared out")
+    ep: int = Field(default=1, ge=1, description="Expert-parallel ranks, among the data-parallel ones")
+    recompute: Recompute = Field(default="none", description="Activations computed again in the backward pass")
+    offload: bool = Field(default=False, description="Optimizer states live in host memory")
+    peak_bytes: int = Field(default=0, ge=0, description="Peak accelerator memory of a rank; 0: not measured")
+
+
+class TrainLaw(_Model):
+    """Training in any layout: data-sheet physics (train_model.py) of this model here, times these fitted factors."""
+
+    model: str = Field(description="Name in the table of architectures")
+    accelerator: str = Field(description="Name in the table of data sheets")
+    factors: dict[str, float] = Field(description="By name: the factor over the seconds that the data sheets give")
+    memory_factors: dict[str, float] = Field(description="Over computed memory: activations, and the rest")
+    fabric_bytes_per_s: float = Field(gt=0, description="Network between nodes, per accelerator, one direction")
+    accelerators_per_node: int = Field(ge=1, description="Accelerators that share the fast links")
+    error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
+    memory_error: float = Field(ge=0, description="The same of peak memory")
+    source: str = Field(description="Key of the profile's `sources`")
 
 
 class Reward(_Model):
@@ -81,6 +146,7 @@ class Reward(_Model):
     workers: int = Field(ge=1, description="Reward workers that were running")
     latency: Spread = Field(description="From submission to result for one sample alone")
     per_sample_s: float = Field(ge=0, description="Seconds of one worker per sample when many are queued")
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
 
 class Lengths(_Model):
@@ -118,15 +184,37 @@ class Profile(_Model):
     """The document `profile.yaml`."""
 
     rlplan_profile: Literal[1] = Field(description="Version of this document's shape")
-    job: str = Field(description="Name of the job that was profiled")
-    measured: str = Field(description="Digest of what the job measures: model, data, reward, rollout (subject.py)")
+    job: str = Field(description="Name of the job that was profiled; of a derived profile, its own name")
+    measured: str = Field(
+        default="",
+        description="Digest of what the job measures: model, data, reward, rollout (subject.py); derived: none",
+    )
     provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
+    note: str = Field(default="", description="What a reader must know before using it")
     machine: Machine = Field(description="What was measured on")
     model_parameters: int = Field(ge=1, description="Parameters of the policy")
     rollout: tuple[Rollout, ...] = Field(min_length=1, description="One entry per layout")
-    train: tuple[Train, ...] = Field(min_length=1, description="One entry per micro-batch budget")
+    train: tuple[Train, ...] = Field(default=(), description="One entry per layout and micro-batch budget")
+    train_law: TrainLaw | None = Field(default=None, description="Any layout; measured entries go before it")
     reward: Reward = Field(description="Scoring")
-    lengths: Lengths = Field(description="The length trace")
-    checks: tuple[RoundCheck, ...] = Field(description="The whole model against real rounds")
+    lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
+    checks: tuple[RoundCheck, ...] = Field(default=(), description="The whole model against real rounds")
     outliers: tuple[str, ...] = Field(default=(), description="Measurements that were left out, each named")
-    volatile: Volatile = Field(description="When and with what; covered by no digest")
+    sources: dict[str, str] = Field(default={}, description="What `evidence` refers to, in words")
+    volatile: Volatile | None = Field(default=None, description="When and with what; covered by no digest")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Profile:
+        if not self.train and self.train_law is None:
+            raise cross_error("holds no training cost; write train or train_law", "train")
+        if self.provenance == "measured" and (self.lengths is None or not self.measured):
+            raise cross_error(
+                "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"
+            )
+        evidence = [*(entry.evidence for entry in self.rollout), self.reward.evidence]
+        cited = {e.source for of in evidence for e in of.values()}
+        cited |= {self.train_law.source} if self.train_law is not None else set()
+        unknown = sorted(cited - set(self.sources))
+        if unknown:
+            raise cross_error(f"evidence cites {', '.join(unknown)}; say under sources what that is", "sources")
+        return self

@@ -2,9 +2,9 @@
 
 Published points hold `batch` requests open all the time, each of `isl` prompt and `osl` output tokens. A step then also
 carries the prompts of newcomers: `batch * isl / osl` tokens of them on average, in chunks, so that some steps carry a
-chunk and others none. Contexts are `isl + osl / 2` on average. Where KV for all requests does not fit, fewer run and the
-others wait. With attention data parallelism the batch is each group's own. Only fits of such points need this module;
-the simulator issues prompts itself.
+chunk and others none. Contexts are `isl + osl / 2` on average. Where KV for all requests does not fit, fewer run and
+the others wait. With attention data parallelism the batch is each group's own. Only fits of such points need this
+module; the simulator issues prompts itself.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def running(law: DecodeLaw, points: Served) -> Array:
     each = held * law.factor("kv_width") * ranks / law.kv_ranks(ranks, points.groups)
     # Weights that cannot fit mean that the sheet does not know how this was run (more ranks, another format).
     fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / each, np.inf)
-    return asked * (1 + (asked / fits) ** _SOFT) ** (-1 / _SOFT)
+    return np.asarray(asked * (1 + (asked / fits) ** _SOFT) ** (-1 / _SOFT))
 
 
 def seconds_per_token(law: DecodeLaw, points: Served) -> Array:
@@ -87,4 +87,4 @@ def seconds_per_token(law: DecodeLaw, points: Served) -> Array:
     with_chunk = law.linear_s(tp, tokens, ep, dp) + law.sums_s(tp, tokens) + law.factor("join") * law.sheet.join_s
     attention = law.factor("compute") * law.sheet.pair_s * points.isl / 2 * newcomers / tp
     step = law.step_s(tp, n, n * context, ep, dp) + share * (with_chunk - without) + attention
-    return step * np.where(dp > 1, law.factor("dp"), 1.0)
+    return np.asarray(step * np.where(dp > 1, law.factor("dp"), 1.0))

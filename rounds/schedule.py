@@ -5,7 +5,12 @@ Invariants:
   failed on are reported, not repeated); an epoch ends with the deferred queue empty;
 - the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
   waited `MAX_WAIT_ROUNDS`, or when the epoch has no fresh prompt left, so no prompt waits without bound;
-- the order of an epoch depends on (seed, epoch) only; `state()` holds all that a resumed run needs.
+- the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier epochs; `state()` holds
+  all that a resumed run needs.
+
+In `predict` the queue is filled from the feed and not from rounds: what the history expects to be long waits there for
+a long round, nothing else does, and no round cuts or defers anything. An epoch without any history (the first) has
+short rounds only, which are plain synchronous ones.
 """
 
 from __future__ import annotations
@@ -17,10 +22,11 @@ from typing import Any, Literal
 
 from .exact import ExactLongRound, ExactShortRound
 from .outcome import Fate, Outcome
+from .predict import LengthHistory
 from .race import RaceRound
 from .round import Round
 
-Mode = Literal["sync", "race", "defer", "exact"]
+Mode = Literal["sync", "race", "defer", "exact", "predict"]
 
 # A queue that fills slowly must not hold a prompt for ever: after this many rounds a smaller long round is run. With
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
@@ -29,7 +35,11 @@ MAX_WAIT_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec:
-    """How rounds of a job are issued; `short_*` include over-issue, the cutoff and copies are for `exact` only."""
+    """How rounds of a job are issued; `short_*` include over-issue.
+
+    The cutoff and copies are for `exact` only. `long_share` is for `predict` only: the share of the prompts, those with
+    the longest history, that get long rounds.
+    """
 
     mode: Mode
     prompts_per_step: int
@@ -40,16 +50,19 @@ class RoundSpec:
     cutoff_tokens: int | None = None
     copies: int = 1
     dynamic_sampling: bool = False
+    long_share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.short_prompts < self.prompts_per_step or self.short_samples < self.samples_per_prompt:
             raise ValueError("a round cannot issue fewer prompts or samples than it trains")
         if self.mode == "exact" and self.cutoff_tokens is None:
             raise ValueError("mode exact needs a cutoff")
-        if self.mode in ("sync", "defer", "exact") and self.short_samples != self.samples_per_prompt:
+        if self.mode in ("sync", "defer", "exact", "predict") and self.short_samples != self.samples_per_prompt:
             raise ValueError(f"mode {self.mode} issues exactly n samples per prompt")
-        if self.mode == "sync" and self.short_prompts != self.prompts_per_step:
-            raise ValueError("mode sync issues exactly P prompts")
+        if self.mode in ("sync", "predict") and self.short_prompts != self.prompts_per_step:
+            raise ValueError(f"mode {self.mode} issues exactly P prompts")
+        if self.mode == "predict" and not 0.0 < self.long_share < 1.0:
+            raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
 
 
 class Schedule:
@@ -66,16 +79,32 @@ class Schedule:
         self._fresh: list[str] = []  # next prompt last, so that taking is a pop
         self._deferred: list[tuple[str, int]] = []  # (prompt, round in which it was deferred)
         self._settled: set[str] = set()  # trained, filtered or failed in this epoch
+        self._history = LengthHistory()  # used in `predict` only
+        self._expected_long: frozenset[str] = frozenset()  # by the history as it was when the epoch began
         self._shuffle()
 
     def _shuffle(self) -> None:
         self._fresh = list(self._prompts)
         random.Random(f"{self._seed}:{self.epoch}").shuffle(self._fresh)
         self._settled = set()
+        if self.spec.mode == "predict":
+            self._expected_long = self._history.expected_long(self._prompts, self.spec.long_share)
+            self._set_aside()
 
     def _take(self, count: int) -> list[str]:
-        count = min(count, len(self._fresh))
-        return [self._fresh.pop() for _ in range(count)]
+        """Up to `count` fresh prompts; those expected to be long go to the queue instead."""
+        taken: list[str] = []
+        while self._fresh and len(taken) < count:
+            prompt = self._fresh.pop()
+            if prompt in self._expected_long:
+                self._deferred.append((prompt, self.round_number))
+            else:
+                taken.append(prompt)
+        return taken
+
+    def _set_aside(self) -> None:
+        """See to it that a short round, if one comes next, finds prompts for it at the head of the feed."""
+        self._fresh.extend(reversed(self._take(self.spec.prompts_per_step)))
 
     @property
     def deferred(self) -> tuple[str, ...]:
@@ -126,11 +155,20 @@ class Schedule:
         # Returned prompts keep their place at the head of the feed.
         self._fresh.extend(reversed(outcome.prompts[Fate.RETURNED]))
         self.round_number += 1
+        if self.spec.mode == "predict":
+            self._learn(finished)
+            self._set_aside()
         self.check_invariants()
         if not self._fresh and not self._deferred:
             self.epoch += 1
             self._shuffle()
         return outcome
+
+    def _learn(self, finished: Round) -> None:
+        """Record the groups that ran to their end. The next epoch uses it; this one is sorted already."""
+        for draw in finished.draws:
+            if draw.fate in (Fate.TRAINED, Fate.FILTERED):
+                self._history.record(draw.prompt, [draw.tokens[s] for s in finished.trained_samples(draw)])
 
     def check_invariants(self) -> None:
         """Assert, between rounds, that each prompt of the epoch is in exactly one place."""
@@ -141,16 +179,19 @@ class Schedule:
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs, as JSON-ready data. Call it between rounds."""
-        return {
+        state: dict[str, Any] = {
             "epoch": self.epoch,
             "round_number": self.round_number,
             "fresh": list(self._fresh),
             "deferred": [[prompt, since] for prompt, since in self._deferred],
             "settled": sorted(self._settled),
         }
+        if self.spec.mode == "predict":
+            state |= {"history": self._history.state(), "expected_long": sorted(self._expected_long)}
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state()`. Raises ValueError if it belongs to another set of prompts."""
+        """Continue from `state()`, of any mode. Raises ValueError if it belongs to another set of prompts."""
         known = set(self._prompts)
         places = [*state["fresh"], *(p for p, _ in state["deferred"]), *state["settled"]]
         if set(places) != known or len(places) != len(known):
@@ -160,3 +201,6 @@ class Schedule:
         self._fresh = list(state["fresh"])
         self._deferred = [(str(prompt), int(since)) for prompt, since in state["deferred"]]
         self._settled = set(state["settled"])
+        # A run that was planned in another mode until now has no history: its epoch goes on as one without.
+        self._history.restore(state.get("history", {}))
+        self._expected_long = frozenset(state.get("expected_long", ()))

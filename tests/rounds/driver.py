@@ -222,7 +222,7 @@ def prompt_ids(count: int) -> list[str]:
 
 
 @st.composite
-def specs(draw: st.DrawFn, modes: tuple[str, ...] = ("sync", "race", "defer", "exact")) -> RoundSpec:
+def specs(draw: st.DrawFn, modes: tuple[str, ...] = ("sync", "race", "defer", "exact", "predict")) -> RoundSpec:
     """Jobs of any mode; P, n and what is issued differ, so that one cannot stand in for another."""
     mode = draw(st.sampled_from(modes))
     target = draw(st.integers(1, 6))
@@ -232,11 +232,12 @@ def specs(draw: st.DrawFn, modes: tuple[str, ...] = ("sync", "race", "defer", "e
         prompts_per_step=target,
         samples_per_prompt=size,
         max_tokens=CAP,
-        short_prompts=target + (0 if mode == "sync" else draw(st.integers(0, 4))),
+        short_prompts=target + (0 if mode in ("sync", "predict") else draw(st.integers(0, 4))),
         short_samples=size + (draw(st.integers(0, 3)) if mode == "race" else 0),
         cutoff_tokens=draw(st.integers(1, CAP - 1)) if mode == "exact" else None,
         copies=draw(st.integers(1, 4)) if mode == "exact" else 1,
         dynamic_sampling=draw(st.booleans()),
+        long_share=draw(st.sampled_from([0.1, 0.4, 0.9])) if mode == "predict" else 0.0,
     )
 
 

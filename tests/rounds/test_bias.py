@@ -35,6 +35,7 @@ def spec(mode: str, over_prompts: int = 15, over_samples: int = N) -> RoundSpec:
         short_samples=over_samples,
         cutoff_tokens=CUTOFF if mode == "exact" else None,
         copies=3 if mode == "exact" else 1,
+        long_share=0.25 if mode == "predict" else 0.0,
     )
 
 
@@ -65,10 +66,14 @@ class Trained:
         schedule = Schedule(mode, prompt_ids(PROMPTS), seed)
         lengths: list[int] = []
         self.deferred = self.exhausted = 0
+        self.longest: dict[str, list[int]] = {"short": [], "long": []}
         for step in steps(schedule, length, lambda s: 1.0, order=order, checked=False):
             if step.epoch == epochs:
                 break
             lengths.extend(t for group in step.outcome.trained for t in group.tokens)
+            self.longest[step.run.machine.kind].append(
+                max((t for g in step.outcome.trained for t in g.tokens), default=0)
+            )
             self.deferred += len(step.outcome.prompts[Fate.DEFERRED])
             self.exhausted += len(step.outcome.exhausted)
         self.lengths = np.array(lengths)
@@ -128,6 +133,16 @@ def test_race_keeps_short_answers_and_defer_lies_between_race_and_exact() -> Non
 def test_sync_is_the_unconditioned_distribution() -> None:
     trained = Trained(spec("sync", over_prompts=P), epochs=50)
     assert abs(trained.mean_z) < 3 and abs(trained.share_z) < 3
+
+
+def test_predict_trains_on_unconditioned_lengths_and_its_short_rounds_are_shorter() -> None:
+    trained = Trained(spec("predict", over_prompts=P), epochs=110)
+    assert abs(trained.mean_z) < 3 and abs(trained.share_z) < 3
+    assert trained.kolmogorov_smirnov() < 1.63 and trained.deferred == 0
+    plain = Trained(spec("sync", over_prompts=P), epochs=50)
+    assert len(trained.longest["long"]) > 100
+    assert np.median(trained.longest["short"]) < 0.8 * np.median(plain.longest["short"])
+    assert np.median(trained.longest["long"]) > np.median(plain.longest["short"])
 
 
 # -- broken machines: the tests above must notice each -----------------------------------------------------------------

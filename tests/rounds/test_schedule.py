@@ -62,7 +62,7 @@ def test_a_deferred_prompt_starts_again_from_nothing_within_a_bounded_number_of_
 
 
 @many
-@given(spec=specs(), chaos=chaoses(), prompts=st.integers(1, 40), seed=SEEDS)
+@given(spec=specs(modes=("sync", "race", "defer", "exact")), chaos=chaoses(), prompts=st.integers(1, 40), seed=SEEDS)
 def test_an_epoch_ends_with_an_empty_queue_and_the_next_has_an_order_of_its_own(
     spec: RoundSpec, chaos: Chaos, prompts: int, seed: int
 ) -> None:
@@ -219,6 +219,9 @@ def test_prompt_ids_must_be_unique_and_present() -> None:
         ({"short_samples": 3}, "exactly n samples"),
         ({"mode": "defer", "short_samples": 3}, "exactly n samples"),
         ({"mode": "sync"}, "exactly P prompts"),
+        ({"mode": "predict"}, "exactly P prompts"),
+        ({"mode": "predict", "short_prompts": 3}, "needs a share"),
+        ({"mode": "predict", "short_prompts": 3, "long_share": 1.0}, "needs a share"),
     ],
 )
 def test_a_spec_that_cannot_be_run_is_refused(fields: dict[str, object], complaint: str) -> None:

@@ -1,0 +1,144 @@
+"""Figure 11: seconds of a rollout, averaged over a cycle, by over-issue of prompts (f_p) and of samples (f_n).
+
+The published statistic is the worst case: the script that drew the figure takes the longest short round and the longest
+long round of a setting (refs/rollpacker.md 1.3). With (P0, 1.25) a cycle has five iterations, so the worst of
+`ITERATIONS` = 5 short rounds is expected here, over many simulated rounds.
+
+Two of the seven published points calibrate two unknowns: (1, 1.25), where groups all of long samples hold the round up,
+tells the dependence within a prompt (rho); (1.25, 1.25), where rounds are shortest, tells the seconds that a round takes
+besides decoding. The seconds of the plain round set the speed of decoding. All seven are then compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlplan.planner.copula_lengths import copula_tokens
+from rlplan.planner.costs import DecodeCost, RewardCost
+from rlplan.planner.twin import state
+from rlplan.planner.twin.play import Luck, TwinRound, play
+
+ITERATIONS = 5
+RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.25), (1.25, 1.25), (1.0, 1.0)
+
+# Simulated short rounds of a setting: 32 times the worst of five, whose mean is then within 2 % of the truth.
+_ROUNDS = 160
+_PROMPT_TOKENS = 256
+# What is published is rollout alone; a worker without work to do keeps rewards out of it.
+_NO_REWARD = RewardCost(workers=1, per_sample_s=0.0, delay_s=0.0)
+
+Factors = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What was found: dependence, seconds of a round besides decoding, and how much slower engines are than `cost`."""
+
+    rho: float
+    overhead_s: float
+    factor: float
+
+
+class Sweep:
+    """Simulates settings of one job on one set of engines.
+
+    Without rewards all times are proportional to the engines' seconds, and what a round takes besides is added to them;
+    so a setting is simulated once, at speed 1 and overhead 0, and both unknowns are found in closed form.
+
+    Args:
+        cdfs: of each task the (tokens, share within them) of its lengths; tasks have equal shares of the prompts.
+        cost: engines as a profile has them.
+    """
+
+    def __init__(
+        self,
+        cdfs: Sequence[list[tuple[float, float]]],
+        cost: DecodeCost,
+        prompts: int,
+        samples: int,
+        cap_tokens: int,
+        seed: int = 0,
+    ) -> None:
+        self._cdfs, self._cost, self._prompts, self._samples, self._cap = cdfs, cost, prompts, samples, cap_tokens
+        self._seed = seed
+        self._drawn: tuple[float, NDArray[np.int32]] | None = None
+        self._known: dict[tuple[Factors, float], list[float]] = {}
+
+    def _lengths(self, rho: float) -> NDArray[np.int32]:
+        """Lengths (rounds, prompts, samples), wide enough for any over-issue up to 1.5; same luck whatever rho."""
+        if self._drawn is None or self._drawn[0] != rho:
+            tasks = len(self._cdfs)
+            each = math.ceil(1.5 * self._prompts / tasks)
+            width = math.ceil(1.5 * self._samples)
+            drawn = np.empty((_ROUNDS, each, tasks, width), dtype=np.int32)
+            for task, cdf in enumerate(self._cdfs):
+                tokens = copula_tokens(cdf, rho, _ROUNDS * each, width, self._seed + task)
+                drawn[:, :, task] = np.ceil(np.minimum(tokens, self._cap)).reshape(_ROUNDS, each, width)
+            self._drawn = rho, drawn.reshape(_ROUNDS, each * tasks, width)
+        return self._drawn[1]
+
+    def decode_s(self, factors: Factors, rho: float) -> list[float]:
+        """Seconds of short rounds with this over-issue, at speed 1 and without overhead."""
+        if (factors, rho) not in self._known:
+            issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
+            spec = TwinRound(state.RACE, issued, self._prompts, self._samples, width, self._cap, refills=False)
+            prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
+            found = []
+            for drawn in self._lengths(rho):
+                lengths = np.ascontiguousarray(drawn[:issued, :width])
+                luck = Luck(lengths, prompt_tokens, self._cap, float(lengths.mean()))
+                played = play(spec, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
+                found.append(played.times.end_s)
+            self._known[factors, rho] = found
+        return self._known[factors, rho]
+
+    def cycle_s(self, factors: Factors, found: Calibrated) -> float:
+        """The published statistic: worst short and worst long round, weighed as they come in a cycle."""
+        return found.overhead_s + found.factor * self._cycle(factors, found.rho)
+
+    def _cycle(self, factors: Factors, rho: float) -> float:
+        short = worst(self.decode_s(factors, rho))
+        if factors[0] <= 1.0:
+            return short
+        per_long = 1.0 / (factors[0] - 1.0)  # a short round leaves (f_p - 1) P prompts
+        return (per_long * short + worst(self.decode_s(PLAIN, rho))) / (per_long + 1.0)
+
+    def calibrate(self, published: dict[Factors, float]) -> Calibrated:
+        """Fit rho, the overhead and the speed to `RHO_POINT`, `OVERHEAD_POINT` and the plain round."""
+        plain_s = published[PLAIN]
+
+        def at(rho: float) -> Calibrated:
+            share = self._cycle(OVERHEAD_POINT, rho) / self._cycle(PLAIN, rho)
+            overhead_s = max(0.0, (published[OVERHEAD_POINT] - plain_s * share) / (1.0 - share))
+            return Calibrated(rho, overhead_s, (plain_s - overhead_s) / self._cycle(PLAIN, rho))
+
+        rho = _root(lambda r: self.cycle_s(RHO_POINT, at(r)), published[RHO_POINT], 0.0, 0.9, 0.004)
+        return at(rho)
+
+    def speed(self, plain_s: float, rho: float, overhead_s: float) -> float:
+        """Factor with which a plain round takes `plain_s` on average."""
+        return (plain_s - overhead_s) / float(np.mean(self.decode_s(PLAIN, rho)))
+
+
+def _root(rises: Callable[[float], float], wanted: float, low: float, high: float, grain: float) -> float:
+    """Where a rising function reaches `wanted`, by bisection; an end if it does not."""
+    while high - low > grain:
+        middle = (low + high) / 2
+        low, high = (middle, high) if rises(middle) < wanted else (low, middle)
+    return (low + high) / 2
+
+
+def worst(seconds: list[float]) -> float:
+    """Expected longest of `ITERATIONS` rounds."""
+    whole = len(seconds) // ITERATIONS * ITERATIONS
+    return float(np.array(seconds[:whole]).reshape(-1, ITERATIONS).max(axis=1).mean())
+
+
+def rmse(points: Sequence[tuple[float, float, float, float]], plain_s: float) -> float:
+    """Of (f_p, f_n, published, predicted), over the plain round's seconds."""
+    return math.sqrt(sum((p - s) ** 2 for _, _, s, p in points) / len(points)) / plain_s

@@ -1,0 +1,66 @@
+"""Layouts in which a model can be trained on so many accelerators: divisibility and memory, before any cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from .memory import train_memory
+from .schema import Recompute, TrainLaw
+from .train_model import TrainLayout, TrainPhysics, fits_heads
+
+MEMORY_SHARE = 0.95  # of an accelerator's memory that a trainer may plan to fill
+SIZES = (1, 2, 4, 8)
+
+
+def physics_of(law: TrainLaw) -> TrainPhysics:
+    """The law that a profile holds. Raises ValueError when it names a model or an accelerator that is in no table."""
+    from .architecture import ARCHITECTURES
+    from .hardware import GPUS
+
+    shapes = {a.name: a for a in ARCHITECTURES}
+    if law.model not in shapes or law.accelerator not in GPUS:
+        raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")
+    return TrainPhysics(
+        shapes[law.model], GPUS[law.accelerator], law.factors, law.fabric_bytes_per_s, law.accelerators_per_node
+    )
+
+
+def peak_bytes(physics: TrainPhysics, layout: TrainLayout, memory_factors: Mapping[str, float]) -> int:
+    """Peak memory of a rank, scaled by the fitted factors."""
+    without = train_memory(physics.architecture, layout, 0.0).peak_bytes
+    with_them = train_memory(physics.architecture, layout, memory_factors["activations"]).peak_bytes
+    return round(memory_factors["rest"] * without + (with_them - without))
+
+
+def train_layouts(
+    law: TrainLaw,
+    accelerators: int,
+    micro_batch_tokens: Sequence[int],
+    *,
+    tp: Sequence[int] = SIZES,
+    cp: Sequence[int] = SIZES,
+    pp: Sequence[int] = SIZES,
+    ep: Sequence[int] = SIZES,
+    recompute: Sequence[Recompute] = ("none", "selective", "full"),
+    offload: Sequence[bool] = (False, True),
+) -> Iterator[TrainLayout]:
+    """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
+
+    `tp`, `cp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Of layouts that differ in
+    recomputation or offloading only, the first that fits is yielded, from the cheapest on: saving memory that is not
+    short only costs time.
+    """
+    physics = physics_of(law)
+    a = physics.architecture
+    limit = MEMORY_SHARE * physics.gpu.memory_bytes
+    for t, c, p, e, budget in itertools.product(tp, cp, pp, ep if a.experts else (1,), sorted(micro_batch_tokens)):
+        if accelerators % (t * c * p):
+            continue
+        for off, again in itertools.product(offload, recompute):
+            layout = TrainLayout(accelerators // (t * c * p), t, c, p, e, budget, again, off)
+            if fits_heads(a, layout, law.accelerators_per_node) is not None:
+                break
+            if peak_bytes(physics, layout, law.memory_factors) <= limit:
+                yield layout
+                break

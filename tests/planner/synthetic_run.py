@@ -1,0 +1,114 @@
+"""A run that was never executed: a plan simulated by costs and lengths that are the truth, written as the executor
+writes a run (executor/record.py), so that what tuning finds can be held against what was put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rlplan.planner.costs import reward_cost
+from rlplan.planner.draws import Draws, RoundLuck, prompt_name
+from rlplan.planner.length_model import fit_lengths
+from rlplan.planner.run_simulator import kinds, round_spec
+from rlplan.planner.simulator import simulate_round
+from rlplan.plans.job import Job
+from rlplan.plans.plan import Plan
+from rlplan.plans.yaml_io import dump
+from rlplan.profiles.lengths import LengthTrace
+from rlplan.profiles.schema import Profile
+from rlplan.rounds.outcome import Fate
+from rlplan.rounds.run_log import PLAN_COPY, TRACE
+from rlplan.rounds.schedule import Schedule
+from rlplan.rounds.trace import TraceWriter
+
+
+def synthesize(
+    folder: Path,
+    plan: Plan,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    *,
+    steps: int = 40,
+    prompts: int = 600,
+    noise: float = 0.03,
+    seed: int = 5,
+    plan_path: str | None = None,
+) -> Path:
+    """Run `plan` where costs are `profile` and lengths are `trace`; times carry relative noise of sigma `noise`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dump(plan, folder / PLAN_COPY)
+    rng = np.random.default_rng(seed)
+    spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
+    short, long = kinds(plan.job, profile)
+    reward = reward_cost(profile.reward, plan.job.reward.workers)
+    draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)
+    luck = RoundLuck(draws, True)
+    schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed)
+    writer = TraceWriter(folder / TRACE)
+    writer.write("run", 0.0, name="run", mode=spec.mode, **({"plan": plan_path} if plan_path else {}))
+    for step in range(1, steps + 1):
+        epoch, machine = schedule.epoch, schedule.begin()
+        kind = long if machine.kind == "long" else short
+        luck.begin()
+        times = simulate_round(machine, luck.lengths(), kind.decode, reward, kind.max_num_seqs)
+        outcome = schedule.end(machine)
+        decoded = 0
+        for draw in machine.draws:
+            trained = machine.trained_samples(draw) if draw.fate is Fate.TRAINED else []
+            for sample, tokens in sorted(draw.tokens.items()):
+                decoded += tokens
+                fate = Fate.SURPLUS if draw.fate is Fate.TRAINED and sample not in trained else draw.fate
+                writer.write(
+                    "sample", float(step), step=step, prompt=draw.prompt, epoch=epoch, draw=draw.number, sample=sample,
+                    tokens=tokens, truncated=sample in draw.truncated, prompt_tokens=draws.prompt_tokens(draw.prompt),
+                    reward=draw.rewards.get(sample), fate=None if fate is None else fate.value,
+                )  # fmt: skip
+        lengths = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
+        tokens = sum(p + t for p, t in lengths)
+
+        def off(seconds: float) -> float:
+            return seconds * float(np.exp(noise * rng.normal()))
+
+        phases = {
+            "sync_s": off(kind.decode.sync_s),
+            "rollout_s": off(times.decode_end_s),
+            "reward_exposed_s": off(times.reward_exposed_s),
+            "train_s": off(kind.train.update_s(tokens, sum((p + t) ** 2 for p, t in lengths))),
+        }
+        writer.write(
+            "step", float(step), step=step, kind=machine.kind, epoch=epoch, **phases, other_s=0.0,
+            total_s=sum(phases.values()), trained_samples=len(lengths), trained_tokens=sum(t for _, t in lengths),
+            reward_mean=0.5, max_tokens=0, median_tokens=0.0, decoded_tokens=decoded, deferred=len(schedule.deferred),
+            prompts={fate.value: len(ids) for fate, ids in outcome.prompts.items()},
+            samples={fate.value: number for fate, number in outcome.samples.items()},
+            conservation_violations=[], on_policy_violations=0, checksum_mismatches=0, exhausted=0, restarts=[],
+            metrics={},
+        )  # fmt: skip
+    writer.close()
+    return folder
+
+
+def slower(profile: Profile, decode: float = 1.0, train: float = 1.0, layouts: set[tuple[int, int]] | None = None):
+    """The profile with decode steps (of some layouts) and updates that take so many times as long."""
+    rollout = tuple(
+        r.model_copy(
+            update={
+                name: decode * getattr(r, name)
+                for name in ("step_s", "step_s_per_sequence", "step_s_per_kv_token", "prefill_s", "prefill_s_per_token")
+            }
+        )
+        if layouts is None or (r.tp, r.engines) in layouts
+        else r
+        for r in profile.rollout
+    )
+    updates = tuple(
+        t.model_copy(
+            update={
+                name: train * getattr(t, name) for name in ("step_s", "step_s_per_token", "step_s_per_token_squared")
+            }
+        )
+        for t in profile.train
+    )
+    return profile.model_copy(update={"rollout": rollout, "train": updates})

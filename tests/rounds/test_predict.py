@@ -1,0 +1,157 @@
+"""Mode `predict`: history decides who gets a long round, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.rounds.events import Abort
+from rlplan.rounds.outcome import Fate
+from rlplan.rounds.predict import LengthHistory
+from rlplan.rounds.schedule import RoundSpec, Schedule
+
+from .driver import CAP, SEEDS, chaoses, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
+
+many = settings(max_examples=60, deadline=None)
+SPEC = RoundSpec("predict", 3, 2, CAP, 3, 2, long_share=0.3)
+
+groups = st.dictionaries(
+    st.sampled_from(prompt_ids(8)), st.lists(st.integers(1, 500), min_size=1, max_size=5), max_size=8
+)
+
+
+def history_of(*epochs: dict[str, list[int]]) -> LengthHistory:
+    history = LengthHistory()
+    for epoch in epochs:
+        for prompt, tokens in epoch.items():
+            history.record(prompt, tokens)
+    return history
+
+
+def test_the_prompts_with_the_longest_history_are_expected_long() -> None:
+    history = history_of({"a": [10, 12], "b": [300, 20], "c": [90, 110], "d": [15, 9]})
+    assert history.expected_long("abcd", 0.5) == {"b", "c"}
+    assert history.expected_long("abcd", 0.25) == {"c"}, "the mean of logs, in which one lost answer counts little"
+
+
+def test_what_was_never_recorded_is_never_expected_long_and_counts_in_the_share() -> None:
+    history = history_of({"a": [10], "b": [300]})
+    assert history.expected_long("abcdefgh", 0.25) == {"a", "b"}
+    assert history.expected_long("cdef", 0.5) == LengthHistory().expected_long("ab", 0.5) == frozenset()
+
+
+def test_earlier_epochs_count_less_than_later_ones() -> None:
+    history = history_of({"a": [400] * 4, "b": [20] * 4}, {"a": [20] * 4, "b": [400] * 4})
+    assert history.expected_long("ab", 0.5) == {"b"}
+
+
+def test_few_samples_are_believed_less_than_many() -> None:
+    history = history_of({"few": [200], "many": [150] * 8, "x": [10] * 8, "y": [10] * 8})
+    assert history.expected_long(["few", "many", "x", "y"], 0.25) == {"many"}
+
+
+def test_a_response_of_no_tokens_is_refused_and_an_empty_group_says_nothing() -> None:
+    history = LengthHistory()
+    history.record("a", [])
+    assert len(history) == 0
+    with pytest.raises(ValueError, match="no tokens"):
+        history.record("a", [3, 0])
+
+
+@many
+@given(first=groups, second=groups, share=st.sampled_from([0.2, 0.5, 0.9]), seed=SEEDS)
+def test_the_order_within_an_epoch_does_not_matter_and_the_state_holds_everything(
+    first: dict[str, list[int]], second: dict[str, list[int]], share: float, seed: int
+) -> None:
+    dice = random.Random(seed)
+
+    def mixed(epoch: dict[str, list[int]]) -> dict[str, list[int]]:
+        prompts = dice.sample(sorted(epoch), len(epoch))
+        return {p: dice.sample(epoch[p], len(epoch[p])) for p in prompts}
+
+    history, other = history_of(first, second), history_of(mixed(first), mixed(second))
+    assert history.state() == other.state()
+    resumed = LengthHistory()
+    resumed.restore(json.loads(json.dumps(history.state())))
+    prompts = prompt_ids(8)
+    assert resumed.expected_long(prompts, share) == history.expected_long(reversed(prompts), share)
+    assert len(history.expected_long(prompts, share)) <= round(share * len(prompts))
+
+
+@many
+@given(spec=specs(modes=("predict",)), chaos=chaoses(), prompts=st.integers(1, 40), seed=SEEDS)
+def test_every_sample_runs_to_its_end_and_no_round_defers_anything(
+    spec: RoundSpec, chaos: object, prompts: int, seed: int
+) -> None:
+    run_of = steps(
+        Schedule(spec, prompt_ids(prompts), seed),
+        keyed_lengths(seed),
+        keyed_rewards(seed),
+        order=random.Random(seed),
+        chaos=chaos,  # type: ignore[arg-type]
+    )
+    for step in itertools.islice(run_of, 12):
+        fates = step.outcome.prompts
+        assert not fates[Fate.DEFERRED] and not fates[Fate.RETURNED]
+        # A group is given up only when the infrastructure fails on its prompt again and again.
+        failed = {d.number for d in step.run.machine.draws if d.fate is Fate.FAILED}
+        aborted = {a.key.draw for actions in step.run.actions for a in actions if isinstance(a, Abort)}
+        assert aborted <= failed
+
+
+@many
+@given(spec=specs(modes=("predict",)), prompts=st.integers(4, 40), seed=SEEDS)
+def test_short_rounds_hold_nobody_who_is_expected_long_and_long_rounds_nobody_else(
+    spec: RoundSpec, prompts: int, seed: int
+) -> None:
+    schedule = Schedule(spec, prompt_ids(prompts), seed)
+    run_of = steps(schedule, keyed_lengths(seed), keyed_rewards(seed), order=random.Random(seed))
+    while schedule.epoch < 3:
+        expected = set(schedule.state()["expected_long"])
+        assert bool(expected) == (schedule.epoch > 0 and round(spec.long_share * prompts) > 0)
+        step = next(run_of)
+        assert step.outcome.taken, "no round is empty"
+        taken = set(step.outcome.taken)
+        assert taken <= expected if step.run.machine.kind == "long" else not taken & expected
+
+
+def test_the_next_epoch_is_sorted_by_the_lengths_of_the_last_and_not_of_this_one() -> None:
+    length = {p: 20 + i for i, p in enumerate(prompt_ids(10))}
+    schedule = Schedule(SPEC, prompt_ids(10), seed=1)
+    run_of = steps(schedule, lambda s: length[s.prompt], lambda s: 1.0)
+    while schedule.epoch == 0:
+        next(run_of)
+    assert schedule.state()["expected_long"] == ["k007", "k008", "k009"]
+    for prompt in length:
+        length[prompt] = 40 - length[prompt]
+    while schedule.epoch == 1:
+        assert schedule.state()["expected_long"] == ["k007", "k008", "k009"]
+        next(run_of)
+    # Two epochs that contradict each other: the later one counts more.
+    assert schedule.state()["expected_long"] == ["k000", "k001", "k002"]
+
+
+def test_filtered_groups_are_part_of_the_history() -> None:
+    spec = RoundSpec("predict", 3, 2, CAP, 3, 2, dynamic_sampling=True, long_share=0.3)
+    schedule = Schedule(spec, prompt_ids(6), seed=1)
+    run_of = steps(schedule, lambda s: 5, lambda s: 1.0)
+    while schedule.epoch == 0:
+        assert not next(run_of).outcome.trained
+    assert schedule.state()["history"] == {p: [pytest.approx(math.log(5)), 2.0] for p in prompt_ids(6)}
+
+
+def test_a_run_that_goes_over_to_predict_begins_without_history() -> None:
+    sync = Schedule(RoundSpec("sync", 3, 2, CAP, 3, 2), prompt_ids(9), seed=0)
+    next(steps(sync, lambda s: 4, lambda s: 1.0))
+    schedule = Schedule(SPEC, prompt_ids(9), seed=0)
+    schedule.restore(json.loads(json.dumps(sync.state())))
+    run_of = steps(schedule, lambda s: 4, lambda s: 1.0)
+    kinds = [next(run_of).run.machine.kind for _ in range(2)]
+    assert kinds == ["short", "short"] and schedule.epoch == 1
+    assert len(schedule.state()["expected_long"]) == 3, "what the rest of that epoch taught"
