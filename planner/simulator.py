@@ -206,7 +206,7 @@ class Engine:
                 self._push(sample.watch, _WATCH, sample)
 
     def _prefill_s(self, sample: _Sample) -> float:
-        return self.cost.prefill_s + self.cost.prefill_s_per_token * (sample.prompt_tokens + sample.base)
+        return self.cost.admit_s(sample.prompt_tokens + sample.base)
 
     def _push(self, at_tokens: int, kind: int, sample: _Sample) -> None:
         self._pushed += 1

@@ -143,7 +143,8 @@ def pass_to(S: Any, E: Any, R: Any, heaps: Any, e: int, time_s: float, steps_s: 
 
 @compiled
 def _prefill_s(S: Any, R: Any, i: int) -> float:
-    return float(R.prefill_s + R.prefill_s_per_token * (S[i].prompt + S[i].base))
+    tokens = S[i].prompt + S[i].base
+    return float(R.prefill_s + tokens * (R.prefill_s_per_token + R.prefill_s_per_token_squared * tokens))
 
 
 @compiled

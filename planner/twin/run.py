@@ -45,6 +45,7 @@ def _round(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost
         "finish_s": decode.finish_s,
         "prefill_s": decode.prefill_s,
         "prefill_s_per_token": decode.prefill_s_per_token,
+        "prefill_s_per_token_squared": decode.prefill_s_per_token_squared,
         "capacity": decode.kv_capacity_tokens,
         "most": most,
         "reward_s": reward.per_sample_s,

@@ -131,6 +131,7 @@ ROUND = np.dtype(
         ("finish_s", "f8"),
         ("prefill_s", "f8"),
         ("prefill_s_per_token", "f8"),
+        ("prefill_s_per_token_squared", "f8"),
         ("capacity", "i8"),
         ("most", "i8"),
         ("rewards_due", "i4"),

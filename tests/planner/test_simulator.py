@@ -31,7 +31,7 @@ def cost(engines: int = 1, capacity: int = 10**6, **changes: Fraction) -> Decode
     return DecodeCost(
         key=LayoutKey(1, engines),
         kv_capacity_tokens=capacity,
-        max_sequences=10**6,
+        max_sequences=64,
         sync_s=0,
         host_bytes=1,
         **{**fields, **changes},

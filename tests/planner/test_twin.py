@@ -75,11 +75,13 @@ def costs(draw) -> DecodeCost:
         prefill_s=draw(st.sampled_from([0.0, 2.0])) * unit,
         prefill_s_per_token=unit / 7,
         kv_capacity_tokens=draw(st.sampled_from([CAP + 9, 160, 10**6])),
-        max_sequences=10**6,
+        max_sequences=64,
         sync_s=0.0,
         host_bytes=1,
         round_s=draw(st.sampled_from([0.0, 3.0])) * unit,
         finish_s=draw(st.sampled_from([0.0, 0.16])) * unit,
+        prefill_s_per_token_squared=draw(st.sampled_from([0.0, 0.011])) * unit,
+        curve=draw(st.sampled_from([(), ((1, 7.5 * unit), (2, 9.0 * unit), (6, 9.5 * unit))])),
     )
 
 

@@ -1,0 +1,195 @@
+"""The round program beside exhaustive search: the same choice on random small jobs, or none where there is none.
+
+    python -m benchmarks.round_optimality [--instances N] [--seed S] [--json]
+
+Each instance is a small job's columns with random costs on random layouts, with update choices that shard the model in
+different ways, under a random bias budget, SLO, host memory and objective. Every schedule is tried, and its seconds,
+USD, bias and slow steps are summed here from the columns by the account of a cycle (planner/cycle.py), not by the code
+that the planner uses. The program's choice must cost what the best of them costs, to 1e-9 relative, and its certified
+gap must be 0; where no schedule keeps the limits, the program must say so.
+
+    {"instances": 50, "mismatches": 0, "gap_max": 0.0, "infeasible": …, "schedules": …, "seconds": …}
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlplan.planner.candidates import Law, LongKey, ShortKey
+from rlplan.planner.costs import LayoutKey
+from rlplan.planner.cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Limits
+from rlplan.planner.program import Solution, solve_program
+from rlplan.planner.search import column_name
+from rlplan.plans.errors import Infeasible
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A small job: what the program gets."""
+
+    short: list[Column]
+    long: list[Column]
+    needs_long: set[Law]
+    limits: Limits
+    target: int
+
+
+def instance(rng: random.Random) -> Instance:
+    """A random job: one to three layouts, two to six laws, one to four update choices, any of the limits."""
+    target, size = rng.choice((8, 16, 32)), rng.choice((4, 8))
+    layouts = [LayoutKey(2**k, 2 ** (3 - k)) for k in range(rng.randint(1, 3))]
+    trains, mean_tokens = rng.randint(1, 4), rng.uniform(50, 2000)
+    laws = [Law("sync", target, size, 0)]
+    laws += [Law("race", target + k, size + 1, 0) for k in (0, 2, 4)] + [Law("defer", target + 2, size, 0)]
+    laws += [Law("exact", 0, 0, cutoff) for cutoff in (100, 200)]
+    laws = [laws[0], *rng.sample(laws[1:], rng.randint(1, 5))]
+    deferring = {law for law in laws if law.mode == "exact" or (law.mode != "sync" and law.prompts > target)}
+
+    def column(key: ShortKey | LongKey, slowest: float, moved: float) -> Column:
+        biased = key.law.mode in ("race", "defer")
+        return Column(
+            name=column_name(key),
+            key=key,
+            step_s=tuple(rng.uniform(1.0, slowest) for _ in range(trains)),
+            # Dynamic sampling and an epoch's end make rounds that train fewer groups.
+            groups=target * rng.choice((1.0, rng.uniform(0.7, 1.0))),
+            moved=moved,
+            excess_tokens=rng.uniform(-0.3, 0.1) * mean_tokens * target * size if biased else 0.0,
+            excess_error=rng.uniform(0.0, 0.02) * mean_tokens * target * size if biased else 0.0,
+            slow=tuple(rng.choice((0.0, rng.uniform(0.0, 0.15))) for _ in range(trains)),
+            rounds=9,
+        )
+
+    short, long = [], []
+    for law in laws:
+        issues = (target + 2, target + 8) if law.mode == "exact" else (law.prompts,)
+        for layout, issued in itertools.product(layouts, issues):
+            moved = rng.uniform(0.05, 0.9) * target if law in deferring else 0.0
+            key = ShortKey(law.mode, issued, law.samples or size, law.cutoff, layout)
+            short.append(column(key, 10.0, moved))
+        if law in deferring:
+            for layout, copies in itertools.product(layouts, (1, 2) if law.mode == "exact" else (1,)):
+                long.append(column(LongKey(law, copies, layout), 30.0, float(target)))
+    host = {layout: rng.randint(4, 12) * 10**9 for layout in layouts}
+    limits = Limits(
+        group_size=size,
+        mean_tokens=mean_tokens,
+        bias_budget=rng.choice((0.0, rng.uniform(0.0, 0.3), math.inf)),
+        slo=rng.random() < 0.5,
+        host_memory_bytes=rng.randint(4, 26) * 10**9,
+        host_bytes=host,
+        sharding=tuple(rng.randrange(2) for _ in range(trains)),
+        reshard_s=rng.choice((0.0, rng.uniform(0.0, 5.0))),
+        layout_switch_s=rng.choice((0.0, rng.uniform(0.0, 5.0))),
+        objective=rng.choice(("seconds", "usd")),
+        nodes={layout: rng.randint(1, 4) for layout in layouts},
+        train_nodes=tuple(rng.randint(1, 4) for _ in range(trains)),
+        usd_per_node_s=rng.uniform(1e-4, 1e-2),
+    )
+    return Instance(short, long, deferring, limits, target)
+
+
+def costs(job: Instance) -> Iterator[float]:
+    """What each schedule that keeps the limits costs per trained sample."""
+    limits = job.limits
+    trains = range(len(job.short[0].step_s))
+    for short in job.short:
+        partners: list[Column | None] = [None]
+        if short.law in job.needs_long:
+            partners = [c for c in job.long if c.law == short.law]
+        for long, here in itertools.product(partners, trains):
+            for there in trains if long else (here,):
+                # Rounds of each kind per trained sample: the queue neither grows nor shrinks.
+                ratio = short.moved / long.moved if long else 0.0
+                u = 1.0 / (limits.group_size * (short.groups + (ratio * long.groups if long else 0.0)))
+                rounds = [(u, short, here)] + ([(u * ratio, long, there)] if long else [])
+                seconds = sum(rate * column.step_s[train] for rate, column, train in rounds)
+                if long:
+                    seconds += 2 * u * ratio * limits.layout_switch_s * (short.layout != long.layout)
+                    resharded = limits.sharding[here] != limits.sharding[there]
+                    seconds += 2 * u * ratio * limits.reshard_s * resharded
+                if keeps(rounds, limits):
+                    nodes = max(max(limits.nodes[c.layout], limits.train_nodes[m]) for _, c, m in rounds)
+                    yield seconds * (nodes * limits.usd_per_node_s if limits.objective == "usd" else 1.0)
+
+
+def keeps(rounds: list[tuple[float, Column, int]], limits: Limits) -> bool:
+    """Whether a schedule keeps bias budget, SLO and memory."""
+    for sign in (1.0, -1.0):
+        excess = sum(rate * (sign * c.excess_tokens + CONFIDENCE_Z * c.excess_error) for rate, c, _ in rounds)
+        if excess / limits.mean_tokens > limits.bias_budget + TOLERANCE:
+            return False
+    slow = sum(rate * c.slow[train] for rate, c, train in rounds)
+    if limits.slo and slow > (SLOW_SHARE + TOLERANCE) * sum(rate for rate, _, _ in rounds):
+        return False
+    return sum(limits.host_bytes[k] for k in {c.layout for _, c, _ in rounds}) <= limits.host_memory_bytes
+
+
+def agrees(job: Instance, best: float | None, solution: Solution | None) -> bool:
+    """Whether the program found what trying everything found."""
+    if best is None or solution is None:
+        return best is None and solution is None
+    return math.isclose(solution.objective, best, rel_tol=TOLERANCE, abs_tol=0.0) and solution.optimal
+
+
+def compare(instances: int, seed: int) -> dict[str, Any]:
+    """Solve random instances both ways."""
+    began = time.perf_counter()
+    mismatches = infeasible = schedules = 0
+    gap = 0.0
+    for number in range(instances):
+        job = instance(random.Random(f"{seed}:{number}"))
+        kept = list(costs(job))
+        best = min(kept, default=None)
+        try:
+            solution = solve_program(job.short, job.long, job.needs_long, job.limits, job.target)
+            gap = max(gap, solution.gap)
+        except Infeasible:
+            solution = None
+        schedules += len(kept)
+        infeasible += best is None
+        mismatches += not agrees(job, best, solution)
+    return {
+        "instances": instances,
+        "mismatches": mismatches,
+        "gap_max": gap,
+        "infeasible": infeasible,
+        "schedules": schedules,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def main() -> int:
+    """Parse arguments, compare, print. Returns the exit code: 0, or 1 when a choice differs."""
+    parser = argparse.ArgumentParser(description="the round program beside exhaustive search")
+    parser.add_argument("--instances", type=int, default=50, help="random small jobs (default 50)")
+    parser.add_argument("--seed", type=int, default=0, help="of the jobs (default 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    options = parser.parse_args()
+    if options.instances < 1:
+        parser.error("--instances must be at least 1")
+    found = compare(options.instances, options.seed)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        print(
+            f"{found['instances']} jobs, {found['schedules']} schedules that keep the limits, {found['infeasible']} "
+            f"jobs without any: {found['mismatches']} mismatches, largest gap {found['gap_max']:g} "
+            f"({found['seconds']:.1f} s)"
+        )
+    return 1 if found["mismatches"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
