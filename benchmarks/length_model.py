@@ -270,15 +270,15 @@ def check_file(given: argparse.Namespace) -> dict[str, Any]:
                 skipped.append(f"{source} at step {epoch}: {len(part.prompts)} prompts, {len(part.rows)} samples")
                 continue
             sizes.append(rule.samples)
-            # A large population needs few repetitions: one deal of 5,000 prompts says what six deals of 50 do.
-            repeats = given.repeats or max(1, min(6, 1200 // len(part.prompts)))
+            # A large population needs few repetitions: one deal of 5,000 prompts says what twelve of 50 do.
+            repeats = given.repeats or max(1, min(12, 1200 // len(part.prompts)))
             populations.append(
                 {"source": source, "step": epoch, "prompts": len(part.prompts), "responses": len(part.rows),
                  **check_population(part, rule, repeats, given.seed)}
             )  # fmt: skip
         if len(sizes) == len(epochs) > 1:
             checkpoints[source] = check_checkpoints(
-                trace, min(sizes), given.cap or NO_CAP, given.repeats or 6, given.seed
+                trace, min(sizes), given.cap or NO_CAP, given.repeats or 12, given.seed
             )
     if not populations:
         raise InputError("no population has several samples of at least 10 prompts; give a larger trace", given.trace)
