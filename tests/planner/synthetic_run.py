@@ -30,8 +30,7 @@ from rlplan.rounds.trace import TraceWriter
 
 from .conftest import heavy_trace, laptop, small_job, small_profile
 
-
-QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
+QUICK = (Pass(4, 2, math.inf), Pass(16, 8, 0.05))
 
 
 def solved(**options: Any) -> Documents:

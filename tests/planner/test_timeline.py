@@ -1,6 +1,7 @@
 """Timelines: whole Chrome trace events, spans inside their step, counters that count what ran."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_engine_spans_do_not_overlap_and_decode_within_a_rollout(drawn):
             by_engine[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
     assert set(by_engine) == {0, 1}
     for spans in by_engine.values():
-        assert all(a[1] <= b[0] + 1 for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[1] <= b[0] + 1 for a, b in pairwise(spans))
 
 
 def test_what_is_put_off_cut_and_preempted_is_marked(drawn):
