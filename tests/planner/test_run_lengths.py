@@ -55,15 +55,15 @@ def test_settled_prompts_of_an_exact_run_have_the_unconditioned_lengths(executed
 
 def test_prompts_that_an_exact_run_still_owes_stand_in_it_as_long_ones(executed):
     _, run, _ = executed("exact", steps=90)
-    last_long = max(i for i, s in enumerate(run.steps) if s.kind == "long")
-    settled = dataclasses.replace(run, steps=run.steps[: last_long + 1])
-    owing = dataclasses.replace(run, steps=run.steps[:last_long])
-    rows = owing.steps[-1].deferred
-    assert rows >= 8
+    second = [i for i, s in enumerate(run.steps) if s.kind == "long"][1]
+    owing = dataclasses.replace(run, steps=run.steps[:second])
+    settled = dataclasses.replace(run, steps=run.steps[: second + 1])
+    owed = owing.steps[-1].deferred
+    assert owed >= 8
     with_owed, without = run_lengths(owing), [r for s in owing.steps for r in s.rows if r["fate"] == "trained"]
-    assert len(with_owed.prompts) == len({r["prompt"] for r in without}) + rows
-    assert mean_tokens(with_owed) > 1.05 * sum(r["tokens"] for r in without) / len(without)
-    assert mean_tokens(with_owed) == pytest.approx(mean_tokens(run_lengths(settled)), rel=0.15)
+    assert len(with_owed.prompts) == len({r["prompt"] for r in without}) + owed
+    assert mean_tokens(with_owed) > 1.1 * sum(r["tokens"] for r in without) / len(without)
+    assert mean_tokens(with_owed) == pytest.approx(mean_tokens(run_lengths(settled)), rel=0.2)
 
 
 @pytest.mark.parametrize("mode", ["race", "defer"])
