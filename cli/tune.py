@@ -72,13 +72,20 @@ def _executed(run: MeasuredRun, plan_path: Path | None) -> Path:
     from ..rounds.run_log import PLAN_COPY
 
     copy = run.home / PLAN_COPY
-    for path in (run.plan_path, copy, plan_path):
+    named = None if run.plan_path is None else _short(run.plan_path.resolve())
+    for path in (named, copy, plan_path):
         if path is not None and path.is_file() and input_path(run.plan.inputs.job, path).is_file():
             return path
     raise InputError(
         "does not lead to the job, profile and lengths of its plan; give the plan that was executed with --plan",
         str(run.home),
     )
+
+
+def _short(path: Path) -> Path:
+    """Relative where it lies below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _tuned_name(plan_path: Path) -> Path:
