@@ -231,9 +231,9 @@ def feasible_train(
             fits += _unbeaten(train_costs(profile, nodes * pool.accelerators.per_node, budgets))
     if not fits:
         raise Infeasible(
-            f"no update of the profile fits: it must hold the longest sequence of {longest} tokens in one micro-batch of "
-            f"the job's search.micro_batch_tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch "
-            "(and profile again if the profile is measured) or more accelerators"
+            f"no update of the profile fits: one micro-batch of the job's search.micro_batch_tokens must hold the longest "
+            f"sequence of {longest} tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch (and "
+            "profile again if the profile is measured) or more accelerators"
         )
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 

@@ -98,15 +98,6 @@ class Search:
                     (number + done / total) / len(self.passes),
                 )
 
-    def simulate(
-        self, short: Sequence[ShortKey], long: Sequence[LongKey], short_rounds: int, long_rounds: int
-    ) -> None:
-        """Simulate these columns until they have so many rounds."""
-        for key in short:
-            self.short[key].extend(short_rounds)
-        for key in long:
-            self._extend_long(key, long_rounds)
-
     def _drop_hopeless(self, rounds: int) -> None:
         """Where no biased mode can be chosen, keep its candidates on the layout that is best for sync only."""
         if self.mode is not None or self.limits.bias_budget > 0:

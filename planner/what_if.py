@@ -58,7 +58,8 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
     cluster = load_cluster(input_path(plan.inputs.cluster, plan_path))
     profile = load(profile_path or input_path(plan.inputs.profile, plan_path), Profile)
     if trace is None:
-        trace = read_lengths(input_path(plan.inputs.lengths, plan_path), cap_tokens=profile.lengths.cap_tokens)
+        cap_tokens = profile.lengths.cap_tokens if profile.lengths else None
+        trace = read_lengths(input_path(plan.inputs.lengths, plan_path), cap_tokens=cap_tokens)
     return Documents(plan, job, cluster, profile, trace)
 
 

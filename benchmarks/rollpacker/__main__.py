@@ -12,10 +12,11 @@ import click
 
 from rlplan.planner.costs import DecodeCost, decode_cost
 from rlplan.plans.errors import Infeasible, InputError
+from rlplan.profiles.library import library_profile
 
 from .case import Case, read_case, round_phases
 from .cycle import ablation, planned
-from .documents import cluster_of, job_of, library_profile, profile_of, trace_of
+from .documents import cluster_of, job_of, profile_of, trace_of
 from .figures import PUBLISHED_CAP, Figures
 from .ours import plan_of, summary
 from .quotas import OperatingPoint
@@ -58,7 +59,7 @@ def run(figures: Figures, case: Case, model: str, seed: int = 0) -> dict[str, An
     """The benchmark's result, JSON-ready."""
     sensitivity, found = _sensitivity(figures, seed)
     short, long = (round_phases(case, figures, model, kind) for kind in ("short", "long"))
-    shipped = library_profile(case)
+    shipped = library_profile(case.gpu, case.model)
     entry = next((r for r in shipped.rollout if r.tp == case.rollout_tp), None)
     if entry is None:
         raise InputError(f"the shipped profile of {case.model} on {case.gpu} has no rollout of tp {case.rollout_tp}")
@@ -120,7 +121,7 @@ def _sensitivity(figures: Figures, seed: int) -> tuple[dict[str, Any] | None, Ca
     if not published or "math" not in figures.tasks():
         return None, Calibrated(_RHO, 0.0, 1.0)
     case = read_case(Path(__file__).with_name(f"{_REFERENCE_MODEL}.yaml"), None)
-    shipped = library_profile(case)
+    shipped = library_profile(case.gpu, case.model)
     entry = next(r for r in shipped.rollout if r.tp == case.rollout_tp)
     sweep = Sweep(
         [figures.cdf("math")], decode_cost(shipped, entry, case.engines), case.prompts_per_step,
@@ -152,8 +153,8 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(
             f"ours, {name} ({plan['mode']}): {plan['step_s']:.1f} s a step, {plan['speedup_over_verl']:.2f}x veRL, "
             f"{plan['speedup_over_rollpacker']:.2f}x RollPacker, length ratio {plan['length_ratio']:.3f} (RollPacker's "
-            f"{result['rollpacker']['length_ratio']:.3f}); with the published updates {theirs['speedup_over_verl']:.2f}x and "
-            f"{theirs['speedup_over_rollpacker']:.2f}x"
+            f"{result['rollpacker']['length_ratio']:.3f}); with the published updates "
+            f"{theirs['speedup_over_verl']:.2f}x and {theirs['speedup_over_rollpacker']:.2f}x"
         )
     return "\n".join(lines)
 

@@ -108,7 +108,7 @@ class Case(Strict):
     published_step_s: Published = Published()
     """To compare with."""
 
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})
     """Where the numbers come from."""
 
     @property

@@ -1,7 +1,7 @@
 """Step seconds of veRL and RollPacker: rollouts simulated, the other phases as published; and the ablation.
 
 RollPacker's parts, added one by one as in its table 2:
-    tail     its rounds with quotas (quotas.py) instead of plain ones; rewards still after the rollout, updates after it all
+    tail     its rounds with quotas (quotas.py) instead of plain ones; rewards and updates after the rollout
     reward   rewards beside the rollout: what is left of them after the last token is published
     planner  its rule: a kind of round in which sequences are preempted gets twice the TP, until none are
     trainer  streaming: the part of a long round's update that is not hidden under its rollout is published
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from rlplan.planner.costs import DecodeCost
 
 from .case import Case, RoundPhases
-from .quotas import OperatingPoint, Operated
+from .quotas import Operated, OperatingPoint
 
 
 def planned(point: OperatingPoint, cost_of: Callable[[int], DecodeCost | None], tp: int) -> Operated:

@@ -1,7 +1,7 @@
 """Plans of `rlplan solve` for the published job on the published GPUs, in the simulator that the published run is in.
 
-Weight sync and reward latency are the published ones. Engines may have any TP; updates are planned by the shipped profile's
-law (packed micro-batches), which is much of the gain, so each plan is also told with the published seconds of updates.
+Weight sync and reward latency are the published ones. Engines may have any TP; updates are planned by the shipped
+profile's law (packed micro-batches), which is much of the gain, so plans are also told with the published updates.
 """
 
 from __future__ import annotations

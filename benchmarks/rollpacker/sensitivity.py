@@ -4,10 +4,10 @@ The published statistic is the worst case: the script that drew the figure takes
 long round of a setting (refs/rollpacker.md 1.3). With (P0, 1.25) a cycle has five iterations, so the worst of
 `ITERATIONS` = 5 short rounds is expected here, over many simulated rounds.
 
-Two of the seven published points calibrate two unknowns: (1, 1.5) tells the dependence within a prompt (rho), because no
-other point moves as much with it: groups all of long samples hold such rounds up; (1.25, 1.25), where rounds are shortest,
-tells the seconds that a round takes besides decoding. The seconds of the plain round set the speed of decoding. All seven
-are then compared.
+Two of the seven published points calibrate two unknowns: (1, 1.5) tells the dependence within a prompt (rho), because
+no other point moves as much with it: groups all of long samples hold such rounds up; (1.25, 1.25), where rounds are
+shortest, tells the seconds that a round takes besides decoding. The seconds of the plain round set the speed of
+decoding. All seven are then compared.
 """
 
 from __future__ import annotations
