@@ -83,6 +83,7 @@ def test_the_plan_in_force_can_be_named_and_the_text_says_decision_phases_and_er
         assert word in result.stdout, result.stdout
     assert load_plan(job / "mine.yaml").inputs.profile.path == "mine.profile.yaml"
     assert tune(job / "run", "--plan", job / "mine.yaml")["decision"] == "keep"
+    assert tune(job / "run", "--plan", job / "plan.yaml", "--out", job / "mine.yaml")["decision"] == "keep"
 
 
 def damage(job, pattern, text):
