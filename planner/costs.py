@@ -240,11 +240,26 @@ def train_costs(
 
 @dataclass(frozen=True, slots=True)
 class RewardCost:
-    """Scoring: a queue before `workers`, each busy `per_sample_s` a sample; `delay_s` later the result is known."""
+    """Scoring: a queue before `workers`, each busy with a sample for its seconds; `delay_s` later the result is known.
+
+    Attributes:
+        workers: of the pool.
+        per_sample_s: seconds of a worker for a sample.
+        delay_s: from a worker's end to the result.
+        spread_s: if there are any, equally likely seconds of a worker, ascending, in place of `per_sample_s`: a
+            sandbox's quantiles. A sample's own luck picks, so it takes as long in every candidate.
+        after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
+    """
 
     workers: int
     per_sample_s: float
     delay_s: float
+    spread_s: tuple[float, ...] = ()
+    after_rollout: bool = False
+
+    def sample_s(self, luck: float) -> float:
+        """Seconds of a worker for a sample whose luck is `luck`, in [0, 1)."""
+        return self.spread_s[int(luck * len(self.spread_s))] if self.spread_s else self.per_sample_s
 
 
 def reward_cost(reward: Reward, workers: int) -> RewardCost:

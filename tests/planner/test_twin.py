@@ -60,6 +60,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
         cap_tokens=CAP,
         expected_tokens=expected_tokens,
         rewards=rng.integers(0, 2, size=shape).astype(float),
+        reward_luck=rng.random(size=shape),
         offset=np.arange(prompts + 1) * each if setup.redraws else None,
     )
 
@@ -86,7 +87,12 @@ def costs(draw) -> DecodeCost:
 
 
 rewards = st.builds(
-    RewardCost, workers=st.integers(1, 5), per_sample_s=st.sampled_from([0.0, 1.0, 11.3]), delay_s=st.floats(0, 30)
+    RewardCost,
+    workers=st.integers(1, 5),
+    per_sample_s=st.sampled_from([0.0, 1.0, 11.3]),
+    delay_s=st.floats(0, 30),
+    spread_s=st.sampled_from([(), (0.3, 0.5, 30.0)]),
+    after_rollout=st.booleans(),
 )
 
 
