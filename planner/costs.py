@@ -88,7 +88,11 @@ class DecodeCost:
         Each step adds one KV token per sequence: sum over k < steps of base_s(B) + c (K + k B).
         """
         grown = steps * kv_tokens + sequences * (steps * (steps - 1) // 2)
-        return steps * self.base_s(sequences) + self.c * grown
+        return steps * self.base_s(sequences) + self.kv_s(sequences) * grown
+
+    def kv_s(self, sequences: int) -> float:
+        """Seconds of a step of so many sequences more per KV token."""
+        return self.c
 
     def admit_s(self, tokens: float) -> float:
         """Seconds to admit a request that has so many tokens to prefill."""

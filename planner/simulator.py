@@ -144,8 +144,8 @@ class Engine:
         if time_s <= self.now:
             return
         cost, count = self.cost, len(self.running)
-        quadratic = cost.c * count / 2
-        linear = cost.base_s(count) + cost.c * self.kv - quadratic
+        quadratic = cost.kv_s(count) * count / 2
+        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
         if ahead <= 0:
             steps = 1
         elif quadratic * ahead < 1e-12 * linear * linear:

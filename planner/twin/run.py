@@ -18,7 +18,7 @@ from .kernel import World, simulate
 def _steps_s(decode: DecodeCost, most: int) -> Any:
     table = np.empty(most + 1, dtype=state.STEP)
     table["base_s"] = [decode.base_s(count) for count in range(most + 1)]
-    table["kv_s"] = decode.c
+    table["kv_s"] = [decode.kv_s(count) for count in range(most + 1)]
     return table
 
 
