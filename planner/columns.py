@@ -182,6 +182,7 @@ class ShortColumn:
             cap_tokens=draws.model.cap_tokens,
             expected_tokens=draws.model.mean_tokens,
             rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
+            reward_luck=draws.reward_luck(numbers, 0, nth) if setting.reward.spread_s else 0.0,
             more=given < len(self._fresh),
         )
         return places, luck, _play(setting, self._setup, luck, self._cost)
@@ -235,14 +236,17 @@ class LongColumn:
         setting, draws = self._setting, self._setting.draws
         lengths: list[Tokens] = []
         rewards: list[NDArray[np.float64]] = []
+        reward_luck: list[NDArray[np.float64]] = []
         for stream in np.unique(streams).tolist():
             mine = numbers[streams == stream]  # streams ascend
             firsts = draws.firsts(mine, stream)
             for number, first in zip(mine.tolist(), firsts, strict=True):
                 lengths.append(self._rows(number, stream, first))
+                nth = np.arange(len(lengths[-1]))
                 if setting.dynamic_sampling:
-                    nth = np.arange(len(lengths[-1]))
                     rewards.append(draws.rewards(np.full(len(nth), number), stream, nth))
+                if setting.reward.spread_s:
+                    reward_luck.append(draws.reward_luck(np.full(len(nth), number), stream, nth))
         counts = [len(rows) for rows in lengths]
         return Luck(
             lengths=np.concatenate(lengths),
@@ -250,6 +254,7 @@ class LongColumn:
             cap_tokens=draws.model.cap_tokens,
             expected_tokens=draws.model.mean_tokens,
             rewards=np.concatenate(rewards) if rewards else 0.0,
+            reward_luck=np.concatenate(reward_luck) if reward_luck else 0.0,
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
         )
 

@@ -85,7 +85,11 @@ class DecodeCost:
         Each step adds one KV token per sequence: sum over k < steps of base_s(B) + c (K + k B).
         """
         grown = steps * kv_tokens + sequences * (steps * (steps - 1) // 2)
-        return steps * self.base_s(sequences) + self.c * grown
+        return steps * self.base_s(sequences) + self.kv_s(sequences) * grown
+
+    def kv_s(self, sequences: int) -> float:
+        """Seconds of a step of so many sequences more per KV token."""
+        return self.c
 
     def admit_s(self, tokens: float) -> float:
         """Seconds to admit a request that has so many tokens to prefill."""
@@ -237,11 +241,26 @@ def train_costs(
 
 @dataclass(frozen=True, slots=True)
 class RewardCost:
-    """Scoring: a queue before `workers`, each busy `per_sample_s` a sample; `delay_s` later the result is known."""
+    """Scoring: a queue before `workers`, each busy with a sample for its seconds; `delay_s` later the result is known.
+
+    Attributes:
+        workers: of the pool.
+        per_sample_s: seconds of a worker for a sample.
+        delay_s: from a worker's end to the result.
+        spread_s: if there are any, equally likely seconds of a worker, ascending, in place of `per_sample_s`: a
+            sandbox's quantiles. A sample's own luck picks, so it takes as long in every candidate.
+        after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
+    """
 
     workers: int
     per_sample_s: float
     delay_s: float
+    spread_s: tuple[float, ...] = ()
+    after_rollout: bool = False
+
+    def sample_s(self, luck: float) -> float:
+        """Seconds of a worker for a sample whose luck is `luck`, in [0, 1)."""
+        return self.spread_s[int(luck * len(self.spread_s))] if self.spread_s else self.per_sample_s
 
 
 def reward_cost(reward: Reward, workers: int) -> RewardCost:

@@ -129,6 +129,11 @@ class Draws:
         found: NDArray[np.float64] = self._rewards[traced[:, None], picks]
         return found
 
+    def reward_luck(self, numbers: Numbers, stream: int, occurrences: Numbers) -> NDArray[np.float64]:
+        """How long the rewards of the samples of draws take: uniform in [0, 1), shape (draws, width)."""
+        found: NDArray[np.float64] = self._mixed(numbers, stream, occurrences, 1013904223) / 2.0**32
+        return found
+
     def _mixed(self, numbers: Numbers, stream: int, occurrences: Numbers, salt: int) -> NDArray[np.uint64]:
         """32 random bits by sample; shape (draws, width)."""
         # A cheap hash is enough here, and a generator for each draw would cost more than the simulation.
@@ -153,11 +158,13 @@ class RoundLuck:
         self._occurrences: dict[str, int] = {}
         self._rows: dict[int, list[int]] = {}
         self._rewards: dict[int, list[float]] = {}
+        self._reward_luck: dict[int, list[float]] = {}
 
     def begin(self) -> None:
         """A new round begins: draw numbers start again."""
         self._rows = {}
         self._rewards = {}
+        self._reward_luck = {}
 
     def natural(self, key: SampleKey, prompt: str) -> int:
         """Length of a sample, which the job's cap may have cut."""
@@ -170,6 +177,8 @@ class RoundLuck:
             if self._rewards_matter:
                 drawn = self._draws.rewards(np.array([number]), stream, np.array([occurrence]))
                 self._rewards[key.draw] = drawn[0].tolist()
+            taken = self._draws.reward_luck(np.array([number]), stream, np.array([occurrence]))
+            self._reward_luck[key.draw] = taken[0].tolist()
         return row[key.sample]
 
     def _reward(self, key: SampleKey, prompt: str) -> float:
@@ -183,4 +192,5 @@ class RoundLuck:
             reward=self._reward,
             cap_tokens=self._draws.model.cap_tokens,
             expected_tokens=self._draws.model.mean_tokens,
+            reward_luck=lambda key, prompt: self._reward_luck[key.draw][key.sample],
         )

@@ -6,6 +6,7 @@ The twin covers every round in which nothing is lost and nothing fails; no other
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,7 @@ class Luck:
         cap_tokens: the cap of the lengths.
         expected_tokens: what the balancer weighs a sample with.
         rewards: like `lengths`, or one number for all where no machine looks at them.
+        reward_luck: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
         offset: shape (prompts + 1,), where prompts are redrawn.
         more: the feed has more prompts than there are rows.
     """
@@ -85,6 +87,7 @@ class Luck:
     cap_tokens: int
     expected_tokens: float
     rewards: NDArray[np.float64] | float = 0.0
+    reward_luck: NDArray[np.float64] | float = 0.0
     offset: NDArray[np.int64] | None = None
     more: bool = False
 
@@ -184,15 +187,17 @@ def _reference(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: Reward
             rows.append(row_of(machine.draws[len(rows)]))
         return int(luck.lengths[rows[key.draw], key.sample])
 
-    def score(key: SampleKey, prompt: str) -> float:
-        return float(np.broadcast_to(luck.rewards, luck.lengths.shape)[rows[key.draw], key.sample])
+    def read(table: NDArray[np.float64] | float) -> Callable[[SampleKey, str], float]:
+        whole = np.broadcast_to(table, luck.lengths.shape)
+        return lambda key, prompt: float(whole[rows[key.draw], key.sample])
 
     lengths = Lengths(
         natural=natural,
         prompt_tokens=lambda prompt: int(luck.prompt_tokens[int(prompt)]),
-        reward=score,
+        reward=read(luck.rewards),
         cap_tokens=luck.cap_tokens,
         expected_tokens=luck.expected_tokens,
+        reward_luck=read(luck.reward_luck),
     )
     times = simulate_round(machine, lengths, decode, reward, max_num_seqs)
     outcome = machine.outcome()

@@ -8,7 +8,8 @@ What is modelled, and how simply:
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
-- a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later;
+- a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later, or, where rewards
+  come after the rollout, when no engine has anything left to decode;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -33,7 +34,8 @@ _FINISH, _WATCH = 0, 1
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """What the simulator asks about a sample: `natural(key, prompt)` is how many tokens it would get uncapped by the
-    issue (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt, `reward` its score.
+    issue (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt, `reward` its score,
+    `reward_luck`, in [0, 1), how long that takes.
     """
 
     natural: Callable[[SampleKey, str], int]
@@ -41,6 +43,7 @@ class Lengths:
     reward: Callable[[SampleKey, str], float]
     cap_tokens: int
     expected_tokens: float = 1.0
+    reward_luck: Callable[[SampleKey, str], float] = lambda key, prompt: 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,8 @@ class Engine:
         if time_s <= self.now:
             return
         cost, count = self.cost, len(self.running)
-        quadratic = cost.c * count / 2
-        linear = cost.base_s(count) + cost.c * self.kv - quadratic
+        quadratic = cost.kv_s(count) * count / 2
+        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
         if ahead <= 0:
             steps = 1
         elif quadratic * ahead < 1e-12 * linear * linear:
@@ -221,11 +224,26 @@ class _Rewards:
         self._cost = cost
         self._free: list[float] = [0] * cost.workers
         self.due: list[tuple[float, int, SampleKey]] = []
+        self.held: dict[SampleKey, float] = {}  # until the rollout is over, with their seconds
         self._count = 0
 
-    def submit(self, key: SampleKey, now: float) -> None:
+    def ask(self, key: SampleKey, now: float, luck: float) -> None:
+        """A sample is to be scored."""
+        seconds = self._cost.sample_s(luck)
+        if self._cost.after_rollout:
+            self.held[key] = seconds
+        else:
+            self._submit(key, now, seconds)
+
+    def release(self, now: float) -> None:
+        """The rollout is over."""
+        for key, seconds in self.held.items():
+            self._submit(key, now, seconds)
+        self.held = {}
+
+    def _submit(self, key: SampleKey, now: float, seconds: float) -> None:
         free = heapq.heappop(self._free)
-        done = max(now, free) + self._cost.per_sample_s
+        done = max(now, free) + seconds
         heapq.heappush(self._free, done)
         self._count += 1
         heapq.heappush(self.due, (done + self._cost.delay_s, self._count, key))
@@ -278,6 +296,7 @@ def simulate_round(
                 touched.add(place)
             elif isinstance(action, Abort):
                 sample = samples[key]
+                rewards.held.pop(key, None)
                 if sample.state != "gone":
                     engine = engines[sample.engine]
                     engine.pass_to(now)
@@ -288,7 +307,8 @@ def simulate_round(
                     if observe:
                         observe(now, "aborted", *key, sample.engine)
             else:
-                rewards.submit(key, now + engines[samples[key].engine].held_up)
+                luck = lengths.reward_luck(key, prompts[key])
+                rewards.ask(key, now + engines[samples[key].engine].held_up, luck)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
         for place in touched:
@@ -301,6 +321,8 @@ def simulate_round(
     apply(machine.start(), now)
     while not machine.done:
         place = min(range(len(engines)), key=upcoming.__getitem__)
+        if rewards.held and upcoming[place] == math.inf:
+            rewards.release(decode_end)
         scored = rewards.due[0][0] if rewards.due else math.inf
         assert min(scored, upcoming[place]) < math.inf, "the round waits for nobody"
         if scored <= upcoming[place]:

@@ -65,8 +65,28 @@ def abort_live(W: Any, d: int, now: float) -> None:
 @compiled
 def score(W: Any, i: int, now: float) -> None:
     """Ask for the reward of a finished sample."""
-    R, E, S = W.R[0], W.E, W.S
-    submit(R, W.Q, W.free, i, now + E[S[i].engine].held_up, R.reward_s)
+    R, E, S, D, L = W.R[0], W.E, W.S, W.D, W.L
+    if R.after_rollout:
+        S[i].behind = -1
+        if R.held < 0:
+            R.held = i
+        else:
+            S[R.held_last].behind = i
+        R.held_last = i
+    else:
+        submit(R, W.Q, W.free, i, now + E[S[i].engine].held_up, L[D[S[i].draw].row, S[i].place].reward_s)
+
+
+@compiled
+def release(W: Any, now: float) -> None:
+    """The rollout is over: what was held goes to the workers, but for what was aborted since."""
+    R, S, D, L = W.R[0], W.S, W.D, W.L
+    i = R.held
+    while i >= 0:
+        if S[i].live:
+            submit(R, W.Q, W.free, i, now, L[D[S[i].draw].row, S[i].place].reward_s)
+        i = S[i].behind
+    R.held = -1
 
 
 @compiled

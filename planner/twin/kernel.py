@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .actions import catch_up, issue
+from .actions import catch_up, issue, release
 from .compiled import compiled, entry, sources_digest
 from .engines import admit, look_ahead, take_event
 from .machines import draw_again, finished, judge, reached_cutoff, scored
@@ -53,6 +53,8 @@ def _run(W: World, prompts: int, copies: int) -> float:
         for other in range(1, len(E)):
             if E[other].upcoming < E[e].upcoming:
                 e = other
+        if R.held >= 0 and E[e].upcoming == math.inf:
+            release(W, R.decode_end)
         due = Q[0].at if R.rewards_due > 0 else math.inf
         if min(due, E[e].upcoming) == math.inf:
             R.status = STUCK

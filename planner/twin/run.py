@@ -18,7 +18,7 @@ from .kernel import World, simulate
 def _steps_s(decode: DecodeCost, most: int) -> Any:
     table = np.empty(most + 1, dtype=state.STEP)
     table["base_s"] = [decode.base_s(count) for count in range(most + 1)]
-    table["kv_s"] = decode.c
+    table["kv_s"] = [decode.kv_s(count) for count in range(most + 1)]
     return table
 
 
@@ -48,8 +48,9 @@ def _round(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost
         "prefill_s_per_token_squared": decode.prefill_s_per_token_squared,
         "capacity": decode.kv_capacity_tokens,
         "most": most,
-        "reward_s": reward.per_sample_s,
         "delay_s": reward.delay_s,
+        "after_rollout": reward.after_rollout,
+        "held": -1,
     }
     round_ = np.zeros(1, dtype=state.ROUND)
     for name, value in fields.items():
@@ -82,6 +83,10 @@ def run(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, m
     drawn = np.empty((rows, width), dtype=state.LUCK)
     drawn["natural"] = luck.lengths
     drawn["reward"] = luck.rewards
+    drawn["reward_s"] = reward.per_sample_s
+    if reward.spread_s:
+        picks = (np.asarray(luck.reward_luck) * len(reward.spread_s)).astype(np.int64)
+        drawn["reward_s"] = np.array(reward.spread_s)[picks]
     engines = _engines(decode)
     world = World(
         R=_round(setup, luck, decode, reward, most),

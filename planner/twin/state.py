@@ -43,9 +43,9 @@ ENGINE = np.dtype(
 
 SAMPLE = np.dtype(
     [
-        ("due", "i8"),  # the engine's step at which it has something to tell
-        ("admitted", "i8"),
-        ("order", "i8"),  # of admission, on its engine
+        ("due", "i4"),  # the engine's step at which it has something to tell
+        ("admitted", "i4"),
+        ("order", "i4"),  # of admission, on its engine
         ("tokens", "i4"),
         ("base", "i4"),
         ("watch", "i4"),
@@ -56,7 +56,7 @@ SAMPLE = np.dtype(
         ("spot", "i4"),  # in the engine's heap
         ("older", "i4"),  # neighbours in order of admission
         ("younger", "i4"),
-        ("behind", "i4"),  # next in the queue
+        ("behind", "i4"),  # next in the engine's queue, or among the held
         ("state", "i1"),
         ("live", "b1"),
         ("finished", "b1"),
@@ -94,8 +94,8 @@ PROMPT = np.dtype(
     align=True,
 )
 
-# What a sample draws: its length without the limit, its reward.
-LUCK = np.dtype([("natural", "i4"), ("reward", "f8")], align=True)
+# What a sample draws: its length without the limit, its reward, and a worker's seconds for that.
+LUCK = np.dtype([("natural", "i4"), ("reward", "f8"), ("reward_s", "f8")], align=True)
 
 # Seconds of a decode step by the number of running sequences: without their KV, and more per KV token.
 STEP = np.dtype([("base_s", "f8"), ("kv_s", "f8")], align=True)
@@ -136,8 +136,10 @@ ROUND = np.dtype(
         ("most", "i8"),
         ("rewards_due", "i4"),
         ("rewards_count", "i8"),
-        ("reward_s", "f8"),
         ("delay_s", "f8"),
+        ("after_rollout", "b1"),
+        ("held", "i4"),  # samples whose rewards wait for the rollout's end, in order
+        ("held_last", "i4"),
     ],
     align=True,
 )

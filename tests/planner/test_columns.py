@@ -104,8 +104,10 @@ def test_extending_a_column_in_parts_gives_the_same_rounds(setting: Setting) -> 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setting: Setting, dynamic: bool) -> None:
+    reward = dataclasses.replace(setting.reward, spread_s=(0.01, 0.02, 0.5) if dynamic else ())
+
     def logs(reference: bool) -> list[RoundLog]:
-        mine = dataclasses.replace(setting, reference=reference, dynamic_sampling=dynamic)
+        mine = dataclasses.replace(setting, reference=reference, dynamic_sampling=dynamic, reward=reward)
         found = []
         for key in (
             ShortKey("exact", 5, GROUP, CUTOFF, LAYOUT),

@@ -1,5 +1,6 @@
 """The simulator against arithmetic by hand and against a loop that takes every decode step one by one."""
 
+import dataclasses
 import heapq
 from fractions import Fraction
 
@@ -105,6 +106,24 @@ def test_rewards_queue_before_their_workers() -> None:
         simulate_round(sync_round(["p"], 6), table({"p": [4]}), cost(finish_s=Fraction(0)), two, 8).reward_exposed_s
         == 3 * 3 + 1
     )
+
+
+def test_rewards_after_the_rollout_wait_for_its_last_token_and_those_beside_it_do_not() -> None:
+    lengths = table({"p": [4, 30]})
+    slow = RewardCost(workers=1, per_sample_s=Fraction(5), delay_s=Fraction(1))
+    beside = simulate_round(sync_round(["p"], 2), lengths, cost(), slow, 8)
+    after = simulate_round(sync_round(["p"], 2), lengths, cost(), dataclasses.replace(slow, after_rollout=True), 8)
+    assert after.decode_end_s == beside.decode_end_s
+    assert (beside.reward_exposed_s, after.reward_exposed_s) == (5 + 1, 2 * 5 + 1)
+
+
+def test_a_samples_luck_says_which_of_the_seconds_its_reward_takes() -> None:
+    def exposed(luck: float) -> Fraction:
+        reward = RewardCost(workers=1, per_sample_s=9, delay_s=0, spread_s=(Fraction(1), Fraction(2), Fraction(30)))
+        lengths = dataclasses.replace(table({"p": [4]}), reward_luck=lambda key, prompt: luck)
+        return simulate_round(sync_round(["p"], 1), lengths, cost(), reward, 8).reward_exposed_s
+
+    assert [exposed(luck) for luck in (0.0, 0.34, 0.99)] == [1, 2, 30]
 
 
 # -- every step one by one ---------------------------------------------------------------------------------------------

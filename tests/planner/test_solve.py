@@ -1,6 +1,7 @@
 """Solve: what it chooses on fabricated inputs, that it is repeatable, and how it refuses."""
 
 import math
+import os
 import subprocess
 import sys
 
@@ -64,6 +65,18 @@ def test_solving_again_gives_the_same_bytes(given, make_job) -> None:
     first, second = quick(*given(job)), quick(*given(job))
     assert without_volatile(first) == without_volatile(second)
     assert without_volatile(quick(*given(job), seed=1)) != without_volatile(first)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be pinned here")
+def test_one_core_and_all_cores_give_the_same_bytes(given, make_job) -> None:
+    cores = os.sched_getaffinity(0)
+    every = quick(*given(make_job(SMALL)))
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        one = quick(*given(make_job(SMALL)))
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert without_volatile(one) == without_volatile(every)
 
 
 def test_predictions_add_up(given, make_job) -> None:
@@ -185,7 +198,7 @@ def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_j
 def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
     code = (
         "import sys, rlplan.planner.solve, rlplan.planner.run_simulator, rlplan.profiles.lengths;"
-        "print(sorted({'torch', 'vllm', 'ray', 'transformers'} & set(sys.modules)))"
+        "print(sorted({'torch', 'vllm', 'ray', 'transformers', 'numba'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.strip() == "[]"

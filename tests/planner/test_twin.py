@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.drafts import Drafts, drafted
 from rlplan.planner.play import Luck, Played, RanOut, RoundSetup, play
 from rlplan.planner.twin import state
 from rlplan.planner.twin.machines import MAX_DRAWS
@@ -60,6 +61,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
         cap_tokens=CAP,
         expected_tokens=expected_tokens,
         rewards=rng.integers(0, 2, size=shape).astype(float),
+        reward_luck=rng.random(size=shape),
         offset=np.arange(prompts + 1) * each if setup.redraws else None,
     )
 
@@ -67,7 +69,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
 @st.composite
 def costs(draw) -> DecodeCost:
     unit = draw(st.sampled_from([1.0, 0.137]))  # whole numbers make events of several engines simultaneous
-    return DecodeCost(
+    plain = DecodeCost(
         key=LayoutKey(1, draw(st.integers(1, 4))),
         a=7 * unit,
         b=draw(st.sampled_from([0.0, 0.6])) * unit,
@@ -83,10 +85,16 @@ def costs(draw) -> DecodeCost:
         prefill_s_per_token_squared=draw(st.sampled_from([0.0, 0.011])) * unit,
         curve=draw(st.sampled_from([(), ((1, 7.5 * unit), (2, 9.0 * unit), (6, 9.5 * unit))])),
     )
+    return drafted(plain, Drafts(3, 0.7, draw(st.integers(1, 4)), 0.2)) if draw(st.booleans()) else plain
 
 
 rewards = st.builds(
-    RewardCost, workers=st.integers(1, 5), per_sample_s=st.sampled_from([0.0, 1.0, 11.3]), delay_s=st.floats(0, 30)
+    RewardCost,
+    workers=st.integers(1, 5),
+    per_sample_s=st.sampled_from([0.0, 1.0, 11.3]),
+    delay_s=st.floats(0, 30),
+    spread_s=st.sampled_from([(), (0.3, 0.5, 30.0)]),
+    after_rollout=st.booleans(),
 )
 
 

@@ -1,0 +1,306 @@
+"""How fast the planner simulates and solves, on jobs that are built here.
+
+    python -m benchmarks.planner_speed [--seconds S] [--skip-solve] [--json]
+
+- `responses_per_s`: responses of the short round of RollPacker's operating point (160 prompts x 10 samples for 128 x 8,
+  on 16 engines whose KV runs full, so that they preempt) per second of one core, lengths being drawn. `columns` has
+  whole columns of each kind of round, at the same size, from drawing their lengths to the account of every round.
+- `scaling`: seconds of such a round of 1k, 10k and 100k requests on as many engines, and the exponent of the least
+  squares line through the logarithms; n log n over this range has 1.11.
+- `solve_64gpu_s`: seconds to solve a job of 128 x 8 with responses of up to 16k tokens on 64 GPUs, TP 1 to 8, with the
+  costs of a model of 14B parameters, `candidates` being counted as the plan counts them. One thread does it, so the
+  plan cannot depend on how many cores there are.
+
+Rates and scaling count the process's CPU seconds, so that a busy machine does not slow them; the solve counts time. The
+kernel is warm: what compiling or loading it took is `compile_s` (once per machine and version; later runs load it).
+
+    {"responses_per_s": …, "solve_64gpu_s": …, "scaling": {"requests": …, "seconds": …, "exponent": …}, …}
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from rlplan.planner.candidates import Law, LongKey, ShortKey
+from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
+from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.draws import Draws
+from rlplan.planner.length_model import fit_lengths
+from rlplan.planner.play import Luck, RoundSetup, play
+from rlplan.planner.solve import solve
+from rlplan.plans.cluster import Cluster
+from rlplan.plans.job import Job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.plan import Plan
+from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.profiles.schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
+
+CAP = 16384
+PROMPTS, SAMPLES = 128, 8
+REWARD = RewardCost(workers=64, per_sample_s=0.05, delay_s=0.3)
+
+
+def trace(prompts: int = 256, samples: int = 16, seed: int = 0) -> LengthTrace:
+    """Lengths like those published of a 14B model under a cap of 16k: heavy tails, half of it between prompts."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for p in range(prompts):
+        location = 6.5 + 0.8 * rng.normal()
+        for s in range(samples):
+            tokens = 1 + int(np.exp(location + 0.8 * rng.normal()))
+            reward = float(rng.random() < 0.5)
+            rows.append(LengthRow(f"p{p:04d}", 0, s, min(tokens, CAP), tokens >= CAP, reward, 256))
+    return LengthTrace(rows, CAP)
+
+
+def spread(seconds: float) -> Spread:
+    """A duration."""
+    return Spread(p50=seconds, p95=1.1 * seconds, repeats=5)
+
+
+def rollout(tp: int) -> Rollout:
+    """One engine of 14B parameters in 16 bits on `tp` GPUs of 80 GB and 3.35 TB/s: weights and KV are read at 75 %."""
+    a = 4e-3 + 29.5e9 / (tp * 2.5e12) + 5e-4 * math.log2(tp)
+    return Rollout(
+        tp=tp,
+        engines=64 // tp,
+        step_s=a,
+        step_s_per_sequence=2e-5,
+        step_s_per_kv_token=196608 / (tp * 2.5e12),
+        prefill_s=2e-4,
+        prefill_s_per_token=6e-5 / tp,
+        kv_capacity_tokens=int((68e9 * tp - 29.5e9) / 196608),
+        kv_bytes_per_token=196608,
+        start=spread(60.0),
+        sync=spread(15.0),
+        error=0.03,
+        points=(DecodePoint(sequences=256, kv_tokens=1e5, step_s=a + 0.02, spread=0.01),),
+    )
+
+
+def profile() -> Profile:
+    """Costs of the 64-GPU job."""
+    return Profile(
+        rlplan_profile=1,
+        job="math-14b",
+        measured="0" * 64,
+        provenance="measured",
+        machine=Machine(accelerator="H800", kind="cuda", accelerators=8, cores=96, host_memory_bytes=2 * 10**12),
+        model_parameters=14_800_000_000,
+        rollout=tuple(rollout(tp) for tp in (1, 2, 4, 8)),
+        train=tuple(
+            Train(
+                dp=64,
+                micro_batch_tokens=tokens,
+                step_s=4.0,
+                step_s_per_token=(4e-6 + 0.02 / tokens),
+                step_s_per_token_squared=1e-11,
+                error=0.03,
+            )
+            for tokens in (16896, 20480, 24576, 32768)
+        ),
+        reward=Reward(workers=64, latency=spread(0.35), per_sample_s=0.05),
+        lengths=Lengths(path="lengths.jsonl", sha256="0" * 64, prompts=256, samples=4096, cap_tokens=CAP, icc=0.5),
+        checks=(),
+        volatile={"measured_at": "never", "measuring_s": 0.0, "versions": {}},
+    )
+
+
+def cluster() -> Cluster:
+    """8 nodes of 8 GPUs."""
+    pool = {
+        "nodes": 8,
+        "accelerators": {"kind": "cuda", "name": "H800", "per_node": 8, "memory_bytes": 80 * 10**9},
+        "cores": 96,
+        "host_memory_bytes": 2 * 10**12,
+        "usd_per_node_hour": 20.0,
+    }
+    return Cluster.model_validate({"rlplan_cluster": 1, "name": "pod", "pools": {"gpu": pool}})
+
+
+def job() -> Job:
+    """128 prompts x 8 samples of up to 16k tokens."""
+    return Job.model_validate(
+        {
+            "rlplan_job": 1,
+            "name": "math-14b",
+            "model": {"path": "m", "dtype": "bfloat16"},
+            "data": {"path": "d.jsonl"},
+            "reward": {"kind": "math", "workers": 64, "deadline_s": 2.0},
+            "rollout": {
+                "prompts_per_step": PROMPTS,
+                "samples_per_prompt": SAMPLES,
+                "max_prompt_tokens": 512,
+                "max_response_tokens": CAP,
+            },
+            "algorithm": {"name": "grpo", "learning_rate": 1e-6},
+            "search": {"tp": [1, 2, 4, 8], "micro_batch_tokens": [16896, 20480, 24576, 32768]},
+        }
+    )
+
+
+def solve_once() -> tuple[Plan, float]:
+    """(plan, seconds) of the 64-GPU job."""
+
+    def file(name: str) -> InputFile:
+        return InputFile(path=name, sha256="0" * 64)
+
+    inputs = Inputs(
+        cluster=file("cluster.yaml"),
+        job=file("job.yaml"),
+        profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured"),
+        lengths=file("lengths.jsonl"),
+    )
+    began = time.perf_counter()
+    plan = solve(cluster(), job(), profile(), trace(), inputs)
+    return plan, time.perf_counter() - began
+
+
+def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
+    """`count` engines of TP 2 that hold so many KV tokens each."""
+    return DecodeCost(
+        key=LayoutKey(2, count),
+        a=0.012,
+        b=2e-5,
+        c=4e-8,
+        prefill_s=2e-4,
+        prefill_s_per_token=3e-5,
+        kv_capacity_tokens=kv_capacity_tokens,
+        max_sequences=256,
+        sync_s=15.0,
+        host_bytes=0,
+    )
+
+
+def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundSetup, Luck]:
+    """`prompts` x 10 requests, of which 8 samples of 4 prompts in 5 are trained."""
+    setup = RoundSetup("short", False, prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
+    lengths = np.exp(rng.normal(6.5, 0.8, (prompts, 1)) + rng.normal(0, 0.8, (prompts, 10)))
+    luck = Luck(
+        lengths=np.clip(lengths, 1, CAP).astype(np.int32),
+        prompt_tokens=np.full(prompts, 256, dtype=np.int32),
+        cap_tokens=CAP,
+        expected_tokens=1300.0,
+    )
+    return setup, luck
+
+
+def rate(seconds: float) -> tuple[float, float, int]:
+    """(responses per second of CPU, seconds of the first round, preemptions in a round) of the 1,600-request round."""
+    cost = engines(16, 40_000)
+    rounds = [race_round(160, np.random.default_rng(seed)) for seed in range(16)]
+    began = time.perf_counter()
+    play(*rounds[0], cost, REWARD, 256)
+    first = time.perf_counter() - began
+    began, played, preemptions = time.process_time(), 0, 0
+    while time.process_time() - began < seconds or played < len(rounds):
+        found = play(*rounds[played % len(rounds)], cost, REWARD, 256)
+        preemptions += found.times.preemptions
+        played += 1
+    return 1600 * played / (time.process_time() - began), first, preemptions // played
+
+
+def columns(seconds: float) -> dict[str, float]:
+    """Responses per second of CPU of columns, by kind of round."""
+    cost = engines(16, 40_000)
+    setting = Setting(PROMPTS, SAMPLES, CAP, False, {cost.key: cost}, REWARD, Draws(fit_lengths(trace()), 0, 16))
+    cutoff = setting.draws.model.group_max_quantiles(SAMPLES, (0.8,))[0]
+    pool = long_draws(setting.draws, SAMPLES, cutoff, 64 * PROMPTS)
+    found: dict[str, float] = {}
+    for name, column in {
+        "race": ShortColumn(setting, ShortKey("race", 160, 10, 0, cost.key)),
+        "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff, cost.key)),
+        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff), 1, cost.key)),
+        "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, 0, cost.key)),
+    }.items():
+        began, rounds = time.process_time(), 0
+        while time.process_time() - began < seconds:
+            rounds += 4
+            if isinstance(column, LongColumn):
+                column.extend(rounds, pool)
+            else:
+                column.extend(rounds)
+        found[name] = sum(column.log.issued) / (time.process_time() - began)
+    return found
+
+
+def scaling(repeats: int = 7) -> dict[str, Any]:
+    """Seconds of race rounds of growing size on 16 engines, the best of some repeats, and the exponent."""
+    requests, seconds = [], []
+    for prompts in (100, 1000, 10_000):
+        setup, luck = race_round(prompts, np.random.default_rng(0))
+        took = []
+        for _ in range(repeats):
+            began = time.process_time()
+            play(setup, luck, engines(16, 200_000), REWARD, 256)
+            took.append(time.process_time() - began)
+        requests.append(prompts * 10)
+        seconds.append(min(took))
+    return {"requests": requests, "seconds": seconds, "exponent": exponent(requests, seconds)}
+
+
+def exponent(sizes: list[int], seconds: list[float]) -> float:
+    """Slope of log seconds over log sizes."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def main() -> int:
+    """Parse arguments, measure, print. Returns the exit code."""
+    parser = argparse.ArgumentParser(description="how fast the planner simulates and solves")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="CPU seconds to measure each kind of round for (default 2)"
+    )
+    parser.add_argument("--skip-solve", action="store_true", help="leave the 64-GPU solve out")
+    parser.add_argument("--json", action="store_true", help="print one JSON line")
+    options = parser.parse_args()
+    if options.seconds <= 0:
+        parser.error("--seconds must be above 0")
+    responses_per_s, compile_s, preemptions = rate(options.seconds)
+    found: dict[str, Any] = {
+        "responses_per_s": round(responses_per_s),
+        "solve_64gpu_s": None,
+        "scaling": scaling(),
+        "columns": {name: round(value) for name, value in columns(options.seconds).items()},
+        "preemptions_per_round": preemptions,
+        "compile_s": round(compile_s, 3),
+    }
+    if not options.skip_solve:
+        plan, seconds = solve_once()
+        found |= {
+            "solve_64gpu_s": round(seconds, 2),
+            "candidates": plan.solver.candidates,
+            "mode": plan.job.bias.mode,
+            "speedup_over_sync": plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample,
+        }
+    print(json.dumps(found) if options.json else text(found))
+    return 0
+
+
+def text(found: dict[str, Any]) -> str:
+    """For people."""
+    curve = found["scaling"]
+    lines = [
+        f"responses per second of one core: {found['responses_per_s']:,} ({found['preemptions_per_round']} preemptions "
+        f"in a round; first round {found['compile_s']} s); whole columns: "
+        + ", ".join(f"{name} {value:,}" for name, value in found["columns"].items()),
+        "scaling: "
+        + ", ".join(f"{n:,} in {1e3 * s:.1f} ms" for n, s in zip(curve["requests"], curve["seconds"], strict=True))
+        + f": exponent {curve['exponent']:.2f}",
+    ]
+    if found["solve_64gpu_s"] is not None:
+        lines.append(
+            f"64 GPUs: {found['candidates']:,} candidates in {found['solve_64gpu_s']} s, one thread; "
+            f"{found['mode']}, {found['speedup_over_sync']:.2f}x sync"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
