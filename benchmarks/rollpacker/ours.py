@@ -40,6 +40,7 @@ def summary(plan: Plan, verl_s: float, rollpacker_s: float, short: RoundPhases, 
         "speedup_over_rollpacker": rollpacker_s / step_s,
         "length_ratio": plan.predicted.length_ratio,
         "phases_s": phases.model_dump(),
+        "best_sync_step_s": plan.predicted.baseline.seconds_per_sample * samples,
         "published_train": {
             "step_s": with_theirs_s,
             "speedup_over_verl": verl_s / with_theirs_s,
