@@ -140,7 +140,7 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
                 kv_capacity_tokens=c.kv_capacity_tokens,
                 kv_bytes_per_token=measured.kv_bytes_per_token,
                 start=c.start,
-                sync=c.sync,
+                sync=measured.sync[c.layout],
                 error=c.decode.error,
                 points=c.decode.points,
             )
