@@ -10,6 +10,7 @@ What is modelled, and how simply:
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
 - a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later, or, where rewards
   come after the rollout, when no engine has anything left to decode;
+- at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 
 from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from ..rounds.hand_over import HandOver
 from ..rounds.round import Round
 from .costs import DecodeCost, RewardCost
 
@@ -48,12 +50,17 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions."""
+    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
+
+    `freed_s` is when engines were handed over to training, None if none were; `moved` samples went on elsewhere then.
+    """
 
     end_s: float
     decode_end_s: float
     decoded_tokens: int
     preemptions: int
+    freed_s: float | None = None
+    moved: int = 0
 
     @property
     def reward_exposed_s(self) -> float:
@@ -187,6 +194,22 @@ class Engine:
                 self.prefill -= self._prefill_s(sample)
         sample.state = "gone"
 
+    def held(self) -> tuple[int, int]:
+        """(tokens of the samples that run or wait, how many these are)."""
+        waiting = [s for s in self.waiting if s.state == "waiting"]
+        return self.kv + sum(s.prompt_tokens + s.base for s in waiting), len(self.running) + len(waiting)
+
+    def give_up(self) -> list[_Sample]:
+        """All samples leave, with the tokens that they have; those that run first, in order of admission."""
+        found = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
+        self.waiting.clear()
+        for sample in found:
+            generated = self._generated(sample) if sample.state == "running" else sample.base
+            self.remove(sample)
+            sample.base = generated
+            sample.state = "waiting"
+        return found
+
     def admit(self) -> None:
         """Let in whoever waits and fits, in order."""
         while self.waiting:
@@ -205,7 +228,8 @@ class Engine:
             sample.admitted = self.step
             sample.life += 1
             self._push(sample.tokens, _FINISH, sample)
-            if sample.base < sample.watch < sample.tokens:
+            # A sample that was moved at the very step that reaches its cutoff has yet to tell it.
+            if sample.watch and sample.base <= sample.watch < sample.tokens:
                 self._push(sample.watch, _WATCH, sample)
 
     def _prefill_s(self, sample: _Sample) -> float:
@@ -256,9 +280,14 @@ def simulate_round(
     reward: RewardCost,
     max_num_seqs: int,
     observe: Observe | None = None,
+    *,
+    hand_over: HandOver | None = None,
+    on_ready: Callable[[int, float], None] | None = None,
 ) -> RoundTimes:
     """Drive `machine` from its start until it is done. The sync is not in it.
 
+    `hand_over` decides whether and when engines go to training; `on_ready` is told each draw that is ready to be
+    trained, and when.
     `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
     Raises AssertionError if the machine waits for something that cannot come.
     """
@@ -269,6 +298,9 @@ def simulate_round(
     upcoming = [math.inf] * len(engines)
     prompts: dict[SampleKey, str] = {}
     decode_end: float = 0
+    freed: float | None = None
+    moved = told = 0
+    alive = set(range(len(engines)))
 
     def tell(place: int) -> None:
         assert observe is not None
@@ -276,12 +308,13 @@ def simulate_round(
         observe(engine.now, "engine", place, len(engine.running), engine.kv)
 
     def apply(actions: list[Action], now: float) -> None:
-        nonlocal decode_end
+        nonlocal decode_end, told
         touched: set[int] = set()
+        asked = False
         for action in actions:
             key = action.key
             if isinstance(action, Issue):
-                place = balancer.assign(key, lengths.expected_tokens)
+                place = balancer.assign(key, lengths.expected_tokens, alive)
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
@@ -311,11 +344,40 @@ def simulate_round(
                 rewards.ask(key, now + engines[samples[key].engine].held_up, luck)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
+                asked = (hand_over is not None and hand_over.sample_finished()) or asked
+        if on_ready:
+            for draw in machine.ready[told:]:
+                on_ready(draw, now)
+            told = len(machine.ready)
         for place in touched:
-            engines[place].admit()
-            upcoming[place] = engines[place].next_event_s()
-            if observe:
-                tell(place)
+            go_on(place)
+        if asked:
+            free(now)
+
+    def go_on(place: int) -> None:
+        engines[place].admit()
+        upcoming[place] = engines[place].next_event_s()
+        if observe:
+            tell(place)
+
+    def free(now: float) -> None:
+        """Hand the last engines over if their samples fit on the others."""
+        nonlocal freed, moved
+        assert hand_over is not None
+        for engine in engines:
+            engine.pass_to(now)
+        held = [engine.held() for engine in engines]
+        if hand_over.decide(sum(t for t, _ in held), sum(n for _, n in held), decode.kv_capacity_tokens):
+            alive.difference_update(range(hand_over.stay, len(engines)))
+            freed = max(engine.now for engine in engines[hand_over.stay :])
+            for engine in engines[hand_over.stay :]:
+                for sample in engine.give_up():
+                    balancer.release(sample.key)
+                    sample.engine = balancer.assign(sample.key, lengths.expected_tokens, alive)
+                    engines[sample.engine].waiting.append(sample)
+                    moved += 1
+        for place in range(len(engines)):
+            go_on(place)
 
     now: float = 0
     apply(machine.start(), now)
@@ -329,8 +391,7 @@ def simulate_round(
             now, _, key = heapq.heappop(rewards.due)
             if observe:
                 observe(now, "scored", *key, samples[key].engine)
-            if actions := machine.handle(Scored(key, lengths.reward(key, prompts[key]))):
-                apply(actions, now)
+            apply(machine.handle(Scored(key, lengths.reward(key, prompts[key]))), now)
             continue
         engine = engines[place]
         event = engine.take_event()
@@ -347,8 +408,7 @@ def simulate_round(
                 if observe:
                     observe(now, "cutoff", *sample.key, place)
                 actions = machine.handle(ReachedCutoff(sample.key))
-            if actions:
-                apply(actions, now)
+            apply(actions, now)
             if engine.waiting:
                 engine.admit()
         elif observe:
@@ -361,4 +421,6 @@ def simulate_round(
         decode_end_s=min(decode_end, now),
         decoded_tokens=sum(e.decoded for e in engines),
         preemptions=sum(e.preemptions for e in engines),
+        freed_s=freed,
+        moved=moved,
     )
