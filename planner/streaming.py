@@ -1,8 +1,8 @@
 """What the engines that were handed over train before the round ends, and what is then left to train.
 
 The freed part of the accelerators trains groups one after another, in the order in which they become ready, at its
-share of the speed of all; gradients add up, and the optimizer steps once, at the end (refs/rollpacker.md 4.1). A group that
-would not be done by the round's end is left to all of them together.
+share of the speed of all; gradients add up, and the optimizer steps once, at the end (refs/rollpacker.md 4.1). A group
+that would not be done by the round's end is left to all of them together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .costs import TrainCost
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """Trained in the window from the hand-over to the round's end: groups, their tokens and samples, seconds of work."""
+    """Trained between the hand-over and the round's end: groups, their tokens and samples, seconds of work."""
 
     groups: int = 0
     tokens: int = 0
