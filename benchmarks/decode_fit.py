@@ -9,6 +9,7 @@ median over those groups; the worst group and its error are printed beside it. `
 points inside the predicted 90 % band, so that the stated uncertainty is checked too.
 
 The points were served under continuous arrivals; profiles/served.py has that term, which no plan's prediction contains.
+`law_alone` is the same headline without what neighbouring points correct (profiles/served_fit.py).
 Columns: profiles/served_file.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
 """
 
@@ -18,20 +19,29 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlplan.plans.errors import InputError
-from rlplan.profiles.served import Served
-from rlplan.profiles.served_file import Group, fit_served, read_served
+from rlplan.profiles.served import Served, seconds_per_token
+from rlplan.profiles.served_file import Group, read_served
+from rlplan.profiles.served_fit import fit_served
 
 LEAST_POINTS = 12
 AXES = ("batch", "tp", "context")
 BAND_SDS = 1.645  # a normal band of 90 %
 
 Array = NDArray[np.float64]
+
+
+class LeftOut(NamedTuple):
+    """Of each point: relative error, the same of the law alone, whether the 90 % band holds it."""
+
+    errors: Array
+    alone: Array
+    inside: NDArray[np.bool_]
 
 
 def axis_values(points: Served, axis: str) -> Array:
@@ -44,27 +54,29 @@ def axis_values(points: Served, axis: str) -> Array:
     return np.asarray(names, dtype=float).reshape(-1)
 
 
-def left_out(group: Group, points: Served, axis: str) -> tuple[Array, NDArray[np.bool_]] | None:
-    """(relative errors, inside the 90 % band) of each point, predicted from those of other values; None: one value."""
+def left_out(group: Group, points: Served, axis: str) -> LeftOut | None:
+    """Each point predicted from those of other values; None: there is one value only."""
     values = axis_values(points, axis)
     if len(np.unique(values)) < 2:
         return None
-    errors, inside = np.empty(len(points)), np.empty(len(points), dtype=bool)
+    errors, alone, inside = np.empty(len(points)), np.empty(len(points)), np.empty(len(points), dtype=bool)
     for value in np.unique(values):
         out = values == value
         rest, asked = points.take(~out), points.take(out)
         fit = fit_served(group, rest)
         predicted = fit.predict(asked)
         errors[out] = predicted / asked.seconds - 1
+        alone[out] = seconds_per_token(fit.law, asked) / asked.seconds - 1
         band = BAND_SDS * fit.relative_sd(asked)
         inside[out] = np.abs(np.log(asked.seconds / predicted)) <= band
-    return errors, inside
+    return LeftOut(errors, alone, inside)
 
 
 def report(data: dict[Group, Served]) -> dict[str, Any]:
     """The JSON document. Raises InputError when no group has enough points."""
     by_model: dict[str, dict[str, Any]] = {}
     inside: list[bool] = []
+    alone: dict[str, list[float]] = {axis: [] for axis in AXES}
     for group in sorted(data):
         points = data[group]
         if len(points) < LEAST_POINTS:
@@ -77,8 +89,9 @@ def report(data: dict[Group, Served]) -> dict[str, Any]:
         for axis in AXES:
             found = left_out(group, points, axis)
             if found is not None:
-                entry[axis] = float(np.mean(np.abs(found[0])))
-                inside += found[1].tolist()
+                entry[axis] = float(np.mean(np.abs(found.errors)))
+                alone[axis].append(float(np.mean(np.abs(found.alone))))
+                inside += found.inside.tolist()
         by_model[str(group)] = entry
     if not by_model:
         raise InputError(f"no (system, model, precision) has {LEAST_POINTS} points that are not flagged")
@@ -93,6 +106,7 @@ def report(data: dict[Group, Served]) -> dict[str, Any]:
         "mape": mape,
         "worst": worst,
         "groups": len(by_model),
+        "law_alone": {axis: float(np.median(errors)) for axis, errors in alone.items() if errors},
         "calibration": float(np.mean(inside)) if inside else None,
         "by_model": by_model,
     }
@@ -106,6 +120,7 @@ def text(found: dict[str, Any]) -> str:
         cells = "".join(f"{entry[axis]:9.1%}" if axis in entry else f"{'-':>9}" for axis in AXES)
         lines.append(f"{name[:53]:54}{entry['points']:7}{entry['fit']:8.1%}{cells}")
     lines.append(f"{'median of ' + str(found['groups']):69}" + "".join(f"{found['mape'].get(a, 0):9.1%}" for a in AXES))
+    lines.append(f"{'the law alone':69}" + "".join(f"{found['law_alone'].get(a, 0):9.1%}" for a in AXES))
     lines += [f"worst, {axis}: {w['group']}, {w['mape']:.1%}" for axis, w in found["worst"].items()]
     if found["calibration"] is not None:
         lines.append(f"left-out points inside the predicted 90 % band: {found['calibration']:.1%}")

@@ -35,208 +35,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rlplan.planner.length_drift import fit_drift, fit_history
-from rlplan.planner.length_model import LengthModel, fit_lengths
+from benchmarks.length_checks import FOLDS, Rule, check_checkpoints, check_population
 from rlplan.plans.errors import InputError
 from rlplan.profiles.length_table import read_length_table
 from rlplan.profiles.lengths import LengthTrace
 
-FOLDS = 5
 MOST_PROMPTS, MOST_SAMPLES = 64, 8
-# Predicted steps of a fold, and the models they are spread over: few prompts leave much open, many models show it.
-PREDICTED_STEPS, STEPS_OF_FOLD = 1000, 200
-MOST_MODELS, LEAST_MODELS = 40, 10
-OVER_ISSUE, CUTOFF_LEVEL = 1.25, 0.8
 # A trace that names no cap is predicted under one that nothing reaches.
 NO_CAP = 1 << 22
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Size of a step and how long it takes."""
-
-    prompts: int
-    samples: int
-    overhead_s: float
-    token_s: float
-    cap_tokens: int
-
-    @property
-    def issued(self) -> int:
-        """Groups that a short round issues."""
-        return math.ceil(OVER_ISSUE * self.prompts)
-
-    def statistics(self, longest: NDArray[np.int64], cutoff: int) -> dict[str, NDArray[np.float64]]:
-        """Of steps whose groups' longest responses are `longest`, shape (steps, issued)."""
-
-        def seconds(tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-            return self.overhead_s + self.token_s * tokens.astype(np.float64)
-
-        step = longest[:, : self.prompts]
-        beyond = longest > cutoff
-        long = np.where(beyond, longest, 0).max(axis=1)
-        return {
-            "step_s": seconds(step.max(axis=1)),
-            "deferred": beyond[:, : self.prompts].sum(axis=1).astype(np.float64),
-            "short_s": seconds(np.sort(longest, axis=1)[:, self.prompts - 1]),
-            "long_s": seconds(long[long > 0]),
-        }
-
-
-def groups_of(trace: LengthTrace, samples: int) -> dict[str, NDArray[np.int64]]:
-    """Per prompt its groups of `samples`, in order of sampling, shape (groups, samples); prompts with none are left
-    out."""
-    found = {}
-    for prompt, rows in trace.by_prompt().items():
-        whole = len(rows) // samples * samples
-        if whole:
-            found[prompt] = np.array([r.tokens for r in rows[:whole]]).reshape(-1, samples)
-    return found
-
-
-def observed(groups: list[NDArray[np.int64]], rule: Rule, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Longest responses of real groups of different prompts, shape (steps, issued)."""
-    longest = [g.max(axis=1) for g in groups]
-    drawn = [
-        [rng.choice(longest[p]) for p in rng.choice(len(groups), rule.issued, replace=False)] for _ in range(steps)
-    ]
-    return np.array(drawn)
-
-
-def predicted(model: LengthModel, rule: Rule, models: int, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Longest responses of groups of other prompts, shape (models * steps, issued)."""
-    parts = []
-    for _ in range(models):
-        other = model.another(rng)
-        chosen = np.stack([rng.choice(len(other.prompt_ids), rule.issued, replace=False) for _ in range(steps)])
-        drawn = other.draw_many(chosen.ravel(), (rule.samples,), rng)
-        parts.append(drawn.max(axis=1).reshape(chosen.shape))
-    return np.concatenate(parts)
-
-
-def folds(prompts: list[str], repeats: int, rng: np.random.Generator) -> Iterator[tuple[set[str], set[str]]]:
-    """(fitted on, left out) for each fold of each repetition."""
-    for _ in range(repeats):
-        order = [prompts[i] for i in rng.permutation(len(prompts))]
-        for fold in range(FOLDS):
-            left = set(order[fold::FOLDS])
-            yield set(prompts) - left, left
-
-
-def _only(trace: LengthTrace, prompts: set[str]) -> LengthTrace:
-    return LengthTrace([r for r in trace.rows if r.prompt in prompts], trace.cap_tokens)
-
-
-def _apart(p50: float, truth: float) -> float:
-    return p50 / truth - 1.0 if truth else float(p50 > 0)
-
-
-def check_population(trace: LengthTrace, rule: Rule, repeats: int, seed: int) -> dict[str, Any]:
-    """One population: the statistics of `Rule.statistics`, predicted and observed over all folds."""
-    rng = np.random.default_rng([seed, 53])
-    groups = groups_of(trace, rule.samples)
-    models = max(LEAST_MODELS, min(MOST_MODELS, 8000 // len(groups)))
-    every = observed(list(groups.values()), rule, STEPS_OF_FOLD * FOLDS, rng)
-    pooled: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
-    by_fold, unavoidable, bands = [], [], []
-    for fitted, left in folds(list(groups), repeats, rng):
-        model = fit_lengths(_only(trace, fitted), rule.cap_tokens, seed)
-        cutoff = model.group_max_quantiles(rule.samples, (CUTOFF_LEVEL,))[0]
-        ours = rule.statistics(predicted(model, rule, models, PREDICTED_STEPS // models, rng), cutoff)
-        theirs = rule.statistics(observed([groups[p] for p in sorted(left)], rule, STEPS_OF_FOLD, rng), cutoff)
-        for name, values in ours.items():
-            pooled.setdefault(name, []).append((values, theirs[name]))
-        truth = float(np.median(theirs["step_s"]))
-        by_fold.append(abs(_apart(float(np.median(ours["step_s"])), truth)))
-        unavoidable.append(abs(_apart(float(np.median(rule.statistics(every, cutoff)["step_s"])), truth)))
-        bands.append(np.quantile(ours["step_s"], (0.05, 0.95)))
-    low, high = np.mean(bands, axis=0)
-    return {
-        "prompts_per_step": rule.prompts,
-        "samples_per_prompt": rule.samples,
-        **{name: _compare(parts, counts=name == "deferred") for name, parts in pooled.items()},
-        "step_s_band": [round(float(low), 1), round(float(high), 1)],
-        "by_fold": {
-            "median": round(float(np.median(by_fold)), 4),
-            "worst": round(float(np.max(by_fold)), 4),
-            "unavoidable": round(float(np.median(unavoidable)), 4),
-        },
-    }
-
-
-def _compare(parts: list[tuple[NDArray[np.float64], NDArray[np.float64]]], *, counts: bool) -> dict[str, float]:
-    """Predicted and observed values, fold by fold; the error is the median's, of small counts the mean's."""
-    ours, theirs = (np.concatenate(side) for side in zip(*parts, strict=True))
-    inside = [
-        (values >= np.quantile(band, 0.05)) & (values <= np.quantile(band, 0.95))
-        for band, values in parts
-        if len(band) and len(values)
-    ]
-    p50, truth = float(np.median(ours)), float(np.median(theirs))
-    return {
-        "predicted_p50": round(p50, 2),
-        "observed_p50": round(truth, 2),
-        "predicted_mean": round(float(ours.mean()), 2),
-        "observed_mean": round(float(theirs.mean()), 2),
-        "error": round(abs(_apart(float(ours.mean()), float(theirs.mean())) if counts else _apart(p50, truth)), 4),
-        "coverage": round(float(np.concatenate(inside).mean()), 4),
-    }
-
-
-def check_checkpoints(trace: LengthTrace, samples: int, cap_tokens: int, repeats: int, seed: int) -> dict[str, Any]:
-    """Drift and history from the last two checkpoints, on prompts left out."""
-    rng = np.random.default_rng([seed, 59])
-    before, after = sorted({r.epoch for r in trace.rows})[-2:]
-    trace = LengthTrace([r for r in trace.rows if r.epoch in (before, after)], trace.cap_tokens)
-    earlier, later = (
-        groups_of(LengthTrace([r for r in trace.rows if r.epoch == epoch], trace.cap_tokens), samples)
-        for epoch in (before, after)
-    )
-    shared = sorted(earlier.keys() & later.keys())
-    drifts, history, blind, came, inside = [], [], [], [], []
-    for fitted, left in folds(shared, repeats, rng):
-        known = _only(trace, fitted)
-        drift = fit_drift(known, seed)
-        here = sorted(left)
-        old, new = (np.concatenate([g[p].ravel() for p in here]) for g in (earlier, later))
-        body = float(np.exp(np.log(new).mean() - np.log(old).mean()))
-        tail = float(np.quantile(new, 0.95) / np.quantile(old, 0.95))
-        drifts.append((body / drift.factor(after - before)[1], tail / drift.factor(after - before, tail=True)[1]))
-        model = fit_history(known, cap_tokens, seed)
-        without = model.next_longest([], samples, (0.5,))[0]
-        for prompt in here:
-            longest = int(rng.choice(later[prompt].max(axis=1)))
-            low, middle, high = model.next_longest(rng.choice(earlier[prompt]).tolist(), samples, (0.05, 0.5, 0.95))
-            history.append(math.log(middle))
-            blind.append(math.log(without))
-            came.append(math.log(longest))
-            inside.append(low <= longest <= high)
-    whole = fit_drift(trace, seed)
-    truth = np.array(came)
-    return {
-        "steps": [before, after],
-        "drift_per_step": {"body": whole.body, "body_error": whole.body_error, "tail": whole.tail,
-                           "tail_error": whole.tail_error},
-        "observed_over_predicted": dict(
-            zip(("body", "tail"), (round(float(x), 3) for x in np.median(drifts, axis=0)), strict=True)
-        ),
-        "history": {
-            "r": round(float(np.corrcoef(history, truth)[0, 1]), 3),
-            "coverage": round(float(np.mean(inside)), 3),
-            "log_rmse": round(float(np.sqrt(np.mean((np.array(history) - truth) ** 2))), 3),
-            "log_rmse_without": round(float(np.sqrt(np.mean((np.array(blind) - truth) ** 2))), 3),
-        },
-    }  # fmt: skip
 
 
 def rule_for(trace: LengthTrace, prompts: int | None, samples: int | None, given: argparse.Namespace) -> Rule | None:
@@ -270,15 +80,15 @@ def check_file(given: argparse.Namespace) -> dict[str, Any]:
                 skipped.append(f"{source} at step {epoch}: {len(part.prompts)} prompts, {len(part.rows)} samples")
                 continue
             sizes.append(rule.samples)
-            # A large population needs few repetitions: one deal of 5,000 prompts says what six deals of 50 do.
-            repeats = given.repeats or max(1, min(6, 1200 // len(part.prompts)))
+            # A large population needs few repetitions: one deal of 5,000 prompts says what twelve of 50 do.
+            repeats = given.repeats or max(1, min(12, 1200 // len(part.prompts)))
             populations.append(
                 {"source": source, "step": epoch, "prompts": len(part.prompts), "responses": len(part.rows),
                  **check_population(part, rule, repeats, given.seed)}
             )  # fmt: skip
         if len(sizes) == len(epochs) > 1:
             checkpoints[source] = check_checkpoints(
-                trace, min(sizes), given.cap or NO_CAP, given.repeats or 6, given.seed
+                trace, min(sizes), given.cap or NO_CAP, given.repeats or 12, given.seed
             )
     if not populations:
         raise InputError("no population has several samples of at least 10 prompts; give a larger trace", given.trace)
@@ -301,7 +111,8 @@ def _print(report: dict[str, Any]) -> None:
             f"{p['prompts_per_step']} x {p['samples_per_prompt']}"
         )
         for name in ("step_s", "deferred", "short_s", "long_s"):
-            row = p[name]
+            if (row := p.get(name)) is None:
+                continue
             print(
                 f"  {name:9} p50 predicted {row['predicted_p50']:8.1f} observed {row['observed_p50']:8.1f} "
                 f"({row['error']:.1%})  mean {row['predicted_mean']:8.2f} / {row['observed_mean']:8.2f}  "

@@ -19,14 +19,29 @@ if TYPE_CHECKING:
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--pool", help="Pool of the cluster to profile as. Default: the first by name.")
 @click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option(
+    "--shipped",
+    metavar="MODEL",
+    help="Measure nothing: take the profile of MODEL on the pool's GPU that ships (derived, not measured).",
+)
 @click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def profile_command(
-    job_path: Path, cluster_path: Path | None, pool: str | None, out: Path | None, trace_rounds: int, as_json: bool
+    job_path: Path,
+    cluster_path: Path | None,
+    pool: str | None,
+    out: Path | None,
+    shipped: str | None,
+    trace_rounds: int,
+    as_json: bool,
 ) -> int:
     """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
 
-    JOB is a job.yaml or the folder that holds it.
+    JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs:
+
+    \b
+    rlplan profile JOB --shipped Qwen2.5-14B
+    rlplan solve JOB --trace lengths.jsonl
     """
     from ..plans.cluster import load_cluster
     from ..plans.errors import InputError
@@ -47,6 +62,8 @@ def profile_command(
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
 
+    if shipped is not None:
+        return _take_shipped(cluster.pools[name].accelerators.name, shipped, out, as_json)
     try:
         layouts = layouts_to_measure(job.search.tp, cluster.pools[name], heads)
     except ValueError as error:
@@ -63,6 +80,28 @@ def profile_command(
     dump(profile, out)
     summary = _summary(profile, measured)
     click.echo(json.dumps(summary) if as_json else _text(profile, summary, out, lengths_path))
+    return 0
+
+
+def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int:
+    """Write the shipped profile of a model on an accelerator."""
+    from ..plans.errors import InputError
+    from ..plans.yaml_io import dump
+    from ..profiles.hardware import gpu_of
+    from ..profiles.library import library_names, library_profile
+    from .paths import check_target
+
+    gpu = gpu_of(accelerator)
+    if gpu is None:
+        known = ", ".join(sorted({name for name, _ in library_names()}))
+        raise InputError(f"no profile of accelerator {accelerator!r} ships; there are profiles of {known}")
+    profile = library_profile(gpu.name, model)
+    check_target(out)
+    dump(profile, out)
+    if as_json:
+        click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))
+    else:
+        click.echo(f"{profile.job} -> {out}\n{profile.note}")
     return 0
 
 
@@ -101,7 +140,7 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
                 kv_capacity_tokens=c.kv_capacity_tokens,
                 kv_bytes_per_token=measured.kv_bytes_per_token,
                 start=c.start,
-                sync=c.sync,
+                sync=measured.sync[c.layout],
                 error=c.decode.error,
                 points=c.decode.points,
             )

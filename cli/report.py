@@ -44,9 +44,9 @@ def _run_text(name: str, detail: dict[str, Any]) -> str:
         f"{name} ({detail['mode']}): {detail['steps']} steps, {detail['step_s']:.2f} s a step over the cycle, "
         f"predicted {detail['step_s_predicted']:.2f} (off by {detail['prediction_error']:.1%})"
     ]
-    lines.append(f"  {'phase':16}{'measured':>10}{'predicted':>10}")
+    lines.append(f"  {'phase':16}{'measured':>10}{'predicted':>10}{'off by':>9}")
     for phase, value in detail["phases_s"].items():
-        lines.append(f"  {phase:16}{value['measured']:10.3f}{value['predicted']:10.3f}")
+        lines.append(f"  {phase:16}{value['measured']:10.3f}{value['predicted']:10.3f}{value['error']:9.1%}")
     for kind, value in detail["rounds"].items():
         if value is not None:
             lines.append(

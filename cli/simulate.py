@@ -78,11 +78,10 @@ def simulate_command(
         click.echo(f"note: {note}", err=True)
     plan, job = documents.plan, documents.job
     pool = documents.cluster.pools[plan.job.rounds.short.rollout.pool]
-    count = prompts or _prompts(job, input_path(plan.inputs.job, plan_path)) or 4096
-    if count < plan.job.issue.prompts_per_step:
-        raise InputError(
-            f"an epoch of {count} prompts is less than one step of {plan.job.issue.prompts_per_step}; use --prompts"
-        )
+    target = plan.job.issue.prompts_per_step
+    if prompts is not None and prompts < target:
+        raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
+    count = prompts or max(target, _prompts(job, input_path(plan.inputs.job, plan_path)) or 4096)
     drawn = Timeline(TIMELINE_STEPS) if timeline is not None else None
     meter = BusyMeter(drawn)
     run = simulate_plan(

@@ -11,11 +11,19 @@ import click
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
+    from ..profiles.lengths import LengthTrace
+    from ..profiles.schema import Profile
 
 
 @click.command("solve")
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
 @click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option(
+    "--trace",
+    "trace_path",
+    type=click.Path(path_type=Path),
+    help="Length trace (JSONL). Default: the profile's; a shipped profile has none.",
+)
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
 @click.option("--mode", type=click.Choice(["sync", "race", "defer", "exact"]), help="Force a mode. Default: the best.")
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 def solve_command(
     job_path: Path,
     profile_path: Path | None,
+    trace_path: Path | None,
     cluster_path: Path | None,
     out: Path | None,
     mode: Any,
@@ -57,7 +66,6 @@ def solve_command(
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml_io import dump, load, sha256_file
-    from ..profiles.lengths import read_lengths
     from ..profiles.machine import differences, machine_of
     from ..profiles.schema import Profile
     from ..profiles.subject import subject_digest
@@ -70,7 +78,8 @@ def solve_command(
     out = out or job_path.with_name("plan.yaml")
     check_target(out, job_path, cluster_path, profile_path)
     job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
-    if profile.job != job.name:
+    measured = profile.provenance == "measured"
+    if measured and profile.job != job.name:
         raise InputError(
             f"is a profile of job {profile.job!r}, not {job.name!r}; run rlplan profile", str(profile_path)
         )
@@ -81,18 +90,13 @@ def solve_command(
             "cluster, or use --force",
             str(profile_path),
         )
-    if subject_digest(job, job_paths(job, job_path)) != profile.measured and not force:
+    if measured and not force and subject_digest(job, job_paths(job, job_path)) != profile.measured:
         raise InputError(
             "was measured before the job's model, data, reward or rollout section (or the data file, or the model's "
             "config.json) changed; run rlplan profile, or use --force",
             str(profile_path),
         )
-    lengths_path = profile_path.with_name(profile.lengths.path)
-    if sha256_file(lengths_path) != profile.lengths.sha256:
-        raise InputError(
-            "is not the length trace that the profile names (digest differs); profile again", str(lengths_path)
-        )
-    trace = read_lengths(lengths_path, cap_tokens=profile.lengths.cap_tokens)
+    lengths_path, trace = _lengths(profile, profile_path, trace_path)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -120,6 +124,22 @@ def solve_command(
     dump(plan, out)
     click.echo(json.dumps(_summary(plan, out)) if as_json else _text(plan, out))
     return 0
+
+
+def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> tuple[Path, LengthTrace]:
+    """The length trace that is given, else the profile's, and where it is."""
+    from ..plans.errors import InputError
+    from ..plans.yaml_io import sha256_file
+    from ..profiles.lengths import read_lengths
+
+    if trace_path is not None:
+        return trace_path, read_lengths(trace_path)
+    if profile.lengths is None:
+        raise InputError("holds no length trace; give one with --trace", str(profile_path))
+    path = profile_path.with_name(profile.lengths.path)
+    if sha256_file(path) != profile.lengths.sha256:
+        raise InputError("is not the length trace that the profile names (digest differs); profile again", str(path))
+    return path, read_lengths(path, cap_tokens=profile.lengths.cap_tokens)
 
 
 def _summary(plan: Plan, out: Path) -> dict[str, Any]:

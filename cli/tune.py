@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--plan",
     "plan_path",
     type=click.Path(path_type=Path),
-    help="The plan in force, if it is not the one that RUN executed.",
+    help="The plan that RUN executed, where its trace does not lead to it, or the one in force since.",
 )
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), help="Where a new plan goes. Default: PLAN.tuned.yaml beside PLAN."
@@ -52,7 +52,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)
     check_target(out, force_path, executed_path)
-    if plan_path is None and out.exists() and _follows(out, executed_path):
+    if out.exists() and _follows(out, executed_path):
         force_path = out
     executed = load_documents(executed_path)
     force = executed if force_path == executed_path else load_documents(force_path)
@@ -69,16 +69,21 @@ def _executed(run: MeasuredRun, plan_path: Path | None) -> Path:
     """The plan file that names the inputs of the run's plan."""
     from ..plans.check import input_path
     from ..plans.errors import InputError
-    from ..rounds.run_log import PLAN_COPY
 
-    copy = run.home / PLAN_COPY
-    for path in (run.plan_path, copy, plan_path):
+    named = None if run.plan_path is None else _short(run.plan_path.resolve())
+    for path in (named, run.plan_copy, plan_path):
         if path is not None and path.is_file() and input_path(run.plan.inputs.job, path).is_file():
             return path
     raise InputError(
         "does not lead to the job, profile and lengths of its plan; give the plan that was executed with --plan",
         str(run.home),
     )
+
+
+def _short(path: Path) -> Path:
+    """Relative where it lies below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _tuned_name(plan_path: Path) -> Path:

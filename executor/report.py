@@ -73,28 +73,49 @@ class Cycle:
     seconds_per_sample: float
     owed_prompts: int
     owed_tokens: float
+    phases_s: dict[str, float]
+
+
+# A phase's error is told against its seconds, or against this share of the step if it is shorter: a phase of some
+# milliseconds may well take twice as many, and nobody's plan depends on it.
+PHASE_FLOOR = 0.02
+PHASES = ("rollout", "reward_exposed", "train", "sync")
 
 
 def cycle(run: RunTrace) -> Cycle:
     """Charge the deferred prompts that are left at the end with what a long round's prompt took."""
-    seconds = sum(step["total_s"] for step in run.steps)
-    samples = sum(step["trained_samples"] for step in run.steps)
-    steps = float(len(run.steps))
     owed = int(run.steps[-1]["deferred"])
-    size = run.plan.job.issue.samples_per_prompt
+    planned = run.plan.job.issue
     long_steps = [step for step in run.steps if step["kind"] == "long"]
-    long_prompts = sum(step["trained_samples"] for step in long_steps) / size
+    long_prompts = sum(step["trained_samples"] for step in long_steps) / planned.samples_per_prompt
     long_tokens = 0.0
-    if owed and long_prompts:
-        long_tokens = sum(step["trained_tokens"] for step in long_steps) / (long_prompts * size)
-        seconds += owed * sum(step["total_s"] for step in long_steps) / long_prompts
-    elif owed and run.plan.predicted.rounds.long is not None:
-        # No long round yet: the plan's expectation stands in.
-        seconds += owed * run.plan.predicted.rounds.long.step_s.mean / run.plan.job.issue.prompts_per_step
+    # In long rounds: how many the owed prompts would have needed, as large as those that there were.
+    rounds_owed = 0.0
     if owed:
-        samples += owed * size
-        steps += owed / (long_prompts / len(long_steps) if long_prompts else run.plan.job.issue.prompts_per_step)
-    return Cycle(seconds / steps, seconds / max(samples, 1), owed, long_tokens)
+        rounds_owed = owed / (long_prompts / len(long_steps) if long_prompts else planned.prompts_per_step)
+    if owed and long_prompts:
+        long_tokens = sum(step["trained_tokens"] for step in long_steps) / (long_prompts * planned.samples_per_prompt)
+    expected = run.plan.predicted.rounds.long
+
+    def total(key: str) -> float:
+        seconds: float = sum(step[key] for step in run.steps)
+        if long_prompts:
+            seconds += rounds_owed * statistics.fmean(step[key] for step in long_steps)
+        elif owed and expected is not None:
+            # No long round yet: the plan's expectation stands in, as far as it tells phases apart.
+            known = {"total_s": expected.step_s.mean, "rollout_s": expected.rollout_s.mean}
+            seconds += rounds_owed * known.get(key, statistics.fmean(step[key] for step in run.steps))
+        return seconds
+
+    steps = len(run.steps) + rounds_owed
+    samples = sum(step["trained_samples"] for step in run.steps) + owed * planned.samples_per_prompt
+    return Cycle(
+        step_s=total("total_s") / steps,
+        seconds_per_sample=total("total_s") / max(samples, 1),
+        owed_prompts=owed,
+        owed_tokens=long_tokens,
+        phases_s={phase: total(f"{phase}_s") / steps for phase in PHASES},
+    )
 
 
 def length_ratio(run: RunTrace, baseline: RunTrace) -> tuple[float, float]:
@@ -156,13 +177,13 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "seconds_per_sample": over.seconds_per_sample,
         "owed_prompts": over.owed_prompts,
         "phases_s": {
-            phase: {"measured": statistics.fmean(step[f"{phase}_s"] for step in steps), "predicted": expected}
-            for phase, expected in (
-                ("rollout", predicted.phases_s.rollout),
-                ("reward_exposed", predicted.phases_s.reward_exposed),
-                ("train", predicted.phases_s.train),
-                ("sync", predicted.phases_s.sync),
-            )
+            phase: {
+                "measured": over.phases_s[phase],
+                "predicted": expected,
+                "share_of_step": over.phases_s[phase] / over.step_s,
+                "error": abs(expected - over.phases_s[phase]) / max(over.phases_s[phase], PHASE_FLOOR * over.step_s),
+            }
+            for phase, expected in predicted.phases_s.model_dump().items()
         },
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
         "reward_first": _reward(steps[:fifth]),

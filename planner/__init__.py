@@ -8,7 +8,10 @@
     cycle         a cycle's cost in closed form                     search     which columns get more rounds
     program       the integer program (PuLP, HiGHS)                 predict    the plan's predictions
     why           the next best alternative of each decision        solve      all of it
-    run_simulator a whole run, as the executor would have it
+    run_simulator a whole run, as the executor would have it  run_summary, timeline  what it looks like
+    what_if       a plan's documents, changed by dotted path  measured   an executed run, and its rounds replayed
+    refit         costs from a run                            run_lengths  lengths from a run
+    attribution   why a run took what it took                 tune       whether the plan should change
 
 Nothing here imports torch, vllm, ray or transformers: plans are solved on laptops and in CI.
 """

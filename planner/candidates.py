@@ -32,6 +32,11 @@ CUTOFF_LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97)
 ROW_FACTORS = (1.05, 1.2, 1.4)
 COPIES = (1, 2)
 
+# bfloat16 weights, float32 master weights and both Adam moments.
+STATE_BYTES_PER_PARAMETER = 14
+# A sleeping vLLM engine of 30B parameters on one GPU wakes in 2.9 s (vLLM's sleep mode on A100, 61 GB of weights).
+WAKE_BYTES_PER_S = 21e9
+
 # Cutoffs are rounded to this many tokens: a plan should not change with the last token of a trace.
 CUTOFF_GRAIN_TOKENS = 8
 
@@ -141,7 +146,27 @@ def enumerate_space(
         long=tuple(long),
         host_memory_bytes=node.nodes * node.host_memory_bytes,
         refused=refused,
+        reshard_s=_reshard_s(profile, node),
+        layout_switch_s=_layout_switch_s(profile),
     )
+
+
+def _reshard_s(profile: Profile, pool: Pool) -> float:
+    """Seconds to move the model's training state between two shardings, over the network of all accelerators at once.
+
+    Only a law has shardings to change between.
+    """
+    if profile.train_law is None:
+        return 0.0
+    moved = STATE_BYTES_PER_PARAMETER * profile.model_parameters
+    return moved / (pool.accelerators_total * profile.train_law.fabric_bytes_per_s)
+
+
+def _layout_switch_s(profile: Profile) -> float:
+    """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake."""
+    if profile.machine.kind != "cuda":
+        return 0.0
+    return 2 * profile.model_parameters / min(r.tp for r in profile.rollout) / WAKE_BYTES_PER_S
 
 
 def defers(law: Law, target: int) -> bool:
@@ -231,9 +256,9 @@ def feasible_train(
             fits += _unbeaten(train_costs(profile, nodes * pool.accelerators.per_node, budgets))
     if not fits:
         raise Infeasible(
-            f"no update of the profile fits: it must hold the longest sequence of {longest} tokens in one micro-batch of "
-            f"the job's search.micro_batch_tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch "
-            "(and profile again if the profile is measured) or more accelerators"
+            "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
+            f"sequence, {longest} tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch (and "
+            "profile again if the profile is measured) or more accelerators"
         )
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 

@@ -41,8 +41,7 @@ class DecodeCost:
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
         prefill_s_per_token_squared: seconds more per squared token to prefill.
         curve: (sequences, seconds), ascending from 1; empty: the line.
-        base: base_s of 0 … max_sequences, for loops that index it; index 0 is that of one sequence with a curve, and
-            `a` with the line.
+        base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
     key: LayoutKey
@@ -62,24 +61,22 @@ class DecodeCost:
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        counts = np.arange(self.max_sequences + 1)
         if self.curve:
+            counts = np.arange(self.curve[-1][0] + 1)
             values = np.interp(counts, [n for n, _ in self.curve], [s for _, s in self.curve])
+            object.__setattr__(self, "base", tuple(values.tolist()))
         else:
-            values = self.a + self.b * counts
-        object.__setattr__(self, "base", tuple(values.tolist()))
+            object.__setattr__(self, "base", ())
 
     def base_s(self, sequences: int) -> float:
-        """Seconds of a step with so many sequences and no KV; beyond what is known, on along the last slope."""
-        if 0 <= sequences < len(self.base):
-            return self.base[sequences]
+        """Seconds of a step with so many sequences and no KV; beyond a curve, on along its last slope."""
         if not self.curve:
             return self.a + self.b * sequences
+        if sequences < len(self.base):
+            return self.base[sequences]
         if len(self.curve) == 1:
             return self.curve[0][1]
         (low, low_s), (high, high_s) = self.curve[-2:]
-        if sequences <= high:
-            return float(np.interp(sequences, [n for n, _ in self.curve], [s for _, s in self.curve]))
         return high_s + (high_s - low_s) / (high - low) * (sequences - high)
 
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:

@@ -227,36 +227,57 @@ def all_cycles(
 ) -> list[Cycle]:
     """Every choice that is a schedule: a column whose law defers goes with long columns of it, others with none.
 
-    Of the update choices only those are taken that can be part of a best cycle (`useful_trains`), or all of them.
+    Of the pairs of update choices those are taken that can be part of a best cycle (`_train_pairs`), or all of them.
     """
     by_law: dict[Law, list[Column]] = {}
     for column in long:
         by_law.setdefault(column.law, []).append(column)
-    trains = {c.name: range(len(c.step_s)) if every_train else useful_trains(c, limits) for c in [*short, *long]}
+    best = {c.name: _best_trains(c, limits) for c in [*short, *long]}
     cycles = []
     for column in short:
         partners: Sequence[Column | None] = by_law.get(column.law, []) if column.law in needs_long else [None]
         for partner in partners:
-            for train in trains[column.name]:
-                for long_train in trains[partner.name] if partner else [train]:
-                    cycles.append(make_cycle(column, partner, train, long_train, limits))
+            if every_train:
+                choices = range(len(column.step_s))
+                pairs = {(m, w) for m in choices for w in (choices if partner else [m])}
+            else:
+                pairs = _train_pairs(best[column.name], best[partner.name] if partner else None)
+            cycles += [make_cycle(column, partner, *pair, limits) for pair in sorted(pairs)]
     return cycles
 
 
-def useful_trains(column: Column, limits: Limits) -> list[int]:
-    """Update choices of a column that no other one beats: per sharding and node count the fastest, and, under an SLO,
-    the one with the fewest slow steps. Cost and slow share of a cycle are sums over its columns, so this is exact but
-    for cycles that trade one for the other.
+def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[int]]:
+    """By (nodes at most, sharding): the fastest update choice, and, under an SLO, the one with the fewest slow steps.
+
+    Sharding -1 is any: what a cycle takes that changes shards between its kinds of round.
     """
-    best: dict[tuple[int, int], int] = {}
-    calm: dict[tuple[int, int], int] = {}
-    for train, seconds in enumerate(column.step_s):
-        kind = (limits.sharding_of(train), limits.train_nodes_of(train))
-        if kind not in best or seconds < column.step_s[best[kind]]:
-            best[kind] = train
-        if kind not in calm or (column.slow[train], seconds) < (column.slow[calm[kind]], column.step_s[calm[kind]]):
-            calm[kind] = train
-    return sorted({*best.values(), *(calm.values() if limits.slo else ())})
+    choices = range(len(column.step_s))
+    levels = sorted({limits.train_nodes_of(m) for m in choices}) if limits.objective == "usd" else [0]
+    shardings = {-1} | ({limits.sharding_of(m) for m in choices} if limits.reshard_s > 0 else set())
+    found: dict[tuple[int, int], list[int]] = {}
+    for level in levels:
+        for sharding in shardings:
+            fits = [
+                m
+                for m in choices
+                if (level == 0 or limits.train_nodes_of(m) <= level) and sharding in (-1, limits.sharding_of(m))
+            ]
+            if fits:
+                fast = min(fits, key=lambda m: (column.step_s[m], m))
+                calm = min(fits, key=lambda m: (column.slow[m], column.step_s[m], m))
+                found[level, sharding] = [fast, calm] if limits.slo else [fast]
+    return found
+
+
+def _train_pairs(
+    short: dict[tuple[int, int], list[int]], long: dict[tuple[int, int], list[int]] | None
+) -> set[tuple[int, int]]:
+    """Pairs that no other pair beats: costs and slow shares of a cycle are sums over its columns, and what a change of
+    shards costs does not depend on which. Exact but for cycles that trade speed of one kind for calm of the other.
+    """
+    if long is None:
+        return {(m, m) for choices in short.values() for m in choices}
+    return {(m, w) for key, choices in short.items() if key in long for m in choices for w in long[key]}
 
 
 def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[Law]) -> int:

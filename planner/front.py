@@ -10,7 +10,7 @@ from .cycle import Cycle
 from .search import Search
 
 # Points that differ by less than this in bias are one to a reader; the faster is shown.
-_GRAIN = 0.01
+_GRAIN = 0.03
 
 
 def front(search: Search, chosen: Cycle) -> tuple[FrontPoint, ...]:

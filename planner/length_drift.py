@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,36 @@ def _tail_slope(by_prompt: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
     middle = float((at * counts).sum() / counts.sum())
     spread = float((counts * (at - middle) ** 2).sum())
     return float((counts * (at - middle) * high).sum()) / spread
+
+
+def fit_drifting(
+    trace: LengthTrace, cap_tokens: int | None = None, ahead: float = 0.0, seed: int = 0
+) -> tuple[LengthModel, Drift | None]:
+    """A model of the lengths `ahead` epochs after the trace's last checkpoint, from all of its checkpoints.
+
+    Earlier lengths are moved to the last checkpoint first, so that a run's own trace is not averaged over a policy that
+    is gone; but only at rates that stand out from their errors (1.645 of them), for moving by noise adds noise. What
+    the cap cut stays cut. The drift is None, and nothing moves, where no two prompts show one.
+    """
+    try:
+        drift = fit_drift(trace, seed)
+    except ValueError:
+        return fit_lengths(trace, cap_tokens, seed), None
+    body, tail = (
+        rate if abs(rate) > 1.645 * error else 0.0
+        for rate, error in ((drift.body, drift.body_error), (drift.tail, drift.tail_error))
+    )
+    logs = np.log([r.tokens for r in trace.rows])
+    lags = np.array([drift.last - r.epoch for r in trace.rows], dtype=np.float64)
+    low = {e: float(np.quantile(logs[lags == drift.last - e], 0.5)) for e in {r.epoch for r in trace.rows}}
+    high = {e: float(np.quantile(logs[lags == drift.last - e], _TAIL_LEVEL)) for e in low}
+    moved = []
+    for row, log, lag in zip(trace.rows, logs, lags, strict=True):
+        far = min(max((log - low[row.epoch]) / max(high[row.epoch] - low[row.epoch], 1e-12), 0.0), 1.0)
+        tokens = row.tokens if row.truncated else max(1, round(math.exp(log + lag * (body + far * (tail - body)))))
+        moved.append(replace(row, tokens=min(tokens, trace.cap_tokens)))
+    model = fit_lengths(LengthTrace(moved, trace.cap_tokens), cap_tokens, seed)
+    return model.stretched(body * ahead, tail * ahead, _TAIL_LEVEL), drift
 
 
 @dataclass(frozen=True, eq=False)

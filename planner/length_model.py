@@ -165,8 +165,10 @@ class LengthModel:
         middle, spread = float(self.locations.mean()), float(self.locations.std())
         width = _BANDWIDTH * count**-0.2
         smoothed = self.locations[chosen] - middle + width * spread * rng.standard_normal(count)
-        # Smoothing adds to the variance between prompts; drawn together again, it is what it was.
-        locations = middle + smoothed / math.sqrt(1.0 + width**2)
+        # Smoothing adds to the variance between prompts and is drawn together again; that of a prompt not seen yet
+        # exceeds the variance among those seen by (K + 1) / (K - 1), for their mean and spread are estimates too.
+        unseen = (count + 1) / max(count - 1, 1)
+        locations = middle + smoothed * math.sqrt(unseen / (1.0 + width**2))
         shape = max(self.tail.ended, 1)
         stretch = shape / rng.gamma(shape)
         residuals = self._residuals[chosen]

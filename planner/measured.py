@@ -66,6 +66,11 @@ class MeasuredRun:
     restarts: int
 
     @property
+    def plan_copy(self) -> Path:
+        """The copy of its plan in the run's folder."""
+        return self.home / PLAN_COPY
+
+    @property
     def seconds_per_sample(self) -> float:
         """Measured seconds over trained samples; deferred prompts that are owed cost what this run's long rounds, or
         those that the plan predicts, took per prompt (as executor/report.py charges them)."""

@@ -56,27 +56,29 @@ class Line:
 
 
 def fit_line(expected: Sequence[float], measured: Sequence[float], overhead: float) -> Line:
-    """Fit measured seconds by expected ones (both positive, without overhead), prior at `overhead` and factor 1."""
+    """Fit measured seconds by expected ones (both positive, without overhead), prior at `overhead` and factor 1.
+
+    Errors are relative to the fitted value, not to the measured one: rounds that happened to be quick would weigh
+    most, and the mean, which is what plans are judged by, come out too small.
+    """
     x, m = np.array(expected, dtype=float), np.array(measured, dtype=float)
     scale = float(np.median(m))
     prior = np.array([overhead, 1.0])
     precision = np.array([1.0 / (OVERHEAD_PRIOR * scale) ** 2, 1.0 / FACTOR_PRIOR**2])
-    rows = np.stack([1.0 / m, x / m], axis=1)
+    solution = np.array([overhead, max(0.05, scale / float(np.median(x)))])
     noise = 0.1
     for _ in range(20):
+        fitted = solution[0] + solution[1] * x
+        rows, values = np.stack([1.0 / fitted, x / fitted], axis=1), m / fitted
         weights = precision * noise**2
-        system = rows.T @ rows + np.diag(weights)
-        solution = np.linalg.solve(system, rows.sum(axis=0) + weights * prior)
-        if solution[0] < 0 or solution[1] <= 0:
+        solution = np.linalg.solve(rows.T @ rows + np.diag(weights), rows.T @ values + weights * prior)
+        if solution[0] < 0 or solution[1] < 0.05:
             # Nothing takes less than no time: the overhead is 0 and the factor alone explains the rest.
             column = rows[:, 1]
-            factor = (column.sum() + weights[1]) / (float(column @ column) + weights[1])
-            solution = np.array([0.0, max(0.05, float(factor))])
-        residuals = rows @ solution - 1.0
-        found = max(NOISE_FLOOR, math.sqrt(float(residuals @ residuals) / max(1, len(m) - 1)))
-        if abs(found - noise) < 1e-9:
-            break
-        noise = found
+            factor = (float(column @ values) + weights[1]) / (float(column @ column) + weights[1])
+            solution = np.array([0.0, max(0.05, factor)])
+        residuals = m / (solution[0] + solution[1] * x) - 1.0
+        noise = max(NOISE_FLOOR, math.sqrt(float(residuals @ residuals) / max(1, len(m) - 1)))
     spread = np.linalg.inv(rows.T @ rows + np.diag(precision * noise**2)) * noise**2
     return Line(float(solution[0]), float(solution[1]), math.sqrt(float(spread[1, 1])), noise, len(m))
 

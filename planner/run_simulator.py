@@ -91,8 +91,8 @@ class SimulatedRun:
     def length_ratio(self) -> float:
         """Mean trained length over the unconditioned mean, what it still owed included.
 
-        Prompt by prompt against the prompt's unconditioned length by the same luck, so that neither unlike prompts
-        nor heavy tails are noise in it.
+        Prompt by prompt against the prompt's first draw, uncut: in the first epoch by the same luck, so that neither
+        unlike prompts nor heavy tails are noise in it; of later epochs' luck the noise stays.
         """
         every = (*self.steps, *self.settling)
         excess = math.fsum(s.excess_tokens for s in every) / sum(s.samples for s in every)

@@ -58,7 +58,8 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
     cluster = load_cluster(input_path(plan.inputs.cluster, plan_path))
     profile = load(profile_path or input_path(plan.inputs.profile, plan_path), Profile)
     if trace is None:
-        trace = read_lengths(input_path(plan.inputs.lengths, plan_path), cap_tokens=profile.lengths.cap_tokens)
+        cap_tokens = profile.lengths.cap_tokens if profile.lengths else None
+        trace = read_lengths(input_path(plan.inputs.lengths, plan_path), cap_tokens=cap_tokens)
     return Documents(plan, job, cluster, profile, trace)
 
 
@@ -79,8 +80,10 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = _validated(values[name], model, name, touched)
     result = Documents(**{**vars(documents), **changed})
-    for _, fault in zip(range(1), faults(result.plan, result.cluster, result.job, None), strict=False):
-        raise InputError(f"{_named('plan', fault[0], touched)}: {fault[1]}")
+    fault = next(faults(result.plan, result.cluster, result.job, None), None)
+    if fault is not None:
+        where = ".".join(map(str, fault[0]))
+        raise InputError(f"{_named('plan', fault[0], touched)}: plan.{where}: {fault[1]}")
     return result, notes
 
 
@@ -190,5 +193,5 @@ def _named(name: str, loc: Loc, touched: dict[Loc, str]) -> str:
         )
 
     if not touched:
-        return ".".join(map(str, full))
+        return "the plan does not fit its inputs"
     return f"--set {touched[max(touched, key=shared)]}"

@@ -3,8 +3,8 @@
     {"prompt": "k00012", "epoch": 0, "sample": 3, "tokens": 57, "truncated": false, "reward": 1.0, "prompt_tokens": 18}
 
 A row with `event: sample` of an executed run's trace (rounds/trace.py) is read as well. Of those only trained and
-filtered samples are kept, since the rest were cut short; they are unconditioned in modes `sync` and `exact` over whole
-epochs, and as biased as the mode in `race` and `defer`. Further keys are left alone.
+filtered samples are kept, since the rest were cut short; they are unconditioned in modes `sync`, `predict` and, over
+whole epochs, `exact`, and as biased as the mode in `race` and `defer`. Further keys are left alone.
 
 Invariant: a `LengthTrace` is never empty, and no (prompt, epoch, draw, sample) is in it twice.
 """

@@ -20,17 +20,15 @@ from ..executor.fleet import Fleet, Layout, start_ray
 from ..executor.prompts import load_prompts, load_tokenizer
 from ..executor.rewards.pool import RewardPool
 from ..executor.rollout import RoundRunner
-from ..executor.samples import TrainSample
 from ..executor.trainers import TrainerGroup
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
 from .fit import TrainPoint, fit_train
 from .lengths import LengthTrace
 from .measure_rollout import RolloutCosts, measure_layout, spread
-from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
-from .schema import Reward, Train
+from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .schema import Reward, Spread, Train
 
-REWARD_SINGLES = 20
 REWARD_BURST = 200
 
 
@@ -41,6 +39,7 @@ class Measurements:
     rollout: tuple[RolloutCosts, ...]
     train: tuple[Train, ...]
     reward: Reward
+    sync: dict[Layout, Spread]
     trace: LengthTrace
     rounds: tuple[MeasuredRound, ...]
     prompt_tokens: dict[str, int]
@@ -120,7 +119,7 @@ async def _measure(
             sampler = RoundSampler(job, fleet, runner, trainer, weights, list(prompts), budgets)
             sampled = await sampler.sample(layouts, effort, notify)
             notify("reward workers")
-            reward = await _measure_reward(rewards, prompts, tokenizer, sampled.groups, job)
+            reward = await _measure_reward(rewards, prompts, tokenizer, sampled, job)
             parameters = parameter_count(paths.model)
         finally:
             notify("stopping")
@@ -131,6 +130,7 @@ async def _measure(
         rollout=tuple(costs),
         train=_train(sampled.updates),
         reward=reward,
+        sync={layout: spread(times) for layout, times in sampled.sync_s.items()},
         trace=LengthTrace(sampled.rows, cap_tokens=job.rollout.max_response_tokens),
         rounds=tuple(sampled.rounds),
         prompt_tokens=sampled.prompt_tokens,
@@ -145,10 +145,11 @@ def _prefixed(notify: Notify, prefix: str, text: str) -> None:
 
 
 async def _measure_reward(
-    rewards: RewardPool, prompts: dict[str, Any], tokenizer: Any, groups: Sequence[Sequence[TrainSample]], job: Job
+    rewards: RewardPool, prompts: dict[str, Any], tokenizer: Any, sampled: Sampled, job: Job
 ) -> Reward:
-    """Latency of single calls, then a burst: what a worker needs per sample when many wait."""
-    samples = [sample for group in groups for sample in group]
+    """What a worker needs per sample when many wait; and the latency of a call, from the real rounds, in which workers
+    have been idle and engines are busy."""
+    samples = [sample for group in sampled.groups for sample in group]
     texts = [str(tokenizer.decode(s.response_tokens, skip_special_tokens=True)) for s in samples[:REWARD_BURST]]
 
     def submit(index: int, tag: str) -> Any:
@@ -156,15 +157,10 @@ async def _measure_reward(
         prompt = prompts[sample.prompt_id]
         return rewards.score(f"profile/{tag}/{index}", prompt.text, texts[index % len(texts)], prompt.answer)
 
-    singles: list[float] = []
-    for index in range(REWARD_SINGLES):
-        began = time.perf_counter()
-        await submit(index, "single")
-        singles.append(time.perf_counter() - began)
     began = time.perf_counter()
     await asyncio.gather(*(submit(index, "burst") for index in range(len(texts))))
     per_sample = (time.perf_counter() - began) * job.reward.workers / len(texts)
-    return Reward(workers=job.reward.workers, latency=spread(singles), per_sample_s=per_sample)
+    return Reward(workers=job.reward.workers, latency=spread(sampled.reward_exposed_s), per_sample_s=per_sample)
 
 
 def _train(points: Mapping[int, Sequence[TrainPoint]]) -> tuple[Train, ...]:

@@ -26,7 +26,6 @@ SHORT_TOKENS, LONG_TOKENS = 8, 104
 REPEATS = 3
 BATCH_DEADLINE_S = 300.0
 PREFILL_REPEATS = 3
-SYNC_REPEATS = 5
 
 Notify = Callable[[str], None]
 
@@ -43,7 +42,6 @@ class RolloutCosts:
     prefill_s_per_token: float
     kv_capacity_tokens: int
     start: Spread
-    sync: Spread
 
 
 class _Bench:
@@ -145,18 +143,6 @@ async def measure_prefill(
     return per_request, per_token
 
 
-async def measure_sync(engines: Sequence[EngineHandle], export: Callable[[], Awaitable[Any]], path: str) -> Spread:
-    """Trainer export and load into all engines, as `TrainingRun` does it."""
-    times: list[float] = []
-    for repeat in range(SYNC_REPEATS + 1):
-        began = time.perf_counter()
-        await export()
-        for engine in engines:
-            await engine.load(path, f"profile:{repeat}", False)
-        times.append(time.perf_counter() - began)
-    return spread(times[1:])  # the first load builds what later ones reuse
-
-
 def spread(times: Sequence[float]) -> Spread:
     """Median and 95th percentile (nearest rank) of repeats."""
     ordered = sorted(times)
@@ -179,8 +165,10 @@ async def measure_layout(
 ) -> RolloutCosts:
     """Everything about one layout. `samples` is a plain round's; `seeded`: each has its own seed; lengths in tokens."""
     engines = fleet.engines(layout)
-    notify("weight sync")
-    sync = await measure_sync(engines, export, weights_path)
+    notify("first weights")  # as in a run: the first load builds what decoding then reads
+    await export()
+    for engine in engines:
+        await engine.load(weights_path, "profile", False)
     bench = _Bench(fleet, vocabulary, seed=layout.tp, seeded=seeded)
     decode = await measure_decode(bench, engines, decode_grid(samples, layout.engines, max_len), notify)
     notify("prefill")
@@ -192,5 +180,4 @@ async def measure_layout(
         prefill_s_per_token=prefill_s_per_token,
         kv_capacity_tokens=min(int(engine.facts["kv_capacity_tokens"]) for engine in engines),
         start=spread([float(engine.facts["start_s"]) for engine in engines]),
-        sync=sync,
     )

@@ -68,13 +68,16 @@ class MeasuredRound:
 
 @dataclass
 class Sampled:
-    """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score."""
+    """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score, and
+    what comes between the phases: weight syncs after an update, and how long the last reward was waited for."""
 
     rounds: list[MeasuredRound] = field(default_factory=list)
     updates: dict[int, list[TrainPoint]] = field(default_factory=dict)
     rows: list[LengthRow] = field(default_factory=list)
     groups: list[list[TrainSample]] = field(default_factory=list)
     prompt_tokens: dict[str, int] = field(default_factory=dict)
+    sync_s: dict[Layout, list[float]] = field(default_factory=dict)
+    reward_exposed_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +153,11 @@ class RoundSampler:
         self._next += task.prompts if record else 0
         serial = next(self._serial)
         version = f"profile-round:{serial}"
+        began = time.perf_counter()
         await self._trainer.export(self._weights)
         for engine in self._fleet.engines(task.layout):
             await engine.load(str(self._weights), version, False)
+        sync_s = time.perf_counter() - began
         size = self._job.rollout.samples_per_prompt
         round_ = RaceRound(prompts, len(prompts), size, size, task.cap)
         # Other luck than a run's: a prediction should not know what will be drawn.
@@ -161,6 +166,7 @@ class RoundSampler:
         groups = train_groups(round_.outcome(), result.samples)
         if not record:
             return groups
+        self._sampled.sync_s.setdefault(task.layout, []).append(sync_s)
         self._sampled.prompt_tokens |= {s.prompt_id: len(s.prompt_tokens) for group in groups for s in group}
         if not task.wide and not result.restarts:  # a round that waited for a new engine tells nothing about costs
             lengths = {
@@ -168,6 +174,7 @@ class RoundSampler:
                 for key, sample in sorted(result.samples.items())
             }
             self._sampled.rounds.append(MeasuredRound(task.layout, task.cap, lengths, result.rollout_s))
+            self._sampled.reward_exposed_s.append(result.reward_exposed_s)
         if task.cap == self._job.rollout.max_response_tokens:
             self._sampled.groups.extend(groups)
             self._sampled.rows += [_row(s, self._seen[s.prompt_id]) for group in groups for s in group]

@@ -88,8 +88,8 @@ class Schedule:
         random.Random(f"{self._seed}:{self.epoch}").shuffle(self._fresh)
         self._settled = set()
         if self.spec.mode == "predict":
+            # Never all of them, so an epoch can begin with a short round, as in every mode.
             self._expected_long = self._history.expected_long(self._prompts, self.spec.long_share)
-            self._set_aside()
 
     def _take(self, count: int) -> list[str]:
         """Up to `count` fresh prompts; those expected to be long go to the queue instead."""
@@ -101,10 +101,6 @@ class Schedule:
             else:
                 taken.append(prompt)
         return taken
-
-    def _set_aside(self) -> None:
-        """See to it that a short round, if one comes next, finds prompts for it at the head of the feed."""
-        self._fresh.extend(reversed(self._take(self.spec.prompts_per_step)))
 
     @property
     def deferred(self) -> tuple[str, ...]:
@@ -157,7 +153,8 @@ class Schedule:
         self.round_number += 1
         if self.spec.mode == "predict":
             self._learn(finished)
-            self._set_aside()
+            # Sees to it that a short round, if one comes next, finds prompts for it at the head of the feed.
+            self._fresh.extend(reversed(self._take(self.spec.prompts_per_step)))
         self.check_invariants()
         if not self._fresh and not self._deferred:
             self.epoch += 1

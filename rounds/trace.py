@@ -4,7 +4,7 @@ One JSON object a line, each with `event` and `t_s` (seconds since the run's fir
 A crash can tear the last line only, and then leaves it without an end of line: `read_trace` skips such a line with a
 warning, a resumed `TraceWriter` cuts it off, and damage in any line that was ended is an error.
 
-Events: `run` (mode, plan digest, versions), `round` (kind, number, prompts issued), `sample` (one per decoded sample:
+Events: `run` (mode, path of the plan), `round` (kind, number, prompts issued), `sample` (one per decoded sample:
 prompt, draw, sample, tokens, fate, reward, seconds, versions), `step` (phase seconds, training metrics, conservation),
 `restart`, `checkpoint`, `note`.
 """

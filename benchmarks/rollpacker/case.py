@@ -52,6 +52,9 @@ class RacePhases(Strict):
     long: RoundPhases | None = None
     """Long rounds."""
 
+    other_s: NonNegative = 0.0
+    """What a step takes beside its published phases."""
+
     long_train_unhidden_s: NonNegative | None = None
     """The whole update of a long round; null: as long as the plain system's."""
 
@@ -105,7 +108,7 @@ class Case(Strict):
     published_step_s: Published = Published()
     """To compare with."""
 
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default={})
     """Where the numbers come from."""
 
     @property
@@ -117,7 +120,9 @@ class Case(Strict):
 def read_case(path: Path, cap_tokens: int | None) -> Case:
     """Read a case; `cap_tokens` overrides its cap. Raises InputError."""
     if not path.is_file():
-        raise InputError("no such file; give the published phases with --phases (14B.yaml here is an example)", str(path))
+        raise InputError(
+            "no such file; give the published phases with --phases (14B.yaml here is an example)", str(path)
+        )
     case = load(path, Case)
     if case.gpus % case.rollout_tp:
         raise InputError(f"rollout_tp {case.rollout_tp} does not divide {case.gpus} GPUs", str(path))

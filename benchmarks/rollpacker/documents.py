@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib.resources import files
 
 from rlplan.planner.copula_lengths import copula_lengths
 from rlplan.plans.cluster import Cluster
-from rlplan.plans.errors import InputError
 from rlplan.plans.job import Job
 from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.yaml_io import loads
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.lengths import LengthTrace
 from rlplan.profiles.schema import Profile, Reward, RoundCheck, Spread
@@ -26,15 +23,6 @@ _TRACED, _SAMPLES = 240, 16
 _USD = {"H800": 5.28}
 # Sandbox calls take 0.31 s at the median (figure 7a); one CPU worker per GPU.
 _REWARD_S = 0.31
-
-
-def library_profile(case: Case) -> Profile:
-    """The shipped profile of the case's GPU and model. Raises InputError if none ships."""
-    name = f"{case.gpu}.{case.model}.yaml".lower()
-    shipped = files("rlplan.profiles") / "library" / name
-    if not shipped.is_file():
-        raise InputError(f"no profile of {case.model} on {case.gpu} ships with rlplan ({name})")
-    return loads(shipped.read_text(encoding="utf-8"), Profile)
 
 
 def cluster_of(case: Case) -> Cluster:
@@ -77,11 +65,19 @@ def job_of(case: Case) -> Job:
     )
 
 
-def profile_of(case: Case, shipped: Profile, factor: float, overhead_s: float, sync_s: float, reward_s: float) -> Profile:
+def profile_of(
+    case: Case, shipped: Profile, factor: float, overhead_s: float, sync_s: float, reward_s: float
+) -> Profile:
     """The shipped profile at the calibrated speed, with the published sync and reward latency."""
     sync = Spread(p50=sync_s, p95=sync_s, repeats=0)
     check = RoundCheck(
-        tp=case.rollout_tp, engines=1, rounds=1, overhead_s=overhead_s, overhead_s_per_sample=0.0, factor=factor, error=0.0
+        tp=case.rollout_tp,
+        engines=1,
+        rounds=1,
+        overhead_s=overhead_s,
+        overhead_s_per_sample=0.0,
+        factor=factor,
+        error=0.0,
     )
     latency = Spread(p50=max(reward_s, _REWARD_S), p95=max(reward_s, _REWARD_S), repeats=0)
     return shipped.model_copy(

@@ -35,7 +35,9 @@ class Figures:
         except ValueError as error:
             raise InputError(f"is not JSON: {error}", str(path)) from None
         if not isinstance(series, dict) or not any(f"fig2a_{task}" in series for task in TASKS):
-            raise InputError("holds no series fig2a_math, fig2a_code or fig2a_judge (tokens, CDF in per cent)", str(path))
+            raise InputError(
+                "holds no series fig2a_math, fig2a_code or fig2a_judge (tokens, CDF in per cent)", str(path)
+            )
         return Figures(path, series)
 
     def tasks(self) -> tuple[str, ...]:

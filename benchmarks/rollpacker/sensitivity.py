@@ -4,9 +4,10 @@ The published statistic is the worst case: the script that drew the figure takes
 long round of a setting (refs/rollpacker.md 1.3). With (P0, 1.25) a cycle has five iterations, so the worst of
 `ITERATIONS` = 5 short rounds is expected here, over many simulated rounds.
 
-Two of the seven published points calibrate two unknowns: (1, 1.25), where groups all of long samples hold the round up,
-tells the dependence within a prompt (rho); (1.25, 1.25), where rounds are shortest, tells the seconds that a round takes
-besides decoding. The seconds of the plain round set the speed of decoding. All seven are then compared.
+Two of the seven published points calibrate two unknowns: (1, 1.5) tells the dependence within a prompt (rho), because
+no other point moves as much with it: groups all of long samples hold such rounds up; (1.25, 1.25), where rounds are
+shortest, tells the seconds that a round takes besides decoding. The seconds of the plain round set the speed of
+decoding. All seven are then compared.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from numpy.typing import NDArray
 
 from rlplan.planner.copula_lengths import copula_tokens
 from rlplan.planner.costs import DecodeCost, RewardCost
-from rlplan.planner.twin import state
-from rlplan.planner.twin.play import Luck, TwinRound, play
+from rlplan.planner.play import Luck, RoundSetup, play
 
 ITERATIONS = 5
-RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.25), (1.25, 1.25), (1.0, 1.0)
+RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.5), (1.25, 1.25), (1.0, 1.0)
 
-# Simulated short rounds of a setting: 32 times the worst of five, whose mean is then within 2 % of the truth.
-_ROUNDS = 160
+# Simulated short rounds of a setting: 64 times the worst of five, whose mean is then within 2 % of the truth.
+_ROUNDS = 320
 _PROMPT_TOKENS = 256
 # What is published is rollout alone; a worker without work to do keeps rewards out of it.
 _NO_REWARD = RewardCost(workers=1, per_sample_s=0.0, delay_s=0.0)
@@ -86,13 +86,13 @@ class Sweep:
         """Seconds of short rounds with this over-issue, at speed 1 and without overhead."""
         if (factors, rho) not in self._known:
             issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
-            spec = TwinRound(state.RACE, issued, self._prompts, self._samples, width, self._cap, refills=False)
+            setup = RoundSetup("short", False, issued, self._prompts, self._samples, width, self._cap)
             prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
             found = []
             for drawn in self._lengths(rho):
                 lengths = np.ascontiguousarray(drawn[:issued, :width])
                 luck = Luck(lengths, prompt_tokens, self._cap, float(lengths.mean()))
-                played = play(spec, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
+                played = play(setup, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
                 found.append(played.times.end_s)
             self._known[factors, rho] = found
         return self._known[factors, rho]

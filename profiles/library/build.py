@@ -29,7 +29,8 @@ from ..hardware import GPUS, Gpu, gpu_of
 from ..memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
 from ..schema import Evidence, Machine, Profile, Reward, Rollout, Spread, TrainLaw
 from ..served import Served, seconds_per_token
-from ..served_file import Group, fit_served, read_served, sheet_of
+from ..served_file import Group, read_served
+from ..served_fit import fit_served, sheet_of
 from ..sync import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
 from ..train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 from . import FOLDER, GPU_NAMES, MODEL_NAMES, library_path

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.length_model import Rule, groups_of, main, observed
+from benchmarks.length_checks import Rule, groups_of, observed
+from benchmarks.length_model import main
 from rlplan.profiles.lengths import LengthRow, LengthTrace
 
 
@@ -66,6 +67,19 @@ def test_what_cannot_be_used_is_told_in_one_line_with_exit_code_2(
         assert main(arguments) == 2
         captured = capsys.readouterr()
         assert complaint in captured.err and len(captured.err.strip().split("\n")) == 1 and not captured.out
+
+
+def test_a_population_of_one_length_is_reported_without_long_rounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "flat.csv"
+    rows = [f"toy,0,p{p},{s},7," for p in range(20) for s in range(3)]
+    path.write_text("source,step,prompt_id,sample_id,response_tokens,reward\n" + "\n".join(rows), encoding="utf-8")
+    assert main(["--trace", str(path), "--json", "--repeats", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["step_s_error"] == 0 and report["coverage"] == 1
+    assert "long_s" not in report["populations"][0]
+    assert main(["--trace", str(path), "--repeats", "1"]) == 0
 
 
 def test_statistics_of_a_step_are_those_of_its_groups() -> None:

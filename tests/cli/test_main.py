@@ -25,12 +25,12 @@ def test_help_names_every_command_and_answers_almost_as_fast_as_python_starts():
 
     bare, _ = seconds("-c", "pass")
     helped, output = seconds("-m", "rlplan.cli.main", "--help")
-    for command in ("init", "profile", "solve", "execute", "report"):
+    for command in ("init", "profile", "solve", "simulate", "execute", "report", "tune"):
         assert command in output
     assert helped - bare < 0.5
 
 
-@pytest.mark.parametrize("command", ["profile", "solve", "execute", "report"])
+@pytest.mark.parametrize("command", ["profile", "solve", "simulate", "execute", "report", "tune"])
 def test_a_missing_file_is_one_line_that_names_it_and_exit_code_2(command, tmp_path):
     refused(rlplan(command, tmp_path / "nowhere.yaml"), "nowhere.yaml")
 

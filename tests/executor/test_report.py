@@ -21,8 +21,13 @@ class _Mean:
     mean = 9.0
 
 
+class _Rollout:
+    mean = 6.0
+
+
 class _Long:
     step_s = _Mean
+    rollout_s = _Rollout
 
 
 class FakePlan:
@@ -40,6 +45,10 @@ def step(kind, seconds, samples, tokens, deferred=0):
     return {
         "kind": kind,
         "total_s": seconds,
+        "rollout_s": 0.6 * seconds,
+        "reward_exposed_s": 0.0,
+        "train_s": 0.3 * seconds,
+        "sync_s": 0.1 * seconds,
         "trained_samples": samples,
         "trained_tokens": tokens,
         "deferred": deferred,
@@ -62,6 +71,9 @@ def test_owed_prompts_are_charged_what_a_prompt_of_the_runs_long_rounds_took():
     assert found.owed_prompts == 2
     assert found.seconds_per_sample == pytest.approx((16.0 + 2 * 3.0) / (24 + 2 * SIZE))
     assert found.step_s == pytest.approx((16.0 + 2 * 3.0) / 3.5)
+    # Phases are charged alike, so that they add up to the step.
+    assert found.phases_s["rollout"] == pytest.approx(0.6 * found.step_s)
+    assert sum(found.phases_s.values()) == pytest.approx(found.step_s)
 
 
 def test_without_a_long_round_yet_the_plans_expectation_is_charged():

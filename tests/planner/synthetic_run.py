@@ -3,7 +3,9 @@ writes a run (executor/record.py), so that what tuning finds can be held against
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +13,12 @@ from rlplan.planner.costs import reward_cost
 from rlplan.planner.draws import Draws, RoundLuck, prompt_name
 from rlplan.planner.length_model import fit_lengths
 from rlplan.planner.run_simulator import kinds, round_spec
+from rlplan.planner.search import Pass
 from rlplan.planner.simulator import simulate_round
+from rlplan.planner.solve import solve_fully
+from rlplan.planner.what_if import Documents
 from rlplan.plans.job import Job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump
 from rlplan.profiles.lengths import LengthTrace
@@ -21,6 +27,29 @@ from rlplan.rounds.outcome import Fate
 from rlplan.rounds.run_log import PLAN_COPY, TRACE
 from rlplan.rounds.schedule import Schedule
 from rlplan.rounds.trace import TraceWriter
+
+from .conftest import heavy_trace, laptop, small_job, small_profile
+
+QUICK = (Pass(4, 2, math.inf), Pass(16, 8, 0.05))
+
+
+def solved(**options: Any) -> Documents:
+    """A job of 8 x 4 on the small machine with its plan; `options` go to the solver."""
+
+    def file(name: str) -> InputFile:
+        return InputFile(path=name, sha256="0" * 64)
+
+    inputs = Inputs(
+        cluster=file("cluster.yaml"),
+        job=file("job.yaml"),
+        profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured"),
+        lengths=file("lengths.jsonl"),
+    )
+    sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
+    job = small_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [2048, 4096]})
+    cluster, profile, trace = laptop(), small_profile(), heavy_trace()
+    plan = solve_fully(cluster, job, profile, trace, inputs, passes=QUICK, **options).plan
+    return Documents(plan, job, cluster, profile, trace)
 
 
 def synthesize(

@@ -27,13 +27,13 @@ def cost(**changes: Any) -> DecodeCost:
 def test_without_a_curve_a_step_is_the_line_inside_and_outside_what_was_measured() -> None:
     line = cost()
     assert [line.base_s(n) for n in (0, 7, 64, 200)] == pytest.approx([2e-3, 2.7e-3, 8.4e-3, 22e-3])
-    assert line.base == tuple(line.base_s(n) for n in range(65))
+    assert line.base == ()
 
 
 def test_a_curve_is_linear_between_its_points_and_goes_on_along_its_last_slope() -> None:
     bent = cost(curve=((1, 5e-3), (8, 6e-3), (64, 12e-3)))
     assert [bent.base_s(n) for n in (1, 8, 36, 64, 120)] == pytest.approx([5e-3, 6e-3, 9e-3, 12e-3, 18e-3])
-    assert bent.base[8] == bent.base_s(8)
+    assert bent.base == tuple(bent.base_s(n) for n in range(65)) and bent.base_s(0) == 5e-3
     short = cost(curve=((1, 5e-3), (8, 6e-3), (64, 12e-3)), max_sequences=4)
     assert short.base_s(36) == pytest.approx(9e-3)
     assert cost(curve=((1, 5e-3),)).base_s(99) == 5e-3
@@ -48,7 +48,8 @@ def test_many_steps_are_the_sum_of_single_ones(steps: int, sequences: int, kv: i
 
 
 def test_a_changed_cost_has_its_own_table() -> None:
-    assert replace(cost(), a=1.0).base[0] == 1.0
+    assert replace(cost(), a=1.0).base_s(0) == 1.0
+    assert replace(cost(), curve=((1, 1.0),)).base == (1.0, 1.0)
 
 
 def test_prefill_is_quadratic_in_length() -> None:

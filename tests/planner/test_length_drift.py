@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlplan.planner.length_drift import fit_drift, fit_history
+from rlplan.planner.length_drift import fit_drift, fit_drifting, fit_history
 from rlplan.planner.length_model import fit_lengths
 from rlplan.profiles.lengths import LengthRow, LengthTrace
 
@@ -79,6 +79,37 @@ def test_a_model_that_drifts_moves_by_body_and_tail_and_stays_under_its_cap() ->
 def test_what_the_cap_cut_is_not_seen_to_end_earlier_because_others_do() -> None:
     model = fit_lengths(trace_of(checkpoints(50, 6, 0.9, 0.0, 1)), 500)
     assert ((model.stretched(-0.5, -0.5, 0.95).tables == 500) == (model.tables == 500)).all()
+
+
+def test_lengths_ahead_of_a_drifting_trace_are_predicted_where_pooled_ones_are_stale() -> None:
+    rng = np.random.default_rng(3)
+    places = BETWEEN * rng.normal(size=(150, 1))
+    every = {e: 6 - 0.15 * e + places + WITHIN * rng.normal(size=(150, 6)) for e in range(4)}
+    come = np.exp(every.pop(3))
+    trace = trace_of(every)
+    model, drift = fit_drifting(trace, ahead=1)
+    assert drift is not None and drift.body == pytest.approx(-0.15, abs=0.03)
+    assert model.mean_tokens == pytest.approx(come.mean(), rel=0.06)
+    assert np.quantile(model.tables, 0.95) == pytest.approx(np.quantile(come, 0.95), rel=0.15)
+    assert fit_lengths(trace).mean_tokens > 1.25 * come.mean()
+
+
+def test_a_drift_within_its_error_moves_nothing() -> None:
+    for seed in range(4):
+        trace = trace_of(checkpoints(40, 4, 0.9, 0.0, seed))
+        model, drift = fit_drifting(trace, ahead=1000)
+        assert drift is not None
+        if abs(drift.body) < drift.body_error and abs(drift.tail) < drift.tail_error:
+            assert (model.tables == fit_lengths(trace).tables).all()
+            break
+    else:
+        pytest.fail("no seed without a visible drift")
+
+
+def test_a_trace_of_one_checkpoint_has_no_drift() -> None:
+    trace = trace_of({0: checkpoints(20, 4, 0.9, 0.0, 0)[0]})
+    model, drift = fit_drifting(trace, ahead=5)
+    assert drift is None and (model.tables == fit_lengths(trace).tables).all()
 
 
 def test_the_correlation_between_checkpoints_is_found_through_the_noise_of_few_samples() -> None:

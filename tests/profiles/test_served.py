@@ -8,7 +8,8 @@ import pytest
 from rlplan.plans.errors import InputError
 from rlplan.profiles.decode_model import FACTORS, DecodeLaw
 from rlplan.profiles.served import Served, running, seconds_per_token
-from rlplan.profiles.served_file import COLUMNS, Group, fit_served, read_served, sheet_of
+from rlplan.profiles.served_file import COLUMNS, Group, read_served
+from rlplan.profiles.served_fit import fit_served, sheet_of
 
 GROUP = Group("h100_sxm", "Qwen/Qwen3-32B", "bf16")
 
@@ -99,3 +100,16 @@ def test_a_wrong_file_is_one_line_that_says_where(tmp_path: Path, rows: list[str
         read_served(write(tmp_path / "a.csv", rows, header))
     with pytest.raises(InputError, match="no such file"):
         read_served(tmp_path / "none.csv")
+
+
+def test_neighbours_correct_what_the_law_misses_and_nothing_far_away() -> None:
+    points = grid()
+    habit = np.where(points.batch == 16, 1.1, 1.0)  # a kernel that this batch does not like
+    measured = Served(*(getattr(points, n) for n in ("tp", "ep", "dp", "batch", "isl", "osl")), points.seconds * habit)
+    left_out = (measured.batch == 16) & (measured.tp == 4)
+    fit = fit_served(GROUP, measured.take(~left_out))
+    asked = measured.take(left_out)
+    corrected = np.abs(fit.predict(asked) / asked.seconds - 1).mean()
+    assert corrected < 0.6 * np.abs(seconds_per_token(fit.law, asked) / asked.seconds - 1).mean()
+    far = served(batch=[16.0], isl=[1024.0 * 256], osl=[1024.0 * 256])
+    assert fit.predict(far) == pytest.approx(seconds_per_token(fit.law, far), rel=1e-4)

@@ -40,6 +40,11 @@ def test_the_prompts_with_the_longest_history_are_expected_long() -> None:
     assert history.expected_long("abcd", 0.25) == {"c"}, "the mean of logs, in which one lost answer counts little"
 
 
+def test_not_everybody_can_be_longer_than_the_others() -> None:
+    assert history_of({"a": [10], "b": [300]}).expected_long("ab", 0.9) == {"b"}
+    assert history_of({"a": [10]}).expected_long("a", 0.9) == frozenset()
+
+
 def test_what_was_never_recorded_is_never_expected_long_and_counts_in_the_share() -> None:
     history = history_of({"a": [10], "b": [300]})
     assert history.expected_long("abcdefgh", 0.25) == {"a", "b"}

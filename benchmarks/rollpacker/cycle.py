@@ -1,0 +1,62 @@
+"""Step seconds of veRL and RollPacker: rollouts simulated, the other phases as published; and the ablation.
+
+RollPacker's parts, added one by one as in its table 2:
+    tail     its rounds with quotas (quotas.py) instead of plain ones; rewards and updates after the rollout
+    reward   rewards beside the rollout: what is left of them after the last token is published
+    planner  its rule: a kind of round in which sequences are preempted gets twice the TP, until none are
+    trainer  streaming: the part of a long round's update that is not hidden under its rollout is published
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlplan.planner.costs import DecodeCost
+
+from .case import Case, RoundPhases
+from .quotas import Operated, OperatingPoint
+
+
+def planned(point: OperatingPoint, cost_of: Callable[[int], DecodeCost | None], tp: int) -> Operated:
+    """The operating point after RollPacker's TP rule; `cost_of(tp)` is None where no such engine is."""
+    found = point.operate(cost_of(tp))  # type: ignore[arg-type]
+    while found.preemptions > 0 and (wider := cost_of(2 * tp)) is not None:
+        tp, found = 2 * tp, point.operate(wider)
+    return found
+
+
+def ablation(
+    case: Case,
+    plain_rollout_s: float,
+    fixed: Operated,
+    switched: Operated,
+    share: float,
+    short: RoundPhases,
+    long: RoundPhases,
+) -> dict[str, float]:
+    """Mean seconds of a step with RollPacker's parts added one by one, "verl" first and "trainer" the whole of it.
+
+    Args:
+        plain_rollout_s: rollout of a plain round.
+        fixed, switched: the operating point on the published engines, and after the TP rule.
+        share: of long rounds among the steps.
+        short, long: the published phases.
+    """
+    plain = case.plain
+    unhidden_s = case.race.long_train_unhidden_s
+    if unhidden_s is None:
+        unhidden_s = max(plain.train_s, long.train_s)
+
+    def cycle_s(rollout: Operated, reward_s: tuple[float, float], long_train_s: float) -> float:
+        in_short = rollout.short_s + reward_s[0] + short.train_s + short.sync_s
+        in_long = rollout.long_s + reward_s[1] + long_train_s + long.sync_s
+        return (1 - share) * in_short + share * in_long + case.race.other_s
+
+    waited, beside = (plain.reward_s, plain.reward_s), (short.reward_s, long.reward_s)
+    return {
+        "verl": plain_rollout_s + plain.reward_s + plain.train_s + plain.sync_s,
+        "tail": cycle_s(fixed, waited, unhidden_s),
+        "reward": cycle_s(fixed, beside, unhidden_s),
+        "planner": cycle_s(switched, beside, unhidden_s),
+        "trainer": cycle_s(switched, beside, long.train_s),
+    }
