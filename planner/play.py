@@ -6,6 +6,7 @@ The twin covers every round in which nothing is lost and nothing fails; no other
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..rounds.events import SampleKey
 from ..rounds.exact import ExactLongRound, ExactShortRound
+from ..rounds.hand_over import HandOver, HandOverSpec
 from ..rounds.outcome import Fate
 from ..rounds.race import RaceRound
 from ..rounds.round import Draw, Round
@@ -103,6 +105,7 @@ class Played:
         fate: one of FATES' numbers.
         kept: shape (draws, samples): the sample is trained.
         exhausted: by prompt (rounds/exact).
+        ready_s: by draw, when it was certain to be trained and had all its rewards; NaN if it is not trained.
     """
 
     times: RoundTimes
@@ -111,6 +114,7 @@ class Played:
     fate: NDArray[np.int8]
     kept: NDArray[np.bool_]
     exhausted: NDArray[np.bool_]
+    ready_s: NDArray[np.float64]
 
 
 class RanOut(Exception):
@@ -123,6 +127,7 @@ def play(
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
+    hand_over: HandOverSpec | None = None,
     *,
     reference: bool = False,
 ) -> Played:
@@ -136,10 +141,10 @@ def play(
     assert (luck.offset is not None) == setup.redraws
     assert rows == (prompts if luck.offset is None else luck.offset[-1]), "rows belong to prompts"
     if reference:
-        return _reference(setup, luck, decode, reward, max_num_seqs)
+        return _reference(setup, luck, decode, reward, max_num_seqs, hand_over)
     from .twin.run import run  # numba, a second or so
 
-    return run(setup, luck, decode, reward, max_num_seqs)
+    return run(setup, luck, decode, reward, max_num_seqs, hand_over)
 
 
 # -- the reference -----------------------------------------------------------------------------------------------------
@@ -169,7 +174,14 @@ def machine_of(setup: RoundSetup, luck: Luck) -> Round:
     return ExactLongRound(issued, size, setup.cutoff_tokens, setup.copies, cap, dynamic_sampling=dynamic)
 
 
-def _reference(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, max_num_seqs: int) -> Played:
+def _reference(
+    setup: RoundSetup,
+    luck: Luck,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    hand_over: HandOverSpec | None,
+) -> Played:
     machine = machine_of(setup, luck)
     rows: list[int] = []  # by draw
 
@@ -199,7 +211,14 @@ def _reference(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: Reward
         expected_tokens=luck.expected_tokens,
         reward_luck=read(luck.reward_luck),
     )
-    times = simulate_round(machine, lengths, decode, reward, max_num_seqs)
+    ready: dict[int, float] = {}
+    decision = None
+    if hand_over is not None:
+        target = setup.prompts if setup.redraws else min(setup.target, setup.prompts)
+        decision = HandOver(hand_over, target * setup.group_size, decode.key.engines)
+    times = simulate_round(
+        machine, lengths, decode, reward, max_num_seqs, hand_over=decision, on_ready=ready.__setitem__
+    )
     outcome = machine.outcome()
     kept = np.zeros((len(machine.draws), setup.samples), dtype=np.bool_)
     for group in outcome.trained:
@@ -212,4 +231,5 @@ def _reference(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: Reward
         fate=np.array([FATES[d.fate] for d in machine.draws if d.fate is not None], dtype=np.int8),
         kept=kept,
         exhausted=np.isin(np.arange(len(luck.prompt_tokens)).astype(str), outcome.exhausted),
+        ready_s=np.array([ready.get(d.number, math.nan) for d in machine.draws]),
     )

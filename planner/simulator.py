@@ -10,6 +10,7 @@ What is modelled, and how simply:
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
 - a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later, or, where rewards
   come after the rollout, when no engine has anything left to decode;
+- at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -19,16 +20,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from ..rounds.hand_over import HandOver
 from ..rounds.round import Round
 from .costs import DecodeCost, RewardCost
-
-_FINISH, _WATCH = 0, 1
+from .engine import FINISH, Engine, Sample
+from .reward_queue import RewardQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,17 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions."""
+    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
+
+    `freed_s` is when engines were handed over to training, None if none were; `moved` samples went on elsewhere then.
+    """
 
     end_s: float
     decode_end_s: float
     decoded_tokens: int
     preemptions: int
+    freed_s: float | None = None
+    moved: int = 0
 
     @property
     def reward_exposed_s(self) -> float:
@@ -70,185 +76,6 @@ Observe = Callable[[float, str, int, int, int], None]
 """
 
 
-class _Sample:
-    __slots__ = ("admitted", "base", "engine", "key", "life", "prompt_tokens", "state", "tokens", "truncated", "watch")
-
-    def __init__(self, key: SampleKey, engine: int, prompt_tokens: int, tokens: int, truncated: bool, watch: int):
-        self.key = key
-        self.engine = engine
-        self.prompt_tokens = prompt_tokens
-        self.tokens = tokens  # that it will have when it ends
-        self.truncated = truncated
-        self.watch = watch  # tokens at which the cutoff is told; 0: not watched, or told already
-        self.base = 0  # tokens that it had when it was last admitted
-        self.admitted = 0  # engine step of that
-        self.life = 0  # counts admissions; heap entries of an earlier one are stale
-        self.state = "waiting"
-
-
-class Engine:
-    """One engine: steps are counted, time is known at step boundaries."""
-
-    def __init__(self, cost: DecodeCost, max_num_seqs: int) -> None:
-        self.cost = cost
-        self.max_num_seqs = max_num_seqs
-        # Zeros are ints, so that tests can run on exact costs (fractions) without a float getting in.
-        self.now: float = cost.round_s  # time of the boundary after `step` steps
-        self.step = 0
-        self.kv = 0  # tokens held by the running samples
-        self.prefill: float = 0  # seconds that the next step takes longer for those who came in
-        self.held_up: float = 0  # and for those who ended
-        self.running: dict[SampleKey, _Sample] = {}  # in order of admission
-        self.waiting: deque[_Sample] = deque()
-        self.decoded = 0
-        self.preemptions = 0
-        self._heap: list[tuple[int, int, int, int, _Sample]] = []
-        self._pushed = 0
-
-    def _time_after(self, steps: int) -> float:
-        if steps <= 0:
-            return self.now
-        return self.now + self.prefill + self.held_up + self.cost.steps_s(steps, len(self.running), self.kv)
-
-    def _advance(self, steps: int) -> None:
-        if steps > 0:
-            self.now = self._time_after(steps)
-            self.step += steps
-            self.kv += steps * len(self.running)
-            self.decoded += steps * len(self.running)
-            self.prefill = self.held_up = 0
-
-    def _steps_to_event(self) -> int:
-        """Steps until a sample is due or KV is full; there is a running sample."""
-        heap = self._heap
-        while heap[0][3] != heap[0][4].life or heap[0][4].state != "running":
-            heapq.heappop(heap)
-        due = heap[0][0] - self.step
-        count = len(self.running)
-        room = (self.cost.kv_capacity_tokens - self.kv) // count
-        # A single sample is never preempted: candidates whose longest sample does not fit are not simulated.
-        return due if due <= room or count == 1 else max(0, room)
-
-    def next_event_s(self) -> float:
-        """When this engine has something to tell next; infinite if nothing runs."""
-        return self._time_after(self._steps_to_event()) if self.running else math.inf
-
-    def pass_to(self, time_s: float) -> None:
-        """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
-        if not self.running:
-            if time_s > self.now:
-                self.held_up = max(0, self.held_up - (time_s - self.now))  # it passes while the engine is idle
-                self.now = time_s
-            return
-        ahead = time_s - self.now - self.prefill - self.held_up
-        if time_s <= self.now:
-            return
-        cost, count = self.cost, len(self.running)
-        quadratic = cost.kv_s(count) * count / 2
-        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
-        if ahead <= 0:
-            steps = 1
-        elif quadratic * ahead < 1e-12 * linear * linear:
-            steps = math.ceil(ahead / linear - 1e-9)
-        else:
-            root = (math.sqrt(linear * linear + 4 * quadratic * ahead) - linear) / (2 * quadratic)
-            steps = math.ceil(root - 1e-9)
-        self._advance(min(max(steps, 1), self._steps_to_event()))
-
-    def take_event(self) -> tuple[int, _Sample] | None:
-        """Advance to the next event and take it; None if it was a preemption."""
-        self._advance(self._steps_to_event())
-        if self._heap[0][0] > self.step:
-            _, sample = self.running.popitem()
-            self.kv -= sample.prompt_tokens + self._generated(sample)
-            sample.base = self._generated(sample)
-            sample.state = "waiting"
-            self.waiting.appendleft(sample)
-            self.preemptions += 1
-            return None
-        _, _, kind, _, sample = heapq.heappop(self._heap)
-        if kind == _FINISH:
-            self.remove(sample)
-            self.held_up += self.cost.finish_s
-        else:
-            sample.watch = 0
-        return kind, sample
-
-    def _generated(self, sample: _Sample) -> int:
-        return sample.base + self.step - sample.admitted
-
-    def remove(self, sample: _Sample) -> None:
-        """The sample leaves: it ended or was aborted."""
-        if sample.state == "running":
-            del self.running[sample.key]
-            self.kv -= sample.prompt_tokens + self._generated(sample)
-            if sample.admitted == self.step:
-                # It was let in at this very boundary: its step has not begun, so its prefill is not paid.
-                self.prefill -= self._prefill_s(sample)
-        sample.state = "gone"
-
-    def admit(self) -> None:
-        """Let in whoever waits and fits, in order."""
-        while self.waiting:
-            sample = self.waiting[0]
-            if sample.state != "waiting":
-                self.waiting.popleft()
-                continue
-            count, needed = len(self.running), sample.prompt_tokens + sample.base
-            if count and (count >= self.max_num_seqs or self.kv + needed + count + 1 > self.cost.kv_capacity_tokens):
-                return
-            self.waiting.popleft()
-            self.prefill += self._prefill_s(sample)
-            self.kv += needed
-            self.running[sample.key] = sample
-            sample.state = "running"
-            sample.admitted = self.step
-            sample.life += 1
-            self._push(sample.tokens, _FINISH, sample)
-            if sample.base < sample.watch < sample.tokens:
-                self._push(sample.watch, _WATCH, sample)
-
-    def _prefill_s(self, sample: _Sample) -> float:
-        return self.cost.admit_s(sample.prompt_tokens + sample.base)
-
-    def _push(self, at_tokens: int, kind: int, sample: _Sample) -> None:
-        self._pushed += 1
-        due = sample.admitted + at_tokens - sample.base
-        heapq.heappush(self._heap, (due, self._pushed, kind, sample.life, sample))
-
-
-class _Rewards:
-    """First come, first served over the workers."""
-
-    def __init__(self, cost: RewardCost) -> None:
-        self._cost = cost
-        self._free: list[float] = [0] * cost.workers
-        self.due: list[tuple[float, int, SampleKey]] = []
-        self.held: dict[SampleKey, float] = {}  # until the rollout is over, with their seconds
-        self._count = 0
-
-    def ask(self, key: SampleKey, now: float, luck: float) -> None:
-        """A sample is to be scored."""
-        seconds = self._cost.sample_s(luck)
-        if self._cost.after_rollout:
-            self.held[key] = seconds
-        else:
-            self._submit(key, now, seconds)
-
-    def release(self, now: float) -> None:
-        """The rollout is over."""
-        for key, seconds in self.held.items():
-            self._submit(key, now, seconds)
-        self.held = {}
-
-    def _submit(self, key: SampleKey, now: float, seconds: float) -> None:
-        free = heapq.heappop(self._free)
-        done = max(now, free) + seconds
-        heapq.heappush(self._free, done)
-        self._count += 1
-        heapq.heappush(self.due, (done + self._cost.delay_s, self._count, key))
-
-
 def simulate_round(
     machine: Round,
     lengths: Lengths,
@@ -256,19 +83,27 @@ def simulate_round(
     reward: RewardCost,
     max_num_seqs: int,
     observe: Observe | None = None,
+    *,
+    hand_over: HandOver | None = None,
+    on_ready: Callable[[int, float], None] | None = None,
 ) -> RoundTimes:
     """Drive `machine` from its start until it is done. The sync is not in it.
 
+    `hand_over` decides whether and when engines go to training; `on_ready` is told each draw that is ready to be
+    trained, and when.
     `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
     Raises AssertionError if the machine waits for something that cannot come.
     """
     engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
     balancer = Balancer(len(engines))
-    rewards = _Rewards(reward)
-    samples: dict[SampleKey, _Sample] = {}
+    rewards = RewardQueue(reward)
+    samples: dict[SampleKey, Sample] = {}
     upcoming = [math.inf] * len(engines)
     prompts: dict[SampleKey, str] = {}
     decode_end: float = 0
+    freed: float | None = None
+    moved = told = 0
+    alive = set(range(len(engines)))
 
     def tell(place: int) -> None:
         assert observe is not None
@@ -276,19 +111,18 @@ def simulate_round(
         observe(engine.now, "engine", place, len(engine.running), engine.kv)
 
     def apply(actions: list[Action], now: float) -> None:
-        nonlocal decode_end
+        nonlocal decode_end, told
         touched: set[int] = set()
+        asked = False
         for action in actions:
             key = action.key
             if isinstance(action, Issue):
-                place = balancer.assign(key, lengths.expected_tokens)
+                place = balancer.assign(key, lengths.expected_tokens, alive)
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
                 watch = action.watch_tokens or 0
-                sample = _Sample(
-                    key, place, lengths.prompt_tokens(action.prompt), min(natural, limit), truncated, watch
-                )
+                sample = Sample(key, place, lengths.prompt_tokens(action.prompt), min(natural, limit), truncated, watch)
                 samples[key] = sample
                 prompts[key] = action.prompt
                 engines[place].pass_to(now)
@@ -311,11 +145,40 @@ def simulate_round(
                 rewards.ask(key, now + engines[samples[key].engine].held_up, luck)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
+                asked = (hand_over is not None and hand_over.sample_finished()) or asked
+        if on_ready:
+            for draw in machine.ready[told:]:
+                on_ready(draw, now)
+            told = len(machine.ready)
         for place in touched:
-            engines[place].admit()
-            upcoming[place] = engines[place].next_event_s()
-            if observe:
-                tell(place)
+            go_on(place)
+        if asked:
+            free(now)
+
+    def go_on(place: int) -> None:
+        engines[place].admit()
+        upcoming[place] = engines[place].next_event_s()
+        if observe:
+            tell(place)
+
+    def free(now: float) -> None:
+        """Hand the last engines over if their samples fit on the others."""
+        nonlocal freed, moved
+        assert hand_over is not None
+        for engine in engines:
+            engine.pass_to(now)
+        held = [engine.held() for engine in engines]
+        if hand_over.decide(sum(t for t, _ in held), sum(n for _, n in held), decode.kv_capacity_tokens):
+            alive.difference_update(range(hand_over.stay, len(engines)))
+            freed = max(engine.now for engine in engines[hand_over.stay :])
+            for engine in engines[hand_over.stay :]:
+                for sample in engine.give_up():
+                    balancer.release(sample.key)
+                    sample.engine = balancer.assign(sample.key, lengths.expected_tokens, alive)
+                    engines[sample.engine].waiting.append(sample)
+                    moved += 1
+        for place in range(len(engines)):
+            go_on(place)
 
     now: float = 0
     apply(machine.start(), now)
@@ -329,15 +192,14 @@ def simulate_round(
             now, _, key = heapq.heappop(rewards.due)
             if observe:
                 observe(now, "scored", *key, samples[key].engine)
-            if actions := machine.handle(Scored(key, lengths.reward(key, prompts[key]))):
-                apply(actions, now)
+            apply(machine.handle(Scored(key, lengths.reward(key, prompts[key]))), now)
             continue
         engine = engines[place]
         event = engine.take_event()
         now = engine.now
         if event is not None:
             kind, sample = event
-            if kind == _FINISH:
+            if kind == FINISH:
                 balancer.release(sample.key)
                 decode_end = now + engine.held_up
                 if observe:
@@ -347,8 +209,7 @@ def simulate_round(
                 if observe:
                     observe(now, "cutoff", *sample.key, place)
                 actions = machine.handle(ReachedCutoff(sample.key))
-            if actions:
-                apply(actions, now)
+            apply(actions, now)
             if engine.waiting:
                 engine.admit()
         elif observe:
@@ -361,4 +222,6 @@ def simulate_round(
         decode_end_s=min(decode_end, now),
         decoded_tokens=sum(e.decoded for e in engines),
         preemptions=sum(e.preemptions for e in engines),
+        freed_s=freed,
+        moved=moved,
     )

@@ -101,6 +101,7 @@ class ExactShortRound(_ExactRound):
         self._over = len(prompts) / max(self.target, 1)
         self._row: list[Draw] = []  # current draw of each place
         self._next = 0  # first place that has not been judged
+        self._accepted: set[int] = set()  # draws, by number
 
     def start(self) -> list[Action]:
         actions: list[Action] = []
@@ -125,6 +126,8 @@ class ExactShortRound(_ExactRound):
 
     def _on_scored(self, draw: Draw, sample: int, actions: list[Action]) -> None:
         if len(draw.rewards) == self.group_size:
+            if draw.number in self._accepted:
+                self._mark_ready(draw)
             self._judge(actions)
 
     def _replace(self, draw: Draw, actions: list[Action]) -> None:
@@ -161,6 +164,9 @@ class ExactShortRound(_ExactRound):
                         self._next += 1
                         continue
                 self.accepted += 1
+                self._accepted.add(draw.number)
+                if len(draw.rewards) == self.group_size:
+                    self._mark_ready(draw)
             self._next += 1
         for draw in self._row[self._next :]:
             if draw.fate is None:

@@ -35,6 +35,7 @@ class Draw:
     truncated: set[int] = field(default_factory=set)
     rewards: dict[int, float] = field(default_factory=dict)  # in order of arrival
     past_cutoff: bool = False
+    ready: bool = False  # certain to be trained, with all its rewards
     fate: Fate | None = None
 
     def decoding(self) -> list[int]:
@@ -58,6 +59,7 @@ class Round(ABC):
         self.draws: list[Draw] = []
         self.taken: list[str] = list(prompts)
         self.done = False
+        self.ready: list[int] = []  # draws certain to be trained and fully rewarded, in the order of becoming so
         self._initial = list(prompts)
         self._take = take
         self._failures: dict[str, int] = {}
@@ -145,8 +147,15 @@ class Round(ABC):
 
     def _settle(self, draw: Draw, fate: Fate, out: list[Action]) -> None:
         assert draw.fate is None, f"draw {draw.number} was settled twice"
+        if fate is Fate.TRAINED:
+            self._mark_ready(draw)
         self._abort_live(draw, out)
         draw.fate = fate
+
+    def _mark_ready(self, draw: Draw) -> None:
+        if not draw.ready:
+            draw.ready = True
+            self.ready.append(draw.number)
 
     def _gave_up(self, prompt: str) -> bool:
         return self._failures.get(prompt, 0) > MAX_FAILURES_PER_PROMPT
@@ -220,3 +229,5 @@ class Round(ABC):
             assert draw.live <= set(range(draw.issued))
         if self.done:
             assert all(d.fate is not None for d in self.draws), "the round is done and a draw has no fate"
+            trained = [d.number for d in self.draws if d.fate is Fate.TRAINED]
+            assert sorted(self.ready) == trained, "what was ready to be trained is not what was trained"

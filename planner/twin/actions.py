@@ -11,7 +11,20 @@ from typing import Any
 from .compiled import compiled
 from .engines import admit, look_ahead, pass_to, queue, remove
 from .rewards import submit
-from .state import GONE, OPEN, WAITING
+from .state import GONE, OPEN, TRAINED, WAITING
+
+
+@compiled
+def assign(W: Any, i: int) -> int:
+    """Pick the engine of a sample: the least loaded (rounds/balance)."""
+    R, E = W.R[0], W.E
+    e = 0
+    for other in range(1, R.stay if R.freed else len(E)):
+        if E[other].load < E[e].load:
+            e = other
+    E[e].load += R.expected
+    W.S[i].engine = e
+    return e
 
 
 @compiled
@@ -23,6 +36,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
     R.open += 1
     D[d].row, D[d].prompt, D[d].first, D[d].later = row, prompt, R.samples, -1
     D[d].finished = D[d].rewarded = 0
+    D[d].ready_s = -1.0
     D[d].fate, D[d].past = OPEN, False
     for k in range(R.issue):
         i = R.samples
@@ -34,12 +48,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
         S[i].watch = R.cutoff if R.watched else 0
         S[i].base = 0
         S[i].state, S[i].live, S[i].finished, S[i].rewarded = WAITING, True, False, False
-        e = 0
-        for other in range(1, len(E)):
-            if E[other].load < E[e].load:
-                e = other
-        E[e].load += R.expected
-        S[i].engine = e
+        e = assign(W, i)
         pass_to(S, E, R, W.heaps, e, now, W.steps_s)
         queue(S, E, e, i)
         E[e].touched = True
@@ -66,6 +75,9 @@ def abort_live(W: Any, d: int, now: float) -> None:
 def score(W: Any, i: int, now: float) -> None:
     """Ask for the reward of a finished sample."""
     R, E, S, D, L = W.R[0], W.E, W.S, W.D, W.L
+    R.finished += 1
+    if R.stay > 0 and not R.freed and R.finished >= R.milestone:
+        R.asked = True
     if R.after_rollout:
         S[i].behind = -1
         if R.held < 0:
@@ -90,23 +102,91 @@ def release(W: Any, now: float) -> None:
 
 
 @compiled
+def mark_ready(W: Any, d: int, now: float) -> None:
+    """The draw is certain to be trained and has all its rewards."""
+    if W.D[d].ready_s < 0:
+        W.D[d].ready_s = now
+
+
+@compiled
 def settle(W: Any, d: int, fate: int, now: float) -> None:
     """Give a draw its fate."""
     abort_live(W, d, now)
     W.D[d].fate = fate
     W.R[0].open -= 1
-    W.D[d].settled_s = now
+    if fate == TRAINED:
+        mark_ready(W, d, now)
 
 
 @compiled
-def catch_up(W: Any) -> None:
-    """Engines that were touched let in who waits."""
+def _give_up(W: Any, e: int) -> None:
+    """All samples of an engine go on elsewhere, with the tokens that they have."""
+    R, E, S = W.R[0], W.E, W.S
+    i = E[e].youngest
+    while i >= 0 and S[i].older >= 0:
+        i = S[i].older
+    while i >= 0:
+        after, generated = S[i].younger, S[i].base + (E[e].step - S[i].admitted)
+        remove(S, E, R, W.heaps, i)
+        S[i].base = generated
+        _move(W, i, e)
+        i = after
+    i = E[e].first
+    while i >= 0:
+        after = S[i].behind
+        if S[i].state == WAITING:
+            _move(W, i, e)
+        i = after
+    E[e].first = E[e].last = -1
+
+
+@compiled
+def _move(W: Any, i: int, e: int) -> None:
+    W.E[e].load -= W.R[0].expected
+    W.S[i].state = WAITING
+    queue(W.S, W.E, assign(W, i), i)
+    W.R[0].moved += 1
+
+
+@compiled
+def free(W: Any, now: float) -> None:
+    """Hand the last engines over to training if what runs fits on the others (rounds/hand_over)."""
+    R, E, S = W.R[0], W.E, W.S
+    held = sequences = 0
+    for e in range(len(E)):
+        pass_to(S, E, R, W.heaps, e, now, W.steps_s)
+        held += E[e].kv
+        sequences += E[e].running
+        i = E[e].first
+        while i >= 0:
+            if S[i].state == WAITING:
+                held += S[i].prompt + S[i].base
+                sequences += 1
+            i = S[i].behind
+    R.milestone = R.finished + R.stride
+    R.freed = held + sequences * R.growth <= R.stay * R.capacity
+    if R.freed:
+        for e in range(R.stay, len(E)):
+            R.freed_s = max(R.freed_s, E[e].now)
+        for e in range(R.stay, len(E)):
+            _give_up(W, e)
+    for e in range(len(E)):
+        admit(S, E, R, W.heaps, e)
+        look_ahead(S, E, R, W.heaps, e, W.steps_s)
+
+
+@compiled
+def catch_up(W: Any, now: float) -> None:
+    """Engines that were touched let in who waits; a hand-over that is due is decided."""
     R, E, S = W.R[0], W.E, W.S
     for e in range(len(E)):
         if E[e].touched:
             E[e].touched = False
             admit(S, E, R, W.heaps, e)
             look_ahead(S, E, R, W.heaps, e, W.steps_s)
+    if R.asked:
+        R.asked = False
+        free(W, now)
 
 
 @compiled

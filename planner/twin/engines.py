@@ -1,4 +1,4 @@
-"""The engines of the twin: `simulator.Engine`, function by function.
+"""The engines of the twin: `engine.Engine`, function by function.
 
 An engine's heap holds its running samples, each once, by (step at which it has something to tell, order of admission).
 The reference keeps two entries for a watched sample and stale ones of preempted samples; the order that results is the
@@ -211,7 +211,7 @@ def admit(S: Any, E: Any, R: Any, heaps: Any, e: int) -> None:
             S[i].admitted = E[e].step
             S[i].order = E[e].admissions
             E[e].admissions += 1
-            until = S[i].watch if S[i].base < S[i].watch < S[i].tokens else S[i].tokens
+            until = S[i].watch if S[i].watch > 0 and S[i].base <= S[i].watch < S[i].tokens else S[i].tokens
             S[i].due = E[e].step + until - S[i].base
             S[i].older, S[i].younger = E[e].youngest, -1
             if E[e].youngest >= 0:

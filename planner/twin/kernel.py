@@ -40,7 +40,7 @@ def _start(W: World, prompts: int, copies: int) -> None:
             issue(W, prompt, prompt, 0.0)
         if R.kind == EXACT_SHORT:
             judge(W, 0.0)
-    catch_up(W)
+    catch_up(W, 0.0)
 
 
 @compiled
@@ -62,7 +62,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
         if due <= E[e].upcoming:
             now = due
             scored(W, take_due(R, Q), now)
-            catch_up(W)
+            catch_up(W, now)
         else:
             i = take_event(S, E, R, W.heaps, e, W.steps_s)
             now = E[e].now
@@ -73,7 +73,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
                     finished(W, i, now)
                 else:
                     reached_cutoff(W, i, now)
-                catch_up(W)
+                catch_up(W, now)
                 admit(S, E, R, W.heaps, e)
             look_ahead(S, E, R, W.heaps, e, W.steps_s)
         if R.status == RAN_OUT:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .actions import abort_live, flat, issue, score, settle
+from .actions import abort_live, flat, issue, mark_ready, score, settle
 from .compiled import compiled
 from .state import DEFERRED, DISCARDED, EXACT_LONG, FILTERED, OPEN, RACE, RAN_OUT, RETURNED, TRAINED
 
@@ -80,6 +80,8 @@ def judge(W: Any, now: float) -> None:
                     R.next += 1
                     continue
             R.accepted += 1
+            if D[d].rewarded == R.group:
+                mark_ready(W, d, now)
         R.next += 1
     if R.pending < 0:
         R.pending = 0
@@ -123,6 +125,8 @@ def _short_finished(W: Any, i: int, now: float) -> None:
 def _short_scored(W: Any, d: int, now: float) -> None:
     R, D = W.R[0], W.D
     if D[d].rewarded == R.group:
+        if d < R.next:
+            mark_ready(W, d, now)
         if R.pending > 0 and d < R.next:
             R.pending -= 1
         judge(W, now)

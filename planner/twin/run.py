@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...rounds.hand_over import HandOver, HandOverSpec
 from ..costs import DecodeCost, RewardCost
 from ..play import Luck, Played, RanOut, RoundSetup
 from ..simulator import RoundTimes
@@ -22,7 +23,9 @@ def _steps_s(decode: DecodeCost, most: int) -> Any:
     return table
 
 
-def _round(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int) -> Any:
+def _round(
+    setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int, hand_over: HandOverSpec | None
+) -> Any:
     short = setup.kind == "short"
     kind = state.RACE if not setup.exact else state.EXACT_SHORT if short else state.EXACT_LONG
     target = setup.prompts if kind == state.EXACT_LONG else min(setup.target, setup.prompts)
@@ -53,6 +56,10 @@ def _round(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost
         "held": -1,
     }
     round_ = np.zeros(1, dtype=state.ROUND)
+    if hand_over is not None:
+        machine = HandOver(hand_over, target * setup.group_size, decode.key.engines)
+        fields |= {"stay": machine.stay, "milestone": machine.milestone, "stride": machine.stride}
+        fields |= {"growth": hand_over.growth_tokens}
     for name, value in fields.items():
         round_[name] = value
     return round_
@@ -76,7 +83,14 @@ def _prompts(luck: Luck) -> Any:
     return prompts
 
 
-def run(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, max_num_seqs: int) -> Played:
+def run(
+    setup: RoundSetup,
+    luck: Luck,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    hand_over: HandOverSpec | None,
+) -> Played:
     """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
     rows, width = luck.lengths.shape
     most = min(max_num_seqs, rows * setup.samples)
@@ -89,7 +103,7 @@ def run(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, m
         drawn["reward_s"] = np.array(reward.spread_s)[picks]
     engines = _engines(decode)
     world = World(
-        R=_round(setup, luck, decode, reward, most),
+        R=_round(setup, luck, decode, reward, most, hand_over),
         E=engines,
         S=np.empty(rows * setup.samples, dtype=state.SAMPLE),
         D=np.empty(rows, dtype=state.DRAW),
@@ -113,10 +127,13 @@ def run(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, m
             decode_end_s=min(float(ended["decode_end"]), end_s),
             decoded_tokens=int(engines["decoded"].sum()),
             preemptions=int(engines["preemptions"].sum()),
+            freed_s=float(ended["freed_s"]) if ended["freed"] else None,
+            moved=int(ended["moved"]),
         ),
         row=draws["row"],
         prompt=draws["prompt"],
         fate=draws["fate"],
         kept=samples["rewarded"] & (draws["fate"] == state.TRAINED)[:, None],
         exhausted=world.P["exhausted"],
+        ready_s=np.where(draws["fate"] == state.TRAINED, draws["ready_s"], np.nan),
     )

@@ -73,7 +73,7 @@ DRAW = np.dtype(
         ("later", "i4"),  # the prompt's next draw
         ("finished", "i4"),
         ("rewarded", "i4"),
-        ("settled_s", "f8"),
+        ("ready_s", "f8"),  # when it is certain to be trained and has all its rewards; negative: not yet
         ("fate", "i1"),
         ("past", "b1"),  # past the cutoff
     ],
@@ -137,6 +137,15 @@ ROUND = np.dtype(
         ("rewards_due", "i4"),
         ("rewards_count", "i8"),
         ("delay_s", "f8"),
+        ("stay", "i4"),  # engines that decode on after the hand-over; 0: there is none
+        ("freed", "b1"),
+        ("asked", "b1"),  # a decision is due
+        ("finished", "i4"),
+        ("milestone", "i4"),
+        ("stride", "i4"),
+        ("growth", "i4"),
+        ("moved", "i4"),
+        ("freed_s", "f8"),
         ("after_rollout", "b1"),
         ("held", "i4"),  # samples whose rewards wait for the rollout's end, in order
         ("held_last", "i4"),

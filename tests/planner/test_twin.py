@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,16 @@ from rlplan.planner.play import Luck, Played, RanOut, RoundSetup, play
 from rlplan.planner.twin import state
 from rlplan.planner.twin.machines import MAX_DRAWS
 from rlplan.rounds import exact
+from rlplan.rounds.hand_over import HandOverSpec
 
 CAP = 60
 
 
-def assert_same(setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, limit: int) -> Played:
-    reference = play(setup, luck, decode, reward, limit, reference=True)
-    twin = play(setup, luck, decode, reward, limit)
+def assert_same(setup: RoundSetup, luck: Luck, *costs_: Any) -> Played:
+    reference = play(setup, luck, *costs_, reference=True)
+    twin = play(setup, luck, *costs_)
     assert twin.times == reference.times
+    assert np.array_equal(twin.ready_s, reference.ready_s, equal_nan=True)
     for field in ("row", "prompt", "fate", "kept", "exhausted"):
         assert getattr(twin, field).tolist() == getattr(reference, field).tolist(), field
     return twin
@@ -67,10 +70,10 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
 
 
 @st.composite
-def costs(draw) -> DecodeCost:
+def costs(draw, engines: int = 1) -> DecodeCost:
     unit = draw(st.sampled_from([1.0, 0.137]))  # whole numbers make events of several engines simultaneous
     plain = DecodeCost(
-        key=LayoutKey(1, draw(st.integers(1, 4))),
+        key=LayoutKey(1, draw(st.integers(engines, 4))),
         a=7 * unit,
         b=draw(st.sampled_from([0.0, 0.6])) * unit,
         c=draw(st.sampled_from([0.0, 0.09])) * unit,
@@ -102,6 +105,21 @@ rewards = st.builds(
 @given(drawn=rounds(), decode=costs(), reward=rewards, limit=st.integers(1, 12))
 def test_the_twin_gives_the_references_times_and_fates(drawn, decode, reward, limit) -> None:
     assert_same(*drawn, decode, reward, limit)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    drawn=rounds(),
+    decode=costs(engines=2),
+    reward=rewards,
+    limit=st.integers(1, 12),
+    share=st.floats(0.05, 1),
+    growth=st.integers(0, 30),
+    data=st.data(),
+)
+def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, data) -> None:
+    freed = data.draw(st.integers(1, decode.key.engines - 1))
+    assert_same(*drawn, decode, reward, limit, HandOverSpec(freed, share, growth))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""When some rollout engines stop decoding and train what is finished (RollPacker, arXiv 2509.21009, section 4.4).
+
+Engines are handed over once in a round: at a planned share of the samples to be trained, if what the other engines
+would then hold fits, else at the next milestone. The samples that still run on the freed engines go on elsewhere, their
+tokens kept and their KV recomputed; training on the freed ones has no optimizer step, so the round stays on-policy.
+
+Invariants:
+- the decision depends on counts and tokens only, never on the clock: the same samples give the same decision;
+- a round hands over at most once, and never all its engines;
+- nothing is freed unless each sample that runs, grown by `growth_tokens`, fits into the KV of the engines that stay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# The published algorithm looks again when another 5 % of the samples have ended (refs/rollpacker.md 4.1).
+MILESTONE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverSpec:
+    """What a plan says.
+
+    Attributes:
+        engines: how many are freed, those with the highest numbers.
+        at_finished: share of the samples to be trained that must have ended.
+        growth_tokens: by how much a running sample is expected to grow, for the projection of KV.
+    """
+
+    engines: int
+    at_finished: float
+    growth_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if self.engines < 1 or not 0 < self.at_finished <= 1 or self.growth_tokens < 0:
+            raise ValueError("a hand-over frees at least one engine, at a share within (0, 1], with no negative growth")
+
+
+class HandOver:
+    """The decision of one round. Tell it each finished sample that may be trained; ask when it says so.
+
+    Args:
+        samples: samples that the round is to train.
+        engines: engines of the round.
+    """
+
+    def __init__(self, spec: HandOverSpec, samples: int, engines: int) -> None:
+        if spec.engines >= engines:
+            raise ValueError(f"{spec.engines} of {engines} engines cannot be freed: one must go on decoding")
+        self.spec = spec
+        self.samples = samples
+        self.stay = engines - spec.engines
+        self.finished = 0
+        self.freed = False
+        self.milestone = max(1, math.ceil(spec.at_finished * samples))
+        self.stride = max(1, math.ceil(MILESTONE * samples))
+
+    def sample_finished(self) -> bool:
+        """One more sample has ended; whether to project and `decide` now."""
+        self.finished += 1
+        return not self.freed and self.finished >= self.milestone
+
+    def decide(self, held_tokens: int, sequences: int, capacity_tokens: int) -> bool:
+        """Whether to free the engines now; if not, the next milestone is another chance.
+
+        Args:
+            held_tokens: tokens of all samples that run or wait, prompts included.
+            sequences: how many these are.
+            capacity_tokens: KV tokens that one engine holds.
+        """
+        assert not self.freed and self.finished >= self.milestone, "no decision is due"
+        self.milestone = self.finished + self.stride
+        self.freed = held_tokens + sequences * self.spec.growth_tokens <= self.stay * capacity_tokens
+        return self.freed
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two events."""
+        assert self.stay >= 1, "no engine goes on decoding"
+        assert not self.freed or self.finished >= math.ceil(self.spec.at_finished * self.samples)

@@ -1,0 +1,51 @@
+"""The decision to hand engines over to training."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplan.rounds.hand_over import HandOver, HandOverSpec
+
+
+@given(
+    samples=st.integers(1, 200), engines=st.integers(2, 9), share=st.floats(0.01, 1.0), room=st.integers(0, 400),
+    growth=st.integers(0, 9),
+)  # fmt: skip
+def test_it_frees_at_most_once_not_before_its_share_and_only_what_fits(samples, engines, share, room, growth) -> None:
+    machine = HandOver(HandOverSpec(engines - 1, share, growth), samples, engines)
+    decisions = []
+    for finished in range(1, samples + 1):
+        running = samples - finished
+        if machine.sample_finished():
+            freed = machine.decide(3 * running, running, room)
+            decisions.append(freed)
+            assert finished >= share * samples - 1e-9
+            assert freed == (running * (3 + growth) <= room)
+        machine.check_invariants()
+    # A share of all samples is always reached, and then nothing runs and everything fits.
+    assert decisions.count(True) <= 1 and True not in decisions[:-1]
+    assert decisions
+
+
+def test_it_looks_again_at_the_next_milestone() -> None:
+    machine = HandOver(HandOverSpec(1, 0.5), 100, 2)
+    asked = []
+    for finished in range(1, 101):
+        if machine.sample_finished():
+            asked.append(finished)
+            machine.decide(10, 1, 10 if finished >= 58 else 9)
+    assert asked == [50, 55, 60]
+    assert machine.freed
+
+
+def test_a_decision_that_is_not_due_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="no decision is due"):
+        HandOver(HandOverSpec(1, 0.5), 100, 2).decide(0, 0, 1)
+
+
+def test_bad_hand_overs_are_refused() -> None:
+    with pytest.raises(ValueError, match="one must go on decoding"):
+        HandOver(HandOverSpec(2, 0.5), 8, 2)
+    for engines, share, growth in ((0, 0.5, 0), (1, 0.0, 0), (1, 1.5, 0), (1, 0.5, -1)):
+        with pytest.raises(ValueError, match="hand-over"):
+            HandOverSpec(engines, share, growth)
