@@ -55,9 +55,9 @@ def test_settled_prompts_of_an_exact_run_have_the_unconditioned_lengths(executed
 
 def test_prompts_that_an_exact_run_still_owes_stand_in_it_as_long_ones(executed):
     _, run, _ = executed("exact", steps=90)
-    second = [i for i, s in enumerate(run.steps) if s.kind == "long"][1]
-    owing = dataclasses.replace(run, steps=run.steps[:second])
-    settled = dataclasses.replace(run, steps=run.steps[: second + 1])
+    late = [i for i, s in enumerate(run.steps) if s.kind == "long"][2]
+    owing = dataclasses.replace(run, steps=run.steps[:late])
+    settled = dataclasses.replace(run, steps=run.steps[: late + 1])
     owed = owing.steps[-1].deferred
     assert owed >= 8
     with_owed, without = run_lengths(owing), [r for s in owing.steps for r in s.rows if r["fate"] == "trained"]
