@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="What a trained sample shall cost least of. For usd a plan may take fewer nodes.",
 )
+@click.option(
+    "--max-nodes",
+    type=click.IntRange(min=0),
+    help="Limit of the integer program's search; not seconds, so that it cuts alike everywhere. Default: 200000.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
@@ -51,6 +56,7 @@ def solve_command(
     mode: Any,
     bias_budget: float | None,
     objective: Any,
+    max_nodes: int | None,
     seed: int,
     force: bool,
     as_json: bool,
@@ -60,6 +66,7 @@ def solve_command(
     JOB is a job.yaml or the folder that holds it. The same inputs give the same plan, byte for byte, but for its
     `volatile` block.
     """
+    from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
     from ..plans.errors import InputError
@@ -119,6 +126,7 @@ def solve_command(
             bias_budget=bias_budget,
             objective=objective,
             seed=seed,
+            max_nodes=MAX_NODES if max_nodes is None else max_nodes,
             progress=update,
         )
     dump(plan, out)

@@ -113,6 +113,7 @@ def tune(
         trace,
         force.plan.inputs,
         bias_budget=force.plan.job.bias.budget,
+        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
         seed=seed,
         progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
         passes=passes,
