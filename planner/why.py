@@ -15,7 +15,7 @@ import networkx as nx
 from .candidates import LongKey, ShortKey
 from .columns import mean
 from .costs import TrainCost
-from .cycle import Cycle
+from .cycle import Cycle, make_cycle
 from .predict import parts_of
 from .search import Search
 
@@ -23,8 +23,8 @@ from .search import Search
 def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
     """Text by dotted key of the plan's job section."""
     why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline)}
-    cycles = search.cycles()
     mode = cycle.short.law.mode
+    cycles = [*search.cycles(), *_other_updates(search, cycle)]
     own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
     for key, value, text in _decisions(search, mode, cycle.long is not None):
         alternative = _alternative(search, own, cycle, value)
@@ -38,6 +38,14 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
     for number, refusal in enumerate(search.space.refused):
         why[f"refused.{number}"] = refusal
     return why
+
+
+def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
+    """The chosen schedule with each other update of either kind of round: the search keeps only the best of them."""
+    trains = range(len(search.space.train))
+    pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
+    pairs += [(cycle.train, w) for w in trains if cycle.long]
+    return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
 
 
 Value = Callable[[Cycle], Any]

@@ -175,6 +175,7 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
     )
     assert "next best" in why["rounds.short.cutoff_tokens"]
     assert "x sync" in why["bias.mode"] and "race" in why["bias.mode"]
+    assert "next best" in why["rounds.short.train"] and "next best" in why["rounds.long.train"]
     assert "rollout" in why["step"]
 
 
