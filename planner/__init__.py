@@ -5,6 +5,7 @@
                   lengths move with training; copula_lengths: a trace from published figures)
     draws         common random numbers                             simulator  one round on a virtual clock
     candidates    what is worth simulating                          columns    many rounds of one kind
+    earlier_epoch who is expected to be long, mode predict
     cycle         a cycle's cost in closed form                     search     which columns get more rounds
     program       the integer program (PuLP, HiGHS)                 predict    the plan's predictions
     why           the next best alternative of each decision        solve      all of it

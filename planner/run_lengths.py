@@ -78,7 +78,7 @@ def _mean_tokens(trace: LengthTrace, cap: int) -> float:
 
 def _whole_groups(run: MeasuredRun) -> LengthTrace | None:
     mode = run.plan.job.bias.mode
-    if mode not in ("sync", "exact"):
+    if mode not in ("sync", "exact", "predict"):
         return None
     rows: list[LengthRow] = []
     long_groups: list[list[LengthRow]] = []

@@ -210,18 +210,7 @@ def _scaled(lengths: Lengths, scale: float) -> Lengths:
 
 def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> RoundSpec:
     """The plan's rounds as the state machines take them; the job's cap on responses and its DAPO filter."""
-    short, long = planned.rounds.short, planned.rounds.long
-    return RoundSpec(
-        mode=planned.bias.mode,
-        prompts_per_step=planned.issue.prompts_per_step,
-        samples_per_prompt=planned.issue.samples_per_prompt,
-        max_tokens=cap_tokens,
-        short_prompts=short.issue.prompts,
-        short_samples=short.issue.samples,
-        cutoff_tokens=short.cutoff_tokens,
-        copies=1 if long is None else long.issue.copies,
-        dynamic_sampling=dynamic_sampling,
-    )
+    return RoundSpec(**planned.round_numbers(), max_tokens=cap_tokens, dynamic_sampling=dynamic_sampling)
 
 
 def kinds(planned: PlannedJob, profile: Profile) -> tuple[Kind, Kind]:

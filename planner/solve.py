@@ -266,6 +266,7 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
             cutoff_tokens=short.cutoff or None,
+            long_share=short.long_share or None,
             rollout=rollout(short.layout),
             train=train(cycle.train),
         ),
