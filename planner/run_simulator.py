@@ -83,9 +83,9 @@ class SimulatedRun:
     settling: tuple[SimulatedStep, ...]
     unconditioned_tokens: float
 
-    def seconds_per_sample(self) -> float:
-        """Total seconds over trained samples, what it still owed included."""
-        every = (*self.steps, *self.settling)
+    def seconds_per_sample(self, since_epoch: int = 0) -> float:
+        """Total seconds over trained samples, what it still owed included, from an epoch on."""
+        every = [s for s in (*self.steps, *self.settling) if s.epoch >= since_epoch]
         return sum(s.step_s for s in every) / sum(s.samples for s in every)
 
     def length_ratio(self) -> float:
@@ -127,6 +127,7 @@ def simulate_run(
     steps: int,
     prompts: int,
     *,
+    epochs: int = 1,
     drift_per_step: float = 0.0,
     switch_s: float = 0.0,
     watch: Watch | None = None,
@@ -134,7 +135,7 @@ def simulate_run(
     """Run `steps` steps over epochs of `prompts` synthetic prompts.
 
     Args:
-        steps: 0 runs exactly one epoch.
+        steps: 0 runs exactly `epochs` epochs.
         drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
             is taken as the cap, so shrinking lengths are shrunk a little too much.
         switch_s: seconds before a round whose layout is not the previous round's.
@@ -187,7 +188,7 @@ def simulate_run(
         watch.step_done(number, result, put_off)
         return result
 
-    while len(done) < steps or (steps == 0 and schedule.epoch == 0):
+    while len(done) < steps or (steps == 0 and schedule.epoch < epochs):
         step()
     count = len(done)
     while schedule.deferred:

@@ -13,7 +13,7 @@ from .conftest import CAP, small_profile
 from .synthetic_run import solved, synthesize
 
 
-@pytest.mark.parametrize("mode", ["sync", "race", "defer", "exact"])
+@pytest.mark.parametrize("mode", ["sync", "race", "defer", "exact", "predict"])
 def test_a_replay_of_a_simulated_round_takes_as_long_as_the_round_did(mode, tmp_path):
     documents = solved(mode=mode)
     plan, job = documents.plan, documents.job
