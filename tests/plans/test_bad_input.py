@@ -241,7 +241,8 @@ def test_a_mode_that_defers_needs_a_long_round(folder: Any) -> None:
 PREDICT = {
     "{mode: exact, budget": "{mode: predict, budget",
     "prompts: 20": "prompts: 16",
-    "cutoff_tokens: 288": "long_share: 0.25\n      cutoff_tokens: null",
+    "cutoff_tokens: 288": "cutoff_tokens: null",
+    "long_share: null": "long_share: 0.25",
     "copies: 3": "copies: 1",
 }
 PREDICT_FAULTS = {
