@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 )
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
-@click.option("--mode", type=click.Choice(["sync", "race", "defer", "exact"]), help="Force a mode. Default: the best.")
+@click.option(
+    "--mode",
+    type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
+    help="Force a mode. Default: the best.",
+)
 @click.option(
     "--bias-budget",
     type=click.FloatRange(0, 1, max_open=True),

@@ -19,7 +19,7 @@ from ..plans.plan import Plan, load_plan
 from ..rounds.run_log import PLAN_COPY, TRACE, read_run
 from ..rounds.trace import TraceError
 
-ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned"}
+ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
 
 @dataclass

@@ -29,7 +29,7 @@ from .draws import Draws
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
 from .refit import Refit, price, refit, replay_run, transfer_error
-from .run_lengths import refit_lengths
+from .run_lengths import epoch_prompts, refit_lengths
 from .run_simulator import kinds, round_spec, simulate_run
 from .search import PASSES, Pass, Progress
 from .solve import solve_fully
@@ -175,9 +175,9 @@ def _cost_error(run: MeasuredRun, replays: Sequence[Replayed], profile: Profile,
 
 def _run_error(run: MeasuredRun, profile: Profile, model: LengthModel, dynamic: bool, seed: int) -> float:
     """Relative error of the refitted model in the run's seconds per trained sample, its own luck included."""
-    planned, count = run.plan.job, len(run.steps)
+    planned, count, prompts = run.plan.job, len(run.steps), epoch_prompts(run, 4096)
     simulated = [
-        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), dynamic, count)
+        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), dynamic, count, prompts)
         for k in range(_SEEDS)
     ]
     measured = run.seconds_per_sample - _cold_seconds(run)
@@ -196,26 +196,31 @@ def _cold_seconds(run: MeasuredRun) -> float:
 
 
 def _simulate(
-    planned: PlannedJob, profile: Profile, draws: Draws, dynamic: bool, steps: int, prompts: int = 4096
+    planned: PlannedJob, profile: Profile, draws: Draws, dynamic: bool, steps: int, prompts: int, epoch: int = 0
 ) -> float:
-    """Seconds per trained sample; `steps` 0: of exactly one epoch of `prompts`."""
+    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`."""
     short, long = kinds(planned, profile)
     reward = reward_cost(profile.reward, planned.reward.workers)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
-    return simulate_run(spec, short, long, reward, draws, steps, prompts).seconds_per_sample()
+    run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
+    return run.seconds_per_sample(epoch)
 
 
 def _gain(
     new: PlannedJob, old: PlannedJob, profile: Profile, model: LengthModel, dynamic: bool, seed: int
 ) -> tuple[float, float]:
-    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs."""
+    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs.
+
+    In the second one where a plan learns from the first.
+    """
+    epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
     prompts = max(8 * target, _GAIN_SAMPLES // size // _SEEDS)
     gains = []
     for k in range(_SEEDS):
         draws = Draws(model, seed + k, width)
-        ours, theirs = (_simulate(planned, profile, draws, dynamic, 0, prompts) for planned in (new, old))
+        ours, theirs = (_simulate(planned, profile, draws, dynamic, 0, prompts, epoch) for planned in (new, old))
         gains.append(1.0 - ours / theirs)
     middle = math.fsum(gains) / _SEEDS
     return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (_SEEDS - 1) / _SEEDS)

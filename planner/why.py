@@ -75,6 +75,14 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
         found.append(
             ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
         )
+    if mode == "predict":
+        found.append(
+            (
+                "rounds.short.long_share",
+                lambda c: short(c).long_share,
+                lambda c: f"the {100 * short(c).long_share:g}% of the prompts with the longest history in long rounds",
+            )
+        )
     found.append(("rounds.short.rollout", lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}"))
     found.append(
         ("rounds.short.train", lambda c: c.train, lambda c: f"short rounds train by {train_text(trains[c.train])}")
@@ -142,7 +150,9 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
     parts = [f"{base / mine:.2f}x sync ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
     if cycle.short.law.mode != "sync":
         parts.append(f"trained/unconditioned length {ratio:.3f} +- {error:.3f}")
-    for mode in ("exact", "defer", "race"):
+    if cycle.short.law.mode == "predict":
+        parts.append(_plain_epoch(search, cycle))
+    for mode in ("exact", "predict", "defer", "race"):
         if mode == cycle.short.law.mode:
             continue
         others = [c for c in search.cycles() if c.short.law.mode == mode]
@@ -159,6 +169,17 @@ def _shares(search: Search, cycle: Cycle) -> str:
     part = long.share * mean(long.step_s())
     part /= part + short.share * mean(short.step_s())
     return f"long rounds are {100 * long.share:.1f}% of the steps and {100 * part:.1f}% of the time"
+
+
+def _plain_epoch(search: Search, cycle: Cycle) -> str:
+    """What a reader must know before taking the speed of `predict` for that of a run."""
+    key = cast(ShortKey, cycle.short.key)
+    plain = search.short[ShortKey("sync", key.prompts, key.samples, 0, key.layout)].log
+    seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
+    return (
+        f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "
+        f"plain, about {seconds * 1e3:.4g} ms per sample"
+    )
 
 
 def _critical_path(search: Search, cycle: Cycle) -> str:
