@@ -51,6 +51,10 @@ PASSES = (Pass(8, 4, math.inf), Pass(24, 12, 0.05), Pass(64, 32, 0.02), Pass(160
 UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction (design.md, Bias)."""
 
+ON_REQUEST = ("predict",)
+"""Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
+many it will have."""
+
 
 class Search:
     """Holds the simulated columns of a solve.
@@ -142,11 +146,12 @@ class Search:
         return keep
 
     def _eligible(self, cycle: Cycle) -> bool:
-        """Whether it may be chosen at all: it is of the forced mode, or unbiased where there is no budget."""
+        """Whether it may be chosen at all: it is of the forced mode; or of no mode that must be forced, and unbiased
+        where there is no budget."""
         mode = cycle.short.law.mode
         if self.mode is not None:
             return mode == self.mode
-        return self.limits.bias_budget > 0 or mode in UNBIASED
+        return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
         pool = self._pool(key.law, rounds * self.setting.target)

@@ -33,21 +33,17 @@ from ..profiles.schema import Profile
 from .candidates import MODES, LongKey, Mode, ShortKey, Space, enumerate_space
 from .columns import Setting
 from .costs import LayoutKey, reward_cost
-from .cycle import CONFIDENCE_Z, Column, Cycle, Limits, Objective, count_cycles
+from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
 from .highs import MAX_NODES
 from .length_model import fit_lengths
 from .predict import predict
 from .program import Solution, solve_program
-from .search import PASSES, Pass, Progress, Search
+from .search import ON_REQUEST, PASSES, Pass, Progress, Search
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10
-
-# What `predict` must gain on the next best mode to be chosen unasked: its first epoch gains nothing, and its columns
-# know nothing of lengths that move from epoch to epoch.
-HISTORY_GAIN = 0.02
 
 
 @dataclass(frozen=True)
@@ -223,30 +219,14 @@ def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
     """Solve the program over the columns that came through all passes."""
     last = search.passes[-1]
     short, long = search.columns()
-    eligible = [c for c in short if search.mode is None or c.law.mode == search.mode]
+    mode = search.mode
+    eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
     # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
     # looked at only when nothing else is left, so that the error can say which limit binds.
     finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
-    if not _history_pays(search, finalists):
-        finalists = [c for c in finalists if c.law.mode != "predict"]
     partners = [c for c in long if c.rounds >= last.long_rounds] or long
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
     return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes)
-
-
-def _history_pays(search: Search, finalists: Sequence[Column]) -> bool:
-    """Whether `predict`, left free to be chosen, is faster than all else by HISTORY_GAIN and more than noise."""
-    if search.mode is not None:
-        return True
-    limits, names = search.limits, {c.name for c in finalists}
-    kept = [c for c in search.cycles() if c.short.name in names and not c.violations(limits)]
-    by_cost = sorted(kept, key=lambda c: (c.cost(limits), c.name))
-    other = next((c for c in by_cost if c.short.law.mode != "predict"), None)
-    mine = next((c for c in by_cost if c.short.law.mode == "predict"), None)
-    if other is None or mine is None:
-        return True
-    noise = CONFIDENCE_Z * math.hypot(mine.cost_error(limits), other.cost_error(limits))
-    return mine.cost(limits) + noise < (1.0 - HISTORY_GAIN) * other.cost(limits)
 
 
 def _baseline(search: Search) -> Cycle:

@@ -116,16 +116,8 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own(
     assert (spec.mode, spec.long_share, spec.short_prompts, spec.short_samples) == ("predict", short.long_share, 8, 4)
     run = simulate_plan(plan, job, arguments[2], alike, steps=300, prompts=600)
     assert run.seconds_per_sample(since_epoch=1) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.08)
-    # Left free, the solver takes it where, and only where, it is clearly the fastest of the unbiased modes.
-    exact = solve(*arguments, mode="exact")
-    assert plan.predicted.seconds_per_sample < 0.95 * exact.predicted.seconds_per_sample
-    assert solve(*arguments).job.bias.mode == "predict"
-
-
-@pytest.mark.parametrize("lengths", [{"icc": 0.1}, {"icc": 0.1, "sigma": 0.05}])
-def test_unlike_or_even_lengths_are_not_worth_a_history(
-    lengths, make_cluster, make_job, make_profile, make_trace, inputs
-) -> None:
-    job = make_job({"prompts_per_step": 8, "samples_per_prompt": 4})
-    plan = solve(make_cluster(), job, make_profile(), make_trace(**lengths), inputs)
-    assert plan.job.bias.mode == ("sync" if "sigma" in lengths else "exact")
+    # Left free, the solver tells what it would gain, but does not count on there being a second epoch.
+    free = solve(*arguments)
+    assert free.job.bias.mode == "exact"
+    assert plan.predicted.seconds_per_sample < free.predicted.seconds_per_sample
+    assert "predict" in free.job.why["bias.mode"]
