@@ -48,6 +48,8 @@ class SimulatedStep:
         excess_tokens: trained minus unconditioned response tokens, by the same luck (columns.py).
         decoded_tokens: response tokens of all samples, aborted ones included.
         epoch: of its prompts.
+        early_accelerator_s: accelerator-seconds that handed-over engines trained before the round's end; `train_s` is
+            what was left.
     """
 
     kind: str
@@ -66,6 +68,7 @@ class SimulatedStep:
     decoded_tokens: int = 0
     preemptions: int = 0
     epoch: int = 0
+    early_accelerator_s: float = 0.0
 
     @property
     def step_s(self) -> float:
@@ -180,7 +183,8 @@ def simulate_run(
         tokens = sum(p + t for p, t in trained)
         squares = sum((p + t) ** 2 for p, t in trained)
         groups = [_ready_group(g, draws.prompt_tokens(g.prompt), ready[g.keys[0].draw]) for g in outcome.trained]
-        early = _window(kind, times, groups).streamed(kind.train)
+        window = _window(kind, times, groups)
+        early = window.streamed(kind.train)
         result = SimulatedStep(
             kind=machine.kind,
             rollout_s=times.decode_end_s,
@@ -198,6 +202,7 @@ def simulate_run(
             decoded_tokens=times.decoded_tokens,
             preemptions=times.preemptions,
             epoch=epoch,
+            early_accelerator_s=early.busy_s * window.accelerators,
         )
         done.append(result)
         scales.append(scale)
