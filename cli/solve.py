@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 )
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
-@click.option("--mode", type=click.Choice(["sync", "race", "defer", "exact"]), help="Force a mode. Default: the best.")
+@click.option(
+    "--mode",
+    type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
+    help="Force a mode. Default: the best.",
+)
 @click.option(
     "--bias-budget",
     type=click.FloatRange(0, 1, max_open=True),
@@ -38,6 +42,11 @@ if TYPE_CHECKING:
     default="seconds",
     show_default=True,
     help="What a trained sample shall cost least of. For usd a plan may take fewer nodes.",
+)
+@click.option(
+    "--max-nodes",
+    type=click.IntRange(min=0),
+    help="Limit of the integer program's search; not seconds, so that it cuts alike everywhere. Default: 200000.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
@@ -51,6 +60,7 @@ def solve_command(
     mode: Any,
     bias_budget: float | None,
     objective: Any,
+    max_nodes: int | None,
     seed: int,
     force: bool,
     as_json: bool,
@@ -60,6 +70,7 @@ def solve_command(
     JOB is a job.yaml or the folder that holds it. The same inputs give the same plan, byte for byte, but for its
     `volatile` block.
     """
+    from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
     from ..plans.errors import InputError
@@ -119,6 +130,7 @@ def solve_command(
             bias_budget=bias_budget,
             objective=objective,
             seed=seed,
+            max_nodes=MAX_NODES if max_nodes is None else max_nodes,
             progress=update,
         )
     dump(plan, out)

@@ -19,7 +19,7 @@ from ..plans.plan import Plan, load_plan
 from ..rounds.run_log import PLAN_COPY, TRACE, read_run
 from ..rounds.trace import TraceError
 
-ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned"}
+ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
 
 @dataclass
@@ -73,49 +73,50 @@ class Cycle:
     seconds_per_sample: float
     owed_prompts: int
     owed_tokens: float
-    phases_s: dict[str, float]
 
 
 # A phase's error is told against its seconds, or against this share of the step if it is shorter: a phase of some
 # milliseconds may well take twice as many, and nobody's plan depends on it.
 PHASE_FLOOR = 0.02
-PHASES = ("rollout", "reward_exposed", "train", "sync")
 
 
 def cycle(run: RunTrace) -> Cycle:
     """Charge the deferred prompts that are left at the end with what a long round's prompt took."""
-    owed = int(run.steps[-1]["deferred"])
-    planned = run.plan.job.issue
-    long_steps = [step for step in run.steps if step["kind"] == "long"]
-    long_prompts = sum(step["trained_samples"] for step in long_steps) / planned.samples_per_prompt
+    owed, planned = int(run.steps[-1]["deferred"]), run.plan.job.issue
+    long_steps, long_prompts = _long_rounds(run)
     long_tokens = 0.0
-    # In long rounds: how many the owed prompts would have needed, as large as those that there were.
-    rounds_owed = 0.0
-    if owed:
-        rounds_owed = owed / (long_prompts / len(long_steps) if long_prompts else planned.prompts_per_step)
     if owed and long_prompts:
         long_tokens = sum(step["trained_tokens"] for step in long_steps) / (long_prompts * planned.samples_per_prompt)
-    expected = run.plan.predicted.rounds.long
-
-    def total(key: str) -> float:
-        seconds: float = sum(step[key] for step in run.steps)
-        if long_prompts:
-            seconds += rounds_owed * statistics.fmean(step[key] for step in long_steps)
-        elif owed and expected is not None:
-            # No long round yet: the plan's expectation stands in, as far as it tells phases apart.
-            known = {"total_s": expected.step_s.mean, "rollout_s": expected.rollout_s.mean}
-            seconds += rounds_owed * known.get(key, statistics.fmean(step[key] for step in run.steps))
-        return seconds
-
-    steps = len(run.steps) + rounds_owed
+    seconds = over_cycle(run, "total_s")
     samples = sum(step["trained_samples"] for step in run.steps) + owed * planned.samples_per_prompt
-    return Cycle(
-        step_s=total("total_s") / steps,
-        seconds_per_sample=total("total_s") / max(samples, 1),
-        owed_prompts=owed,
-        owed_tokens=long_tokens,
-        phases_s={phase: total(f"{phase}_s") / steps for phase in PHASES},
-    )
+    return Cycle(seconds, seconds * _cycle_steps(run) / max(samples, 1), owed, long_tokens)
+
+
+def over_cycle(run: RunTrace, key: str) -> float:
+    """Mean seconds a step of one of the steps' durations, over the cycle."""
+    owed_rounds = _cycle_steps(run) - len(run.steps)
+    long_steps, _ = _long_rounds(run)
+    seconds: float = sum(step[key] for step in run.steps)
+    if owed_rounds and long_steps:
+        seconds += owed_rounds * statistics.fmean(step[key] for step in long_steps)
+    elif owed_rounds and (expected := run.plan.predicted.rounds.long) is not None:
+        # No long round yet: the plan's expectation stands in, as far as it tells phases apart.
+        known = {"total_s": expected.step_s.mean, "rollout_s": expected.rollout_s.mean}
+        seconds += owed_rounds * known.get(key, seconds / len(run.steps))
+    return seconds / _cycle_steps(run)
+
+
+def _long_rounds(run: RunTrace) -> tuple[list[dict[str, Any]], float]:
+    """(the run's long rounds that trained something, prompts that they trained)."""
+    steps = [step for step in run.steps if step["kind"] == "long" and step["trained_samples"]]
+    return steps, sum(step["trained_samples"] for step in steps) / run.plan.job.issue.samples_per_prompt
+
+
+def _cycle_steps(run: RunTrace) -> float:
+    """Steps, and the part of long rounds that owed prompts would have needed, as large as those that there were."""
+    long_steps, long_prompts = _long_rounds(run)
+    size = long_prompts / len(long_steps) if long_steps else run.plan.job.issue.prompts_per_step
+    return len(run.steps) + int(run.steps[-1]["deferred"]) / size
 
 
 def length_ratio(run: RunTrace, baseline: RunTrace) -> tuple[float, float]:
@@ -177,12 +178,7 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "seconds_per_sample": over.seconds_per_sample,
         "owed_prompts": over.owed_prompts,
         "phases_s": {
-            phase: {
-                "measured": over.phases_s[phase],
-                "predicted": expected,
-                "share_of_step": over.phases_s[phase] / over.step_s,
-                "error": abs(expected - over.phases_s[phase]) / max(over.phases_s[phase], PHASE_FLOOR * over.step_s),
-            }
+            phase: _phase(over_cycle(run, f"{phase}_s"), expected, over.step_s)
             for phase, expected in predicted.phases_s.model_dump().items()
         },
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
@@ -212,6 +208,11 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         )
         result["speedup"] = cycle(baseline).seconds_per_sample / over.seconds_per_sample
     return result
+
+
+def _phase(measured_s: float, expected_s: float, step_s: float) -> dict[str, float]:
+    error = abs(expected_s - measured_s) / max(measured_s, PHASE_FLOOR * step_s)
+    return {"measured": measured_s, "predicted": expected_s, "error": error}
 
 
 def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:

@@ -36,16 +36,9 @@ LOGPROB_ALARM = {"float32": 1e-2, "bfloat16": 1.0, "float16": 1.0}
 
 def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
     """The plan's rounds as the state machines take them."""
-    short, long = planned.rounds.short, planned.rounds.long
     return RoundSpec(
-        mode=planned.bias.mode,
-        prompts_per_step=planned.issue.prompts_per_step,
-        samples_per_prompt=planned.issue.samples_per_prompt,
+        **planned.round_numbers(),
         max_tokens=job.rollout.max_response_tokens,
-        short_prompts=short.issue.prompts,
-        short_samples=short.issue.samples,
-        cutoff_tokens=short.cutoff_tokens,
-        copies=1 if long is None else long.issue.copies,
         dynamic_sampling=job.algorithm.dynamic_sampling,
     )
 

@@ -1,17 +1,17 @@
-"""From a profile and a length trace to a plan: candidates, simulated costs, an integer program.
+"""From a profile and a length trace to a plan: candidates, simulated costs, an integer program; and back from a run.
 
-    length_model  lengths with their dependence inside a prompt     costs      what phases cost, from the profile
-                  (length_tail, length_windows: its parts; length_check: how far off it is; length_drift: how
-                  lengths move with training; copula_lengths: a trace from published figures)
-    draws         common random numbers                             simulator  one round on a virtual clock
-    candidates    what is worth simulating                          columns    many rounds of one kind
-    cycle         a cycle's cost in closed form                     search     which columns get more rounds
-    program       the integer program (PuLP, HiGHS)                 predict    the plan's predictions
-    why           the next best alternative of each decision        solve      all of it
-    run_simulator a whole run, as the executor would have it  run_summary, timeline  what it looks like
-    what_if       a plan's documents, changed by dotted path  measured   an executed run, and its rounds replayed
-    refit         costs from a run                            run_lengths  lengths from a run
-    attribution   why a run took what it took                 tune       whether the plan should change
+lengths     length_model (its parts: length_tail, length_windows), length_check how far off it is, length_drift how
+            they move with training, earlier_epoch what mode predict knows of a simulated prompt, copula_lengths a trace
+            from published figures, draws common random numbers
+costs       costs what phases cost, from the profile; drafts, streaming what speculation and hand-over change
+simulation  simulator one round by the machines of rounds/ (engine, reward_queue); twin the same, compiled; play
+            either of them; run_simulator a whole run; run_summary, timeline what it looks like
+choice      candidates what is worth simulating, columns many rounds of one kind, cycle a cycle's cost in closed form,
+            search which columns get more rounds, program the integer program, highs how it is solved, solve all of it
+words       predict a plan's predictions, front speed against bias, why the next best alternative of each decision
+after       what_if a plan's documents, changed by dotted path; measured an executed run, and its rounds replayed;
+            calibrate, refit costs from rounds; run_lengths lengths from a run; attribution why a run took what it
+            took; tune whether the plan should change
 
 Nothing here imports torch, vllm, ray or transformers: plans are solved on laptops and in CI.
 """

@@ -2,7 +2,7 @@
 
 A *law* is what decides whom a short round defers: (mode, prompts, samples, cutoff). A long round belongs to a law,
 since it runs the prompts that such short rounds defer. In `exact` the law is the cutoff alone: which draws count does
-not depend on how many are issued.
+not depend on how many are issued. In `predict` it is the share of the prompts that go to long rounds unseen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, tr
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
 
-Mode = Literal["sync", "race", "defer", "exact"]
-MODES: tuple[Mode, ...] = ("sync", "race", "defer", "exact")
+Mode = Literal["sync", "race", "defer", "exact", "predict"]
+MODES: tuple[Mode, ...] = ("sync", "race", "defer", "exact", "predict")
 
 # Over-issue of prompts and of samples, and quantiles of the longest sample of a group to cut at. The published sweep
 # (refs/rollpacker.md 1.3) has 1, 1.125, 1.25 and 1.5 for both.
@@ -32,6 +32,8 @@ CUTOFF_LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97)
 # Prompts issued in `exact`, over the P / P(short) that are needed on average: fewer means refills, more means waste.
 ROW_FACTORS = (1.05, 1.2, 1.4)
 COPIES = (1, 2)
+# Of the prompts, those with the longest history, that get long rounds in `predict`.
+LONG_SHARES = (0.1, 0.2, 0.3, 0.5)
 
 # bfloat16 weights, float32 master weights and both Adam moments.
 STATE_BYTES_PER_PARAMETER = 14
@@ -43,12 +45,16 @@ CUTOFF_GRAIN_TOKENS = 8
 
 
 class Law(NamedTuple):
-    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff` is 0 elsewhere."""
+    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff` is 0 elsewhere.
+
+    `long_share` is of `predict`, and 0 elsewhere.
+    """
 
     mode: Mode
     prompts: int
     samples: int
     cutoff: int
+    long_share: float = 0.0
 
 
 class ShortKey(NamedTuple):
@@ -59,6 +65,7 @@ class ShortKey(NamedTuple):
     samples: int
     cutoff: int
     layout: LayoutKey
+    long_share: float = 0.0
     draft_tokens: int = 0
 
     @property
@@ -66,7 +73,7 @@ class ShortKey(NamedTuple):
         """Whom it defers."""
         if self.mode == "exact":
             return Law("exact", 0, 0, self.cutoff)
-        return Law(self.mode, self.prompts, self.samples, 0)
+        return Law(self.mode, self.prompts, self.samples, 0, self.long_share)
 
 
 class LongKey(NamedTuple):
@@ -140,6 +147,9 @@ def enumerate_space(
             needed = target / model.short_groups(cutoff, size)
             rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
     short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
+    if "predict" in modes:
+        short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+    short.sort()
     laws = sorted({s.law for s in short if defers(s.law, target)})
     drafted = _drafted(job, decode)
     long = [
@@ -195,7 +205,7 @@ def _layout_switch_s(profile: Profile) -> float:
 
 def defers(law: Law, target: int) -> bool:
     """Whether rounds of this law put prompts off."""
-    return law.mode == "exact" or (law.mode in ("race", "defer") and law.prompts > target)
+    return law.mode in ("exact", "predict") or (law.mode in ("race", "defer") and law.prompts > target)
 
 
 def cutoffs(model: LengthModel, group_size: int, cap_tokens: int) -> tuple[int, ...]:

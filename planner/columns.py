@@ -2,8 +2,8 @@
 
 A short column runs rounds on fresh prompts, one after another; prompts that it defers are taken out (as a long round
 would) and collected, those that it returns come first in its next round. A long column runs rounds on batches of such
-prompts. Rounds of one column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two
-(program.py).
+prompts. In `predict` both run what history chose for them, in an epoch that has one (earlier_epoch.py). Rounds of one
+column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (program.py).
 
 Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, by the same
 luck. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
@@ -18,6 +18,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,11 @@ from numpy.typing import NDArray
 from ..rounds.exact import MAX_DRAWS
 from ..rounds.hand_over import HandOverSpec
 from ..rounds.outcome import Fate
-from .candidates import LongKey, ShortKey, defers
+from .candidates import LongKey, Mode, ShortKey, defers
 from .costs import DecodeCost, LayoutKey, RewardCost, TrainCost
 from .drafts import DraftedCost
 from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
+from .earlier_epoch import EarlierEpoch
 from .play import FATES, Luck, Played, RanOut, RoundSetup, play
 from .streaming import Streamed, Window, exposed_update_s
 
@@ -54,6 +56,16 @@ class Setting:
         """What decoding costs in a kind of round."""
         return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
 
+    @cached_property
+    def earlier(self) -> EarlierEpoch:
+        """What `predict` knows of the prompts that its columns are fed with."""
+        return EarlierEpoch(self.draws, self.group_size, _feed_size("predict", self.target))
+
+
+def _feed_size(mode: Mode, prompts: int) -> int:
+    # Of a feed in `predict` as much as a half is left to long rounds.
+    return max(_FEED, 6 * prompts) * (2 if mode == "predict" else 1)
+
 
 @dataclass
 class RoundLog:
@@ -65,6 +77,7 @@ class RoundLog:
     tokens: list[int] = field(default_factory=list)
     squares: list[int] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
+    settled: list[int] = field(default_factory=list)  # prompts that were trained or filtered
     deferred: list[int] = field(default_factory=list)
     excess: list[int] = field(default_factory=list)
     leak: list[int] = field(default_factory=list)  # the part of the excess that is of exhausted prompts (rounds/exact)
@@ -153,11 +166,14 @@ class ShortColumn:
             self._one()
 
     def _feed(self) -> None:
-        count = max(_FEED, 6 * self.key.prompts)
+        key = self.key
+        count = _feed_size(key.mode, key.prompts)
         self._numbers = np.arange(self._feeds * count, (self._feeds + 1) * count)
         self._lengths = self._setting.draws.firsts(self._numbers, 0)
         self._drawn = np.zeros(count, dtype=np.int64)
         self._fresh = list(range(count))
+        if key.mode == "predict":
+            self._fresh = np.flatnonzero(~self._setting.earlier.expected_long(self._feeds, key.long_share)).tolist()
         random.Random(f"{self._feeds}:0").shuffle(self._fresh)
         self._feeds += 1
 
@@ -319,6 +335,7 @@ def _record(
     log.tokens.append(int(whole.sum()))
     log.squares.append(int((whole * whole).sum()))
     log.groups.append(len(trained))
+    log.settled.append(len(trained) + int((played.fate == FATES[Fate.FILTERED]).sum()))
     log.deferred.append(int((played.fate == FATES[Fate.DEFERRED]).sum()))
     log.excess.append(int(own.sum()) + put_off_excess)
     log.leak.append(int(own[played.exhausted[prompts]].sum()))
@@ -363,11 +380,14 @@ def expected_deferrals(column: ShortColumn, setting: Setting) -> float:
 
     Without dynamic sampling this needs no simulation. `race` and `defer` put off what they issue beyond P; in `exact`
     the long draws before the P-th short one are negative binomial, with mean P (1 - q) / q for a share q of short
-    groups.
+    groups. In `predict` prompts wait for long rounds at the pace at which the others are settled.
     """
     law = column.key.law
     if not defers(law, setting.target):
         return 0.0
+    if law.mode == "predict":
+        settled = mean(column.log.settled) if setting.dynamic_sampling else float(setting.target)
+        return settled * law.long_share / (1.0 - law.long_share)
     if setting.dynamic_sampling:
         return mean(column.log.deferred)
     if law.mode == "exact":

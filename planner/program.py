@@ -1,4 +1,4 @@
-"""The round program: a linear model over rates, with binaries for the choices. All PuLP and HiGHS of rlplan is here.
+"""The round program: a linear model over rates, with binaries for the choices.
 
 Variables, per S = P n trained samples (one step's worth, so that numbers are near 1):
     u[s, m], v[l, m] >= 0   rounds of short column s and long column l with update choice m
@@ -14,8 +14,7 @@ Minimising USD, the price of a second depends on the nodes in use: the program i
 over what fits into them, and the cheapest wins; its bound is the least of all bounds.
 A second solve keeps the optimum and takes, of the choices that reach it, the first by name.
 
-Discipline (refs/planners.md 5): columns sorted, names zero-padded, lpSum, one thread, a fixed seed, no time limit;
-`sol_status`, bound and gap are read, because on a limit the plain status still says Optimal.
+Discipline (refs/planners.md 5): columns sorted, names zero-padded, lpSum; how it is solved is in highs.py.
 """
 
 from __future__ import annotations
@@ -31,12 +30,8 @@ import pulp
 
 from ..plans.errors import Infeasible
 from .candidates import Law
-from .cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, make_cycle
-
-# Nodes, not seconds: the same limit on every machine. Programs of a thousand columns need a few hundred at most.
-MAX_NODES = 200_000
-
-_SEED = 1
+from .cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, all_cycles, make_cycle
+from .highs import MAX_NODES, minimise
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,8 @@ def solve_program(
         short, long: columns; names unique; all with the same update choices.
         needs_long: laws whose short rounds defer prompts.
         group_target: P, which the rates are scaled by.
-        max_nodes: of the branch and bound; what is found until then is returned with its gap.
+        max_nodes: of the branch and bound, the same on every machine; what is found until then is returned with its
+            gap to what was proven.
     """
     short, long = sorted(short, key=lambda c: c.name), sorted(long, key=lambda c: c.name)
     found: list[tuple[Cycle, float, bool]] = []
@@ -120,16 +116,26 @@ def _solve(
 ) -> tuple[Cycle, float, bool] | None:
     """(choice, bound of the objective per sample, proven); None if infeasible."""
     build = _Build(short, long, trains, needs_long, limits, group_target)
-    first = build.run(build.cost, max_nodes)
+    first = minimise(build.problem, build.cost, max_nodes)
     if first is None:
         return None
-    objective, bound, optimal = first
+    bound = first.bound * price / (group_target * limits.group_size)
+    if not first.proven:
+        # A limit cut the search. Listing schedules needs no search, and finds what the search may not have got to.
+        listed = [
+            c
+            for c in all_cycles(short, long, needs_long, limits)
+            if {c.train, c.long_train} <= set(trains) and not c.violations(limits)
+        ]
+        found = [build.chosen()] if math.isfinite(first.objective) else []
+        cycle = min([*listed, *found], key=lambda c: (c.cost(limits), c.name), default=None)
+        return None if cycle is None else (cycle, bound, False)
     # Ties (and only ties: a relative 1e-7 is far below the noise of any column) go to the first by name.
-    build.problem += build.cost <= objective * (1 + 1e-7), "keep_the_optimum"
-    # Where a limit cut the search, what it found is kept: a tie-break would have to find it again.
-    if optimal and build.run(build.rank, max_nodes) is None:
-        raise RuntimeError("the optimum of the first phase is not feasible in the second")
-    return build.chosen(), price * bound / (group_target * limits.group_size), optimal
+    build.problem += build.cost <= first.objective * (1 + 1e-7), "keep_the_optimum"
+    second = minimise(build.problem, build.rank, MAX_NODES)
+    if second is None or not second.proven:
+        raise RuntimeError("the optimum of the first phase is not found in the second")
+    return build.chosen(), bound, True
 
 
 class _Build:
@@ -264,32 +270,6 @@ class _Build:
         if limits.slo:
             slow = [[[share - SLOW_SHARE for share in c.slow] for c in columns] for columns in (self.short, self.long)]
             self.problem += self._weighted(*slow) <= 0, "slo"
-
-    def run(self, objective: Any, max_nodes: int) -> tuple[float, float, bool] | None:
-        """(objective, bound, proven); None if infeasible. Raises RuntimeError if HiGHS fails or found nothing."""
-        self.problem.setObjective(objective)
-        # At so tight a tolerance presolve now and then takes a feasible program for an infeasible one (1 in 300 of
-        # benchmarks.round_optimality), so nothing is called infeasible that was not solved without it.
-        for presolve in ("on", "off"):
-            solver = pulp.HiGHS(
-                msg=False,
-                threads=1,
-                gapRel=0.0,
-                random_seed=_SEED,
-                mip_max_nodes=max_nodes,
-                mip_feasibility_tolerance=1e-9,
-                presolve=presolve,
-            )
-            self.problem.solve(solver)
-            if pulp.LpStatusInfeasible not in (self.problem.status, self.problem.sol_status):
-                break
-        else:
-            return None
-        if self.problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-            raise RuntimeError(f"HiGHS ended with status {pulp.LpStatus[self.problem.status]}")
-        info = self.problem.solverModel.getInfo()
-        optimal = self.problem.sol_status == pulp.LpSolutionOptimal
-        return float(pulp.value(self.problem.objective)), float(info.mip_dual_bound), optimal
 
     def chosen(self) -> Cycle:
         """The columns in use."""

@@ -2,7 +2,8 @@
 
 Which of a run's samples may be used depends on its mode (design.md, Bias):
 
-- `sync`: all trained and filtered groups; nothing was cut.
+- `sync`, `predict`: all trained and filtered groups; nothing was cut. At the end of a run in `predict` prompts that are
+  expected to be long wait without a draw; each takes the group of one that long rounds trained, as in `exact`.
 - `exact`: each prompt that was settled was trained on one group, short with P(short) and long with P(long), so the
   settled prompts' groups are draws from the unconditioned law. At the run's end some prompts are deferred and not
   settled: known to be long, their group not drawn yet. Leaving them out would make the trace short, so each takes the
@@ -42,12 +43,12 @@ _PROMPTS = 2048
 
 
 def run_lengths(run: MeasuredRun) -> LengthTrace:
-    """The lengths of a `sync` or `exact` run. Raises InputError if the run cannot tell them (see above)."""
+    """The lengths of a `sync`, `predict` or `exact` run. Raises InputError if the run cannot tell them (see above)."""
     trace = _whole_groups(run)
     if trace is None:
         raise InputError(
             f"{len(run.steps)} steps of mode {run.plan.job.bias.mode} do not show the lengths that nothing cut short; "
-            "give a length trace, or a run of mode sync or exact with long rounds",
+            "give a length trace, or a run of mode sync, predict or exact with long rounds",
             str(run.home),
         )
     return trace
@@ -78,7 +79,7 @@ def _mean_tokens(trace: LengthTrace, cap: int) -> float:
 
 def _whole_groups(run: MeasuredRun) -> LengthTrace | None:
     mode = run.plan.job.bias.mode
-    if mode not in ("sync", "exact"):
+    if mode not in ("sync", "exact", "predict"):
         return None
     rows: list[LengthRow] = []
     long_groups: list[list[LengthRow]] = []
@@ -98,6 +99,10 @@ def _whole_groups(run: MeasuredRun) -> LengthTrace | None:
             rows += group
             if step.kind == "long":
                 long_groups.append(group)
+    if mode == "predict":
+        # They wait undrawn, so the trace counts them and does not name them.
+        last = {"epoch": max((epoch for _, epoch in settled), default=0)}
+        owed = {(f"owed.{place}", last["epoch"]): last for place in range(run.steps[-1].deferred)}
     if len(settled) < MIN_GROUPS or (owed and not long_groups):
         return None
     for place, (prompt, epoch) in enumerate(sorted(owed)):
@@ -148,7 +153,8 @@ def _length_factor(
         model = fit_lengths(scaled(old, factor, cap_tokens), cap_tokens, seed)
         draws = Draws(model, seed, max(spec.short_samples, 1))
         count = max(len(run.steps), _FEWEST_STEPS)
-        result = simulate_run(spec, priced.short, priced.long, priced.reward, draws, count, _PROMPTS)
+        prompts = epoch_prompts(run, _PROMPTS)
+        result = simulate_run(spec, priced.short, priced.long, priced.reward, draws, count, prompts)
         steps = (*result.steps, *result.settling)
         return {
             kind: math.fsum(s.log_tokens for s in steps if s.kind == kind)
@@ -167,6 +173,16 @@ def _length_factor(
     squares = math.fsum((v - means[k]) ** 2 for k in present for v in measured[k])
     error = math.sqrt(squares / max(1, total - len(present)) / total)
     return math.exp(log_factor * _FACTOR_PRIOR**2 / (_FACTOR_PRIOR**2 + error**2))
+
+
+def epoch_prompts(run: MeasuredRun, default: int) -> int:
+    """Prompts of the epochs that a run is simulated in.
+
+    Only `predict` knows more from one epoch to the next, so only there they are as long as the run's own.
+    """
+    if run.plan.job.bias.mode != "predict":
+        return default
+    return max(run.plan.job.issue.prompts_per_step, len({row["prompt"] for step in run.steps for row in step.rows}))
 
 
 def _trained_logs(run: MeasuredRun, kind: str) -> list[float]:

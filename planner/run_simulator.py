@@ -91,9 +91,9 @@ class SimulatedRun:
     settling: tuple[SimulatedStep, ...]
     unconditioned_tokens: float
 
-    def seconds_per_sample(self) -> float:
-        """Total seconds over trained samples, what it still owed included."""
-        every = (*self.steps, *self.settling)
+    def seconds_per_sample(self, since_epoch: int = 0) -> float:
+        """Total seconds over trained samples, what it still owed included, from an epoch on."""
+        every = [s for s in (*self.steps, *self.settling) if s.epoch >= since_epoch]
         return sum(s.step_s for s in every) / sum(s.samples for s in every)
 
     def length_ratio(self) -> float:
@@ -135,6 +135,7 @@ def simulate_run(
     steps: int,
     prompts: int,
     *,
+    epochs: int = 1,
     drift_per_step: float = 0.0,
     switch_s: float = 0.0,
     watch: Watch | None = None,
@@ -142,7 +143,7 @@ def simulate_run(
     """Run `steps` steps over epochs of `prompts` synthetic prompts.
 
     Args:
-        steps: 0 runs exactly one epoch.
+        steps: 0 runs exactly `epochs` epochs.
         drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
             is taken as the cap, so shrinking lengths are shrunk a little too much.
         switch_s: seconds before a round whose layout is not the previous round's.
@@ -210,7 +211,7 @@ def simulate_run(
         watch.step_done(number, result, put_off)
         return result
 
-    while len(done) < steps or (steps == 0 and schedule.epoch == 0):
+    while len(done) < steps or (steps == 0 and schedule.epoch < epochs):
         step()
     count = len(done)
     while schedule.deferred:
@@ -248,18 +249,7 @@ def _scaled(lengths: Lengths, scale: float) -> Lengths:
 
 def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> RoundSpec:
     """The plan's rounds as the state machines take them; the job's cap on responses and its DAPO filter."""
-    short, long = planned.rounds.short, planned.rounds.long
-    return RoundSpec(
-        mode=planned.bias.mode,
-        prompts_per_step=planned.issue.prompts_per_step,
-        samples_per_prompt=planned.issue.samples_per_prompt,
-        max_tokens=cap_tokens,
-        short_prompts=short.issue.prompts,
-        short_samples=short.issue.samples,
-        cutoff_tokens=short.cutoff_tokens,
-        copies=1 if long is None else long.issue.copies,
-        dynamic_sampling=dynamic_sampling,
-    )
+    return RoundSpec(**planned.round_numbers(), max_tokens=cap_tokens, dynamic_sampling=dynamic_sampling)
 
 
 def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:

@@ -48,8 +48,12 @@ class Pass:
 PASSES = (Pass(8, 4, math.inf), Pass(24, 12, 0.05), Pass(64, 32, 0.02), Pass(160, 64, 0.0))
 """All columns of a pass have the same rounds on the same luck, so the last one's can be compared and predicted from."""
 
-UNBIASED = ("sync", "exact")
+UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction (design.md, Bias)."""
+
+ON_REQUEST = ("predict",)
+"""Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
+many it will have."""
 
 
 class Search:
@@ -142,11 +146,12 @@ class Search:
         return keep
 
     def _eligible(self, cycle: Cycle) -> bool:
-        """Whether it may be chosen at all: it is of the forced mode, or unbiased where there is no budget."""
+        """Whether it may be chosen at all: it is of the forced mode; or of no mode that must be forced, and unbiased
+        where there is no budget."""
         mode = cycle.short.law.mode
         if self.mode is not None:
             return mode == self.mode
-        return self.limits.bias_budget > 0 or mode in UNBIASED
+        return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
         pool = self._pool(key.law, rounds * self.setting.target)
@@ -160,6 +165,8 @@ class Search:
         if len(pool) < wanted:
             if law.mode == "exact":
                 pool = long_draws(self.setting.draws, self.setting.group_size, law.cutoff, wanted)
+            elif law.mode == "predict":
+                pool = self.setting.earlier.long_prompts(law.long_share, wanted)
             else:
                 # Layouts hardly move who finishes first; the column with most rounds has most of them.
                 columns = [c for k, c in self.short.items() if k.law == law]
@@ -256,9 +263,11 @@ def _levers(key: ShortKey | LongKey) -> str:
 
 
 def column_name(key: ShortKey | LongKey) -> str:
-    """Stable name that sorts by mode, issue, cutoff, copies, layout."""
+    """Stable name that sorts by mode, issue, cutoff, share of long prompts, copies, layout."""
     law = key.law
     layout = f"tp{key.layout.tp:03d}x{key.layout.engines:03d}{_levers(key)}"
+    if law.mode == "predict":
+        layout = f"l{law.long_share:.3f}:{layout}"
     if isinstance(key, ShortKey):
         return f"{key.mode}:p{key.prompts:05d}:n{key.samples:04d}:c{key.cutoff:06d}:{layout}"
     return f"{law.mode}:p{law.prompts:05d}:n{law.samples:04d}:c{law.cutoff:06d}:m{key.copies:02d}:{layout}"

@@ -36,10 +36,11 @@ from .columns import Setting
 from .costs import LayoutKey, reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
+from .highs import MAX_NODES
 from .length_model import fit_lengths
 from .predict import predict
 from .program import Solution, solve_program
-from .search import PASSES, Pass, Progress, Search, is_plain
+from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
@@ -67,6 +68,7 @@ def solve(
     bias_budget: float | None = None,
     objective: Objective = "seconds",
     seed: int = 0,
+    max_nodes: int = MAX_NODES,
     progress: Progress = lambda text, share: None,
 ) -> Plan:
     """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
@@ -77,6 +79,7 @@ def solve(
         bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
             when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
         objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
+        max_nodes: limit of the integer program's branch and bound.
         progress: called with a text and the share that is done.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when nothing keeps the limits, and
@@ -92,6 +95,7 @@ def solve(
         bias_budget=bias_budget,
         objective=objective,
         seed=seed,
+        max_nodes=max_nodes,
         progress=progress,
     ).plan
 
@@ -107,6 +111,7 @@ def solve_fully(
     bias_budget: float | None = None,
     objective: Objective = "seconds",
     seed: int = 0,
+    max_nodes: int = MAX_NODES,
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
 ) -> Solved:
@@ -116,7 +121,7 @@ def solve_fully(
         cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, objective=objective, seed=seed, passes=passes
     )
     search.run_passes(progress)
-    solution = _decide(search, progress)
+    solution = _decide(search, max_nodes, progress)
     baseline = _baseline(search)
     progress("writing the plan", 0.99)
     predicted = predict(search, solution.cycle, baseline)
@@ -212,17 +217,18 @@ def prepare(
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 
 
-def _decide(search: Search, progress: Progress) -> Solution:
+def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
     """Solve the program over the columns that came through all passes."""
     last = search.passes[-1]
     short, long = search.columns()
-    eligible = [c for c in short if search.mode is None or c.law.mode == search.mode]
+    mode = search.mode
+    eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
     # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
     # looked at only when nothing else is left, so that the error can say which limit binds.
     finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
     partners = [c for c in long if c.rounds >= last.long_rounds] or long
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target)
+    return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes)
 
 
 def _baseline(search: Search) -> Cycle:
@@ -269,6 +275,7 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
             cutoff_tokens=short.cutoff or None,
+            long_share=short.long_share or None,
             rollout=rollout(short.layout, short.draft_tokens),
             train=train(cycle.train),
         ),

@@ -31,7 +31,7 @@ from .draws import Draws
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
 from .refit import Refit, price, refit, replay_run, transfer_error
-from .run_lengths import refit_lengths
+from .run_lengths import epoch_prompts, refit_lengths
 from .run_simulator import kinds, round_spec, simulate_run
 from .search import PASSES, Pass, Progress
 from .solve import solve_fully
@@ -115,6 +115,7 @@ def tune(
         trace,
         force.plan.inputs,
         bias_budget=force.plan.job.bias.budget,
+        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
         seed=seed,
         progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
         passes=passes,
@@ -176,9 +177,9 @@ def _cost_error(run: MeasuredRun, replays: Sequence[Replayed], profile: Profile,
 
 def _run_error(run: MeasuredRun, profile: Profile, model: LengthModel, dynamic: bool, seed: int) -> float:
     """Relative error of the refitted model in the run's seconds per trained sample, its own luck included."""
-    planned, count = run.plan.job, len(run.steps)
+    planned, count, prompts = run.plan.job, len(run.steps), epoch_prompts(run, 4096)
     simulated = [
-        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), dynamic, count)
+        _simulate(planned, profile, Draws(model, seed + k, planned.rounds.short.issue.samples), dynamic, count, prompts)
         for k in range(_SEEDS)
     ]
     measured = run.seconds_per_sample - _cold_seconds(run)
@@ -202,20 +203,29 @@ def _simulate(
     draws: Draws,
     dynamic: bool,
     steps: int,
-    prompts: int = 4096,
+    prompts: int,
+    epoch: int = 0,
     allowed: SearchDrafts | None = None,
 ) -> float:
-    """Seconds per trained sample; `steps` 0: of exactly one epoch of `prompts`; `allowed`: the job's drafts."""
+    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`.
+
+    `allowed`: the drafts that the job considers.
+    """
     short, long = kinds(planned, profile, allowed)
     reward = reward_cost(profile.reward, planned.reward.workers)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
-    return simulate_run(spec, short, long, reward, draws, steps, prompts).seconds_per_sample()
+    run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
+    return run.seconds_per_sample(epoch)
 
 
 def _gain(
     new: PlannedJob, old: PlannedJob, job: Job, profile: Profile, model: LengthModel, seed: int
 ) -> tuple[float, float]:
-    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs."""
+    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs.
+
+    In the second one where a plan learns from the first.
+    """
+    epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
     prompts = max(8 * target, _GAIN_SAMPLES // size // _SEEDS)
@@ -223,7 +233,7 @@ def _gain(
     for k in range(_SEEDS):
         draws = Draws(model, seed + k, width)
         ours, theirs = (
-            _simulate(planned, profile, draws, job.algorithm.dynamic_sampling, 0, prompts, job.search.drafts)
+            _simulate(planned, profile, draws, job.algorithm.dynamic_sampling, 0, prompts, epoch, job.search.drafts)
             for planned in (new, old)
         )
         gains.append(1.0 - ours / theirs)

@@ -15,7 +15,7 @@ import networkx as nx
 from .candidates import LongKey, ShortKey
 from .columns import mean
 from .costs import TrainCost
-from .cycle import Cycle
+from .cycle import Cycle, make_cycle
 from .predict import parts_of
 from .search import Search
 
@@ -23,8 +23,8 @@ from .search import Search
 def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
     """Text by dotted key of the plan's job section."""
     why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline)}
-    cycles = search.cycles()
     mode = cycle.short.law.mode
+    cycles = [*search.cycles(), *_other_updates(search, cycle)]
     own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
     for key, value, text in _decisions(search, mode, cycle.long is not None):
         alternative = _alternative(search, own, cycle, value)
@@ -38,6 +38,14 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
     for number, refusal in enumerate(search.space.refused):
         why[f"refused.{number}"] = refusal
     return why
+
+
+def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
+    """The chosen schedule with each other update of either kind of round: the search keeps only the best of them."""
+    trains = range(len(search.space.train))
+    pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
+    pairs += [(cycle.train, w) for w in trains if cycle.long]
+    return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
 
 
 Value = Callable[[Cycle], Any]
@@ -73,6 +81,14 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
                 "rounds.short.rollout.drafts",
                 lambda c: short(c).draft_tokens,
                 lambda c: f"short rounds {drafts_text(short(c).draft_tokens)}",
+            )
+        )
+    if mode == "predict":
+        found.append(
+            (
+                "rounds.short.long_share",
+                lambda c: short(c).long_share,
+                lambda c: f"the {100 * short(c).long_share:g}% of the prompts with the longest history in long rounds",
             )
         )
     found.append(("rounds.short.rollout", lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}"))
@@ -170,7 +186,9 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
     parts = [f"{base / mine:.2f}x sync ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
     if cycle.short.law.mode != "sync":
         parts.append(f"trained/unconditioned length {ratio:.3f} +- {error:.3f}")
-    for mode in ("exact", "defer", "race"):
+    if cycle.short.law.mode == "predict":
+        parts.append(_plain_epoch(search, cycle))
+    for mode in ("exact", "predict", "defer", "race"):
         if mode == cycle.short.law.mode:
             continue
         others = [c for c in search.cycles() if c.short.law.mode == mode]
@@ -187,6 +205,17 @@ def _shares(search: Search, cycle: Cycle) -> str:
     part = long.share * mean(long.step_s())
     part /= part + short.share * mean(short.step_s())
     return f"long rounds are {100 * long.share:.1f}% of the steps and {100 * part:.1f}% of the time"
+
+
+def _plain_epoch(search: Search, cycle: Cycle) -> str:
+    """What a reader must know before taking the speed of `predict` for that of a run."""
+    key = cast(ShortKey, cycle.short.key)
+    plain = search.short[ShortKey("sync", key.prompts, key.samples, 0, key.layout)].log
+    seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
+    return (
+        f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "
+        f"plain, about {seconds * 1e3:.4g} ms per sample"
+    )
 
 
 def _critical_path(search: Search, cycle: Cycle) -> str:

@@ -49,8 +49,9 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
-Mode = Literal["sync", "race", "defer", "exact"]
-"""`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased."""
+Mode = Literal["sync", "race", "defer", "exact", "predict"]
+"""`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
+`predict`: prompts whose earlier lengths were long get rounds of their own, unbiased."""
 
 MemoryBytes = Annotated[int, Field(ge=1_000_000)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""

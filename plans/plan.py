@@ -7,7 +7,7 @@ fits the cluster, the job and the files that it was solved from is `check.check_
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
@@ -115,6 +115,9 @@ class ShortRound(Strict):
     cutoff_tokens: Count | None
     """Response length in tokens at which a running group is deferred; mode exact only, null elsewhere."""
 
+    long_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the prompts, those with the longest history, that get long rounds; mode predict only, null elsewhere."""
+
     rollout: RoundRollout
     """The engines."""
 
@@ -126,7 +129,7 @@ class ShortRound(Strict):
 
 
 class LongRound(Strict):
-    """The round that runs deferred prompts to their end."""
+    """The round that runs deferred prompts, or those that are expected to be long, to their end."""
 
     issue: LongIssue
     """What the round issues."""
@@ -171,6 +174,19 @@ class SyncPlan(Strict):
 WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]
 
 
+class RoundNumbers(TypedDict):
+    """A plan's rounds as numbers: what both the simulated and the executed schedule are made from."""
+
+    mode: Mode
+    prompts_per_step: int
+    samples_per_prompt: int
+    short_prompts: int
+    short_samples: int
+    cutoff_tokens: int | None
+    copies: int
+    long_share: float
+
+
 class PlannedJob(Strict):
     """The decisions for one job."""
 
@@ -194,6 +210,20 @@ class PlannedJob(Strict):
 
     why: dict[WhyKey, str]
     """For each decision, by dotted key: what it gains and what the next best choice would cost."""
+
+    def round_numbers(self) -> RoundNumbers:
+        """The keyword arguments of a `RoundSpec` (rounds/schedule.py), but for the two that only the job knows."""
+        short, long = self.rounds.short, self.rounds.long
+        return RoundNumbers(
+            mode=self.bias.mode,
+            prompts_per_step=self.issue.prompts_per_step,
+            samples_per_prompt=self.issue.samples_per_prompt,
+            short_prompts=short.issue.prompts,
+            short_samples=short.issue.samples,
+            cutoff_tokens=short.cutoff_tokens,
+            copies=1 if long is None else long.issue.copies,
+            long_share=short.long_share or 0.0,
+        )
 
     @model_validator(mode="after")
     def _rounds_are_what_the_mode_needs(self) -> PlannedJob:
@@ -221,8 +251,9 @@ def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
     mode, short, long = job.bias.mode, job.rounds.short, job.rounds.long
     p, n = job.issue.prompts_per_step, job.issue.samples_per_prompt
     faults: list[tuple[str, str]] = []
-    if short.issue.prompts < p or (mode == "sync" and short.issue.prompts != p):
-        rule = f"exactly {p}" if mode == "sync" else f"at least {p}"
+    plain = mode in ("sync", "predict")
+    if short.issue.prompts < p or (plain and short.issue.prompts != p):
+        rule = f"exactly {p}" if plain else f"at least {p}"
         faults.append(
             (
                 f"a short round of mode {mode} issues {rule} prompts (prompts_per_step), not {short.issue.prompts}",
@@ -243,8 +274,12 @@ def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
         faults.append(
             (f"cutoff_tokens belongs to mode exact; write null for mode {mode}", "rounds.short.cutoff_tokens")
         )
+    if mode == "predict" and short.long_share is None:
+        faults.append(("mode predict needs long_share, between 0 and 1", "rounds.short.long_share"))
+    if mode != "predict" and short.long_share is not None:
+        faults.append((f"long_share belongs to mode predict; write null for mode {mode}", "rounds.short.long_share"))
     # A race over samples alone defers no prompt, so it never has a long round.
-    defers = mode in ("defer", "exact") or (mode == "race" and short.issue.prompts > p)
+    defers = mode in ("defer", "exact", "predict") or (mode == "race" and short.issue.prompts > p)
     if defers and long is None:
         faults.append(
             (f"mode {mode} defers prompts but the plan has no long round; add the section rounds.long", "rounds.long")

@@ -13,11 +13,13 @@ from .conftest import CAP, small_profile
 from .synthetic_run import solved, synthesize
 
 
-@pytest.mark.parametrize("mode", ["sync", "race", "defer", "exact"])
+@pytest.mark.parametrize("mode", ["sync", "race", "defer", "exact", "predict"])
 def test_a_replay_of_a_simulated_round_takes_as_long_as_the_round_did(mode, tmp_path):
     documents = solved(mode=mode)
     plan, job = documents.plan, documents.job
-    run = load_run(synthesize(tmp_path / "r", plan, job, documents.profile, documents.trace, noise=0.0, steps=25))
+    # Short epochs, so that `predict` comes to one that has a history.
+    folder = synthesize(tmp_path / "r", plan, job, documents.profile, documents.trace, noise=0.0, steps=25, prompts=88)
+    run = load_run(folder)
     replays = replay_run(run, CAP, False, documents.profile)
     assert [r.step.number for r in replays] == list(range(1, 26))
     if mode != "sync":

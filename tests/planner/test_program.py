@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import random
 
 import pytest
 from hypothesis import assume, given, settings
@@ -240,3 +241,22 @@ def test_bias_is_the_weighted_excess_over_the_mean() -> None:
     expected = 1 + (4 * -640 - 1280) / (5 * 128) / 50
     assert Cycle(short, long, 0, 0).length_ratio(limits()) == pytest.approx(expected)
     assert dataclasses.replace(short, excess_tokens=0.0).excess_tokens == 0.0
+
+
+def test_a_node_limit_leaves_a_feasible_choice_with_an_honest_gap() -> None:
+    rng = random.Random(4)
+    shorts, longs = [], []
+    for number, layout in itertools.product(range(12), (A, B)):
+        law = Law("exact", 0, 0, 100 + number)
+        key = ShortKey("exact", 20, 8, law.cutoff, layout)
+        shorts.append(column(key, [rng.uniform(1, 2), rng.uniform(1, 2)], moved=rng.uniform(1, 9), slow=(0.04, 0.02)))
+        longs.append(column(LongKey(law, 1, layout), [rng.uniform(4, 9), rng.uniform(4, 9)], slow=(0.3, 0.1)))
+    needs = {c.law for c in shorts}
+    bounds = limits(slo=True, sharding=(0, 1), reshard_s=0.3, layout_switch_s=0.2)
+    cut, again = (solve_program(shorts, longs, needs, bounds, P, max_nodes=0) for _ in range(2))
+    full = solve_program(shorts, longs, needs, bounds, P)
+    assert cut == again
+    assert full.optimal and full.gap == 0
+    assert not cut.optimal and cut.cycle.violations(bounds) == []
+    assert cut.bound <= full.objective <= cut.objective * (1 + 1e-9)
+    assert cut.gap == pytest.approx(1 - cut.bound / cut.objective)

@@ -8,7 +8,7 @@ import pytest
 from rlplan.planner.length_model import fit_lengths
 from rlplan.planner.measured import load_run
 from rlplan.planner.refit import price
-from rlplan.planner.run_lengths import refit_lengths, run_lengths, scaled
+from rlplan.planner.run_lengths import epoch_prompts, refit_lengths, run_lengths, scaled
 from rlplan.plans.errors import InputError
 from rlplan.profiles.lengths import LengthRow, LengthTrace
 
@@ -55,15 +55,29 @@ def test_settled_prompts_of_an_exact_run_have_the_unconditioned_lengths(executed
 
 def test_prompts_that_an_exact_run_still_owes_stand_in_it_as_long_ones(executed):
     _, run, _ = executed("exact", steps=90)
-    second = [i for i, s in enumerate(run.steps) if s.kind == "long"][1]
-    owing = dataclasses.replace(run, steps=run.steps[:second])
-    settled = dataclasses.replace(run, steps=run.steps[: second + 1])
+    late = [i for i, s in enumerate(run.steps) if s.kind == "long"][2]
+    owing = dataclasses.replace(run, steps=run.steps[:late])
+    settled = dataclasses.replace(run, steps=run.steps[: late + 1])
     owed = owing.steps[-1].deferred
     assert owed >= 8
     with_owed, without = run_lengths(owing), [r for s in owing.steps for r in s.rows if r["fate"] == "trained"]
     assert len(with_owed.prompts) == len({r["prompt"] for r in without}) + owed
     assert mean_tokens(with_owed) > 1.1 * sum(r["tokens"] for r in without) / len(without)
     assert mean_tokens(with_owed) == pytest.approx(mean_tokens(run_lengths(settled)), rel=0.2)
+
+
+def test_prompts_that_wait_for_a_long_round_of_predict_count_as_long_ones(tmp_path):
+    documents = solved(mode="predict")
+    trace = documents.trace
+    synthesize(tmp_path / "r", documents.plan, documents.job, documents.profile, trace, steps=90, prompts=400)
+    whole = load_run(tmp_path / "r")
+    waiting = [i for i, s in enumerate(whole.steps) if i > 60 and s.deferred >= 6]
+    run = dataclasses.replace(whole, steps=whole.steps[: waiting[0] + 1])
+    drawn = {(r["prompt"], r["epoch"]) for s in run.steps for r in s.rows}
+    found = run_lengths(run)
+    assert len(found.by_prompt()) == len({p for p, _ in drawn}) + run.steps[-1].deferred
+    assert epoch_prompts(run, 9) == 400
+    assert mean_tokens(found) == pytest.approx(fit_lengths(trace, CAP).mean_tokens, rel=0.2)
 
 
 @pytest.mark.parametrize("mode", ["race", "defer"])

@@ -68,6 +68,50 @@ def test_solving_again_gives_the_same_bytes(given, make_job) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be pinned here")
+def test_a_search_that_a_limit_cut_gives_the_same_bytes_and_a_bound_that_holds(given, make_job) -> None:
+    job = make_job(SMALL)
+    first, second = quick(*given(job), max_nodes=0), quick(*given(job), max_nodes=0)
+    assert without_volatile(first) == without_volatile(second)
+    whole = quick(*given(job))
+    assert whole.solver.status == "optimal"
+    assert first.solver.bound <= whole.predicted.seconds_per_sample <= first.predicted.seconds_per_sample * (1 + 1e-6)
+
+
+def test_for_usd_a_plan_on_gpus_may_leave_nodes_unused(given, make_job, make_cluster) -> None:
+    from rlplan.planner.copula_lengths import copula_lengths
+    from rlplan.profiles.library import library_profile
+
+    sizes = {"prompts_per_step": 16, "samples_per_prompt": 4, "max_prompt_tokens": 256, "max_response_tokens": 4096}
+    job = make_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [8192]})
+    accelerators = {"kind": "cuda", "name": "H800", "per_node": 8, "memory_bytes": 80 * 10**9}
+    cluster = make_cluster(
+        nodes=2, accelerators=accelerators, cores=96, host_memory_bytes=10**12, usd_per_node_hour=40.0
+    )
+    trace = copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8)
+    arguments = given(job, cluster=cluster, profile=library_profile("H800", "Qwen2.5-7B"), trace=trace)
+    fast, cheap = quick(*arguments), quick(*arguments, objective="usd")
+    assert fast.solver.objective == "seconds_per_sample" and cheap.solver.objective == "usd_per_sample"
+    assert cheap.predicted.nodes == 1 and fast.predicted.nodes == 2
+    assert cheap.predicted.usd_per_1k_samples < fast.predicted.usd_per_1k_samples
+    assert cheap.predicted.seconds_per_sample > fast.predicted.seconds_per_sample
+    assert cheap.predicted.usd_per_1k_samples == pytest.approx(
+        1000 * cheap.predicted.seconds_per_sample * 40.0 / 3600, rel=1e-4
+    )
+    assert fast.job.rounds.short.train.accelerators == 16
+    assert list(faults(cheap, cluster, job, None)) == []
+
+
+def test_the_front_trades_bias_for_speed_and_holds_the_plan(given, make_job) -> None:
+    plan = quick(*given(make_job(SMALL)))
+    points = plan.predicted.front
+    assert [p.chosen for p in points].count(True) == 1
+    biases = [abs(1 - p.length_ratio) for p in points]
+    seconds = [p.seconds_per_sample for p in points]
+    assert biases == sorted(biases) and len(points) >= 3
+    assert seconds == sorted(seconds, reverse=True)
+    assert next(p for p in points if p.chosen).seconds_per_sample == plan.predicted.seconds_per_sample
+
+
 def test_one_core_and_all_cores_give_the_same_bytes(given, make_job) -> None:
     cores = os.sched_getaffinity(0)
     every = quick(*given(make_job(SMALL)))
@@ -131,6 +175,7 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
     )
     assert "next best" in why["rounds.short.cutoff_tokens"]
     assert "x sync" in why["bias.mode"] and "race" in why["bias.mode"]
+    assert "next best" in why["rounds.short.train"] and "next best" in why["rounds.long.train"]
     assert "rollout" in why["step"]
 
 

@@ -61,6 +61,7 @@ job:
     short:
       issue: {prompts: 20, samples: 8}
       cutoff_tokens: 288
+      long_share: null
       rollout: {pool: main, engines: 2, tp: 1, max_num_seqs: 80, drafts: null}
       train: {dp: 1, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch_tokens: 4096, recompute: none, offload: false}
       hand_over: null

@@ -238,6 +238,40 @@ def test_a_mode_that_defers_needs_a_long_round(folder: Any) -> None:
     assert caught.value.line == text[:start].count("\n") + 1
 
 
+PREDICT = {
+    "{mode: exact, budget": "{mode: predict, budget",
+    "prompts: 20": "prompts: 16",
+    "cutoff_tokens: 288": "cutoff_tokens: null",
+    "long_share: null": "long_share: 0.25",
+    "copies: 3": "copies: 1",
+}
+PREDICT_FAULTS = {
+    "over-issue": ("prompts: 16, samples: 8}", "prompts: 17, samples: 8}", "issues exactly 16 prompts"),
+    "a cutoff": ("cutoff_tokens: null", "cutoff_tokens: 288", "cutoff_tokens belongs to mode exact"),
+    "no share": ("long_share: 0.25", "long_share: null", "mode predict needs long_share, between 0 and 1"),
+    "all of them": ("long_share: 0.25", "long_share: 1.0", "less than 1"),
+    "none of them": ("long_share: 0.25", "long_share: 0.0", "must be more than 0"),
+    "copies": ("copies: 1", "copies: 2", "copies belongs to mode exact"),
+    "another mode's plan": ("{mode: predict, budget", "{mode: defer, budget", "long_share belongs to mode predict"),
+}
+
+
+@pytest.mark.parametrize("case", [None, *PREDICT_FAULTS])
+def test_mode_predict_has_a_share_and_a_long_round_and_nothing_in_excess(folder: Any, case: str | None) -> None:
+    for old, new in PREDICT.items():
+        folder.edit("plan.yaml", old, new)
+    if case is None:
+        plan = load_plan(folder.path("plan.yaml"))
+        assert plan.job.rounds.short.long_share == 0.25
+        assert plan.job.round_numbers()["long_share"] == 0.25
+        return
+    old, new, words = PREDICT_FAULTS[case]
+    folder.edit("plan.yaml", old, new)
+    with pytest.raises(InputError) as caught:
+        load_plan(folder.path("plan.yaml"))
+    assert words in str(caught.value)
+
+
 def test_mode_sync_has_no_long_round_and_issues_nothing_in_excess(folder: Any) -> None:
     folder.edit("plan.yaml", "{mode: exact, budget", "{mode: sync, budget")
     folder.edit("plan.yaml", "cutoff_tokens: 288", "cutoff_tokens: null")

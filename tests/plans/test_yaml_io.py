@@ -122,10 +122,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    mode = draw(st.sampled_from(["sync", "race", "defer", "exact"]))
+    mode = draw(st.sampled_from(["sync", "race", "defer", "exact", "predict"]))
     p, n = draw(st.integers(1, 500)), draw(st.integers(2, 64))
-    over = draw(st.integers(0 if mode == "race" else 1, 90)) if mode != "sync" else 0
-    has_long = mode in ("defer", "exact") or (mode == "race" and over > 0)
+    over = draw(st.integers(0 if mode == "race" else 1, 90)) if mode not in ("sync", "predict") else 0
+    has_long = mode in ("defer", "exact", "predict") or (mode == "race" and over > 0)
 
     def seconds() -> dict[str, float]:
         return {key: draw(positive) for key in ("p50", "p95", "mean")}
@@ -159,6 +159,7 @@ def plans(draw: st.DrawFn) -> Plan:
     short = {
         "issue": {"prompts": p + over, "samples": samples},
         "cutoff_tokens": draw(counts) if mode == "exact" else None,
+        "long_share": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)) if mode == "predict" else None,
         **layout(),
     }
     copies = draw(st.integers(1, 8)) if mode == "exact" else 1
