@@ -1,10 +1,10 @@
-"""What of a plan this executor can run: the planner knows layouts that no trainer here has yet."""
+"""What of a plan this executor can run: the planner knows layouts and levers that nothing here has yet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..plans.plan import PlannedJob, RoundTrain
+from ..plans.plan import LongRound, PlannedJob, RoundTrain, ShortRound
 from ..plans.yaml_doc import Loc
 
 
@@ -14,11 +14,28 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
         at: Loc = ("job", "rounds", kind, "train")
         yield from _layout_faults(at, train)
+    yield from _lever_faults(("job", "rounds", "short"), short)
+    if long is not None:
+        yield from _lever_faults(("job", "rounds", "long"), long)
     if long is not None and long.train.dp != short.train.dp:
         yield (
             ("job", "rounds", "long", "train", "dp"),
             f"is {long.train.dp}, but trainers are started once, for both kinds of round; write {short.train.dp} as in "
             "rounds.short.train",
+        )
+
+
+def _lever_faults(at: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, str]]:
+    if kind.rollout.drafts is not None:
+        yield (
+            (*at, "rollout", "drafts"),
+            "the executor's engines decode without drafts; write null, or solve again without search.drafts in the job",
+        )
+    if kind.hand_over is not None:
+        yield (
+            (*at, "hand_over"),
+            "the executor trains when the round is over; write null, or solve again without search.hand_over in the "
+            "job",
         )
 
 

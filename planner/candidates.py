@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..plans.cluster import Cluster, Pool
@@ -18,6 +18,7 @@ from ..plans.job import Job
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
+from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
 
 Mode = Literal["sync", "race", "defer", "exact", "predict"]
@@ -57,7 +58,7 @@ class Law(NamedTuple):
 
 
 class ShortKey(NamedTuple):
-    """A kind of short round."""
+    """A kind of short round; `draft_tokens` are drafted a step, 0 for no drafts."""
 
     mode: Mode
     prompts: int
@@ -65,6 +66,7 @@ class ShortKey(NamedTuple):
     cutoff: int
     layout: LayoutKey
     long_share: float = 0.0
+    draft_tokens: int = 0
 
     @property
     def law(self) -> Law:
@@ -75,11 +77,18 @@ class ShortKey(NamedTuple):
 
 
 class LongKey(NamedTuple):
-    """A kind of long round."""
+    """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never."""
 
     law: Law
     copies: int
     layout: LayoutKey
+    draft_tokens: int = 0
+    hand_over: float = 0.0
+
+    @property
+    def freed_engines(self) -> int:
+        """Engines that are handed over."""
+        return self.layout.engines // 2 if self.hand_over else 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
     `refused` says, for each layout of the profile that was left out, why; `reshard_s` and `layout_switch_s` are seconds
-    of changing shards and engines between kinds of round.
+    of changing shards and engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
     """
 
     pool: str
@@ -99,6 +108,7 @@ class Space:
     refused: tuple[str, ...]
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
+    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
 
     @property
     def sharding(self) -> tuple[int, ...]:
@@ -141,12 +151,16 @@ def enumerate_space(
         short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
     short.sort()
     laws = sorted({s.law for s in short if defers(s.law, target)})
+    drafted = _drafted(job, decode)
     long = [
-        LongKey(law, copies, layout)
+        LongKey(law, copies, layout, tokens, share)
         for law in laws
         for copies in (COPIES if law.mode == "exact" else (1,))
         for layout in decode
+        for tokens in (0, *(g for key, g in drafted if key == layout))
+        for share in (0.0, *(job.search.hand_over if layout.engines > 1 else ()))
     ]
+    short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     node = cluster.pools[pool]
     return Space(
         pool=pool,
@@ -158,7 +172,17 @@ def enumerate_space(
         refused=refused,
         reshard_s=_reshard_s(profile, node),
         layout_switch_s=_layout_switch_s(profile),
+        drafted=drafted,
     )
+
+
+def _drafted(job: Job, decode: dict[LayoutKey, DecodeCost]) -> dict[tuple[LayoutKey, int], DraftedCost]:
+    """Costs with drafts where the job considers them and they make some batch faster."""
+    drafts = job.search.drafts
+    if drafts is None:
+        return {}
+    found = {(key, g): affordable(cost, g, drafts.acceptance) for key, cost in decode.items() for g in drafts.tokens}
+    return {key: cost for key, cost in found.items() if cost is not None}
 
 
 def _reshard_s(profile: Profile, pool: Pool) -> float:

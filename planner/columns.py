@@ -24,12 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..rounds.exact import MAX_DRAWS
+from ..rounds.hand_over import HandOverSpec
 from ..rounds.outcome import Fate
 from .candidates import LongKey, Mode, ShortKey, defers
 from .costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from .drafts import DraftedCost
 from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from .earlier_epoch import EarlierEpoch
 from .play import FATES, Luck, Played, RanOut, RoundSetup, play
+from .streaming import Streamed, Window, exposed_update_s
 
 # Prompts that a column is fed with at once: an epoch of its own.
 _FEED = 768
@@ -47,6 +50,11 @@ class Setting:
     reward: RewardCost
     draws: Draws
     reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
+    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
+
+    def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
+        """What decoding costs in a kind of round."""
+        return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
 
     @cached_property
     def earlier(self) -> EarlierEpoch:
@@ -76,6 +84,8 @@ class RoundLog:
     issued: list[int] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
     preemptions: int = 0
+    windows: list[Window] = field(default_factory=list)  # for each round, where engines are to be handed over
+    _streamed: dict[TrainCost, list[Streamed]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rollout_s)
@@ -83,23 +93,29 @@ class RoundLog:
     def step_s(self, train: TrainCost) -> list[float]:
         """Seconds of each round's whole step."""
         return [
-            rollout + reward + self.sync_s + train.update_s(tokens, squares)
-            for rollout, reward, tokens, squares in zip(
-                self.rollout_s, self.reward_s, self.tokens, self.squares, strict=True
-            )
+            rollout + reward + self.sync_s + update
+            for rollout, reward, update in zip(self.rollout_s, self.reward_s, self.updates_s(train), strict=True)
         ]
+
+    def updates_s(self, train: TrainCost) -> list[float]:
+        """Seconds of each round's update after its end: without what freed engines have trained by then."""
+        if not self.windows:
+            return [train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)]
+        # Asked for time and again while the log grows at its end.
+        done = self._streamed.setdefault(train, [])
+        done += [window.streamed(train) for window in self.windows[len(done) :]]
+        return [exposed_update_s(train, t, q, 0, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
 
     def train_s(self, train: TrainCost) -> float:
         """Mean seconds of the update."""
-        return mean([train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)])
+        return mean(self.updates_s(train))
 
     def phases_s(self, train: TrainCost, rounds: int) -> dict[str, float]:
         """Mean seconds of each phase over the first `rounds` rounds."""
-        updates = [train.update_s(t, q) for t, q in zip(self.tokens[:rounds], self.squares[:rounds], strict=True)]
         return {
             "rollout": mean(self.rollout_s[:rounds]),
             "reward": mean(self.reward_s[:rounds]),
-            "train": mean(updates),
+            "train": mean(self.updates_s(train)[:rounds]),
             "sync": self.sync_s,
         }
 
@@ -123,7 +139,7 @@ class ShortColumn:
     def __init__(self, setting: Setting, key: ShortKey) -> None:
         self.key = key
         self._setting = setting
-        self._cost = setting.decode[key.layout]
+        self._cost = setting.cost_of(key)
         self.log = RoundLog(sync_s=self._cost.sync_s)
         self.deferred_prompts: list[str] = []
         self._setup = RoundSetup(
@@ -210,7 +226,8 @@ class LongColumn:
     def __init__(self, setting: Setting, key: LongKey) -> None:
         self.key = key
         self._setting = setting
-        self._cost = setting.decode[key.layout]
+        self._cost = setting.cost_of(key)
+        self._hand_over = HandOverSpec(key.freed_engines, key.hand_over) if key.hand_over else None
         self.log = RoundLog(sync_s=self._cost.sync_s)
         self._setup = RoundSetup(
             kind="long",
@@ -241,12 +258,12 @@ class LongColumn:
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
         numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
         luck = self._luck(numbers, laps + 1)
-        played = _play(setting, self._setup, luck, self._cost)
+        played = _play(setting, self._setup, luck, self._cost, self._hand_over)
         firsts = np.empty(len(numbers), dtype=np.int64)
         for lap in np.unique(laps):
             mine = laps == lap
             firsts[mine] = setting.draws.firsts(numbers[mine], 0)[:, 0, : setting.group_size].sum(axis=1)
-        _record(self.log, self._setup, luck, played, firsts, 0)
+        _record(self.log, self._setup, luck, played, firsts, 0, self.key)
 
     def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
         setting, draws = self._setting, self._setting.draws
@@ -289,14 +306,25 @@ class LongColumn:
             drawn = min(2 * drawn, MAX_DRAWS)
 
 
-def _play(setting: Setting, setup: RoundSetup, luck: Luck, cost: DecodeCost) -> Played:
-    return play(setup, luck, cost, setting.reward, cost.max_sequences, reference=setting.reference)
+def _play(
+    setting: Setting, setup: RoundSetup, luck: Luck, cost: DecodeCost, hand_over: HandOverSpec | None = None
+) -> Played:
+    return play(setup, luck, cost, setting.reward, cost.max_sequences, hand_over, reference=setting.reference)
 
 
 def _record(
-    log: RoundLog, setup: RoundSetup, luck: Luck, played: Played, firsts: NDArray[np.int64], put_off_excess: int
+    log: RoundLog,
+    setup: RoundSetup,
+    luck: Luck,
+    played: Played,
+    firsts: NDArray[np.int64],
+    put_off_excess: int,
+    key: LongKey | None = None,
 ) -> None:
-    """Add a round to the log; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
+    """Add a round to the log; `firsts`: by prompt, the sum of its first draw's lengths in stream 0.
+
+    `key`: of a long round, which may hand engines over.
+    """
     trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
     lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
     kept, prompts = played.kept[trained], played.prompt[trained]
@@ -314,6 +342,19 @@ def _record(
     log.issued.append(played.kept.size)
     log.decoded.append(played.times.decoded_tokens)
     log.preemptions += played.times.preemptions
+    if key is not None and key.hand_over:
+        ready, sums, squares = played.ready_s[trained], whole.sum(axis=1), (whole * whole).sum(axis=1)
+        log.windows.append(
+            Window(
+                freed_s=played.times.freed_s,
+                end_s=played.times.end_s,
+                groups=tuple(
+                    (*group, 0) for group in zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)
+                ),
+                accelerators=key.freed_engines * key.layout.tp,
+                share=key.freed_engines / key.layout.engines,
+            )
+        )
 
 
 def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:

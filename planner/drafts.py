@@ -47,6 +47,11 @@ class DraftedCost(DecodeCost):
 
     drafts: Drafts | None = None
 
+    @property
+    def up_to_sequences(self) -> int:
+        """The largest batch that is speculated on."""
+        return self.drafts.up_to_sequences if self.drafts else 0
+
     def _uses(self, sequences: int) -> Drafts | None:
         drafts = self.drafts
         return drafts if drafts is not None and 1 <= sequences <= drafts.up_to_sequences else None
@@ -80,6 +85,15 @@ def worthwhile(cost: DecodeCost, tokens: int, acceptance: float, kv_tokens: floa
         if fast.base_s(count) + fast.kv_s(count) * kv >= cost.base_s(count) + cost.kv_s(count) * kv:
             return count - 1
     return cost.max_sequences
+
+
+def affordable(cost: DecodeCost, tokens: int, acceptance: float) -> DraftedCost | None:
+    """`cost` with drafts for batches that are faster by them whatever KV they hold; None if not even one sequence is.
+
+    A step that verifies stays within the batches that were measured: beyond them lies a knee that nobody has seen.
+    """
+    most = min(worthwhile(cost, tokens, acceptance), cost.max_sequences // (tokens + 1))
+    return drafted(cost, Drafts(tokens, acceptance, most)) if most else None
 
 
 def beside_judge(cost: DecodeCost, factor: float) -> DecodeCost:

@@ -12,25 +12,30 @@ from dataclasses import dataclass, replace
 
 from ..plans.errors import InputError
 from ..plans.job import Job
-from ..plans.plan import Plan, PlannedJob, RoundRollout, RoundTrain
+from ..plans.levers import SearchDrafts
+from ..plans.plan import LongRound, Plan, PlannedJob, ShortRound
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
 from ..rounds.events import SampleKey
-from ..rounds.outcome import Fate
+from ..rounds.hand_over import HandOver, HandOverSpec
+from ..rounds.outcome import Fate, TrainedGroup
 from ..rounds.schedule import RoundSpec, Schedule
 from .costs import DecodeCost, RewardCost, TrainCost, decode_cost, reward_cost, train_cost
+from .drafts import Drafts, drafted
 from .draws import Draws, RoundLuck, prompt_name
 from .length_model import fit_lengths
-from .simulator import Lengths, Observe, simulate_round
+from .simulator import Lengths, Observe, RoundTimes, simulate_round
+from .streaming import Window, exposed_update_s
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one kind of round is run."""
+    """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
 
     decode: DecodeCost
     max_num_seqs: int
     train: TrainCost
+    hand_over: HandOverSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class SimulatedStep:
         excess_tokens: trained minus unconditioned response tokens, by the same luck (columns.py).
         decoded_tokens: response tokens of all samples, aborted ones included.
         epoch: of its prompts.
+        early_accelerator_s: accelerator-seconds that handed-over engines trained before the round's end; `train_s` is
+            what was left.
     """
 
     kind: str
@@ -61,6 +68,7 @@ class SimulatedStep:
     decoded_tokens: int = 0
     preemptions: int = 0
     epoch: int = 0
+    early_accelerator_s: float = 0.0
 
     @property
     def step_s(self) -> float:
@@ -158,17 +166,31 @@ def simulate_run(
         luck.begin()
         observe = watch.round_begins(number, machine.kind, kind.decode)
         lengths = luck.lengths() if scale == 1.0 else _scaled(luck.lengths(), scale)
-        times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs, observe)
+        ready: dict[int, float] = {}
+        times = simulate_round(
+            machine,
+            lengths,
+            kind.decode,
+            reward,
+            kind.max_num_seqs,
+            observe,
+            hand_over=_hand_over(kind, min(spec.prompts_per_step, len(machine.taken)) * size),
+            on_ready=ready.__setitem__,
+        )
         switched, layout = kind.decode.key != layout, kind.decode.key
         outcome = schedule.end(machine)
         trained = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
         first = sum(draws.first(g.prompt, size) for g in outcome.trained)
         tokens = sum(p + t for p, t in trained)
+        squares = sum((p + t) ** 2 for p, t in trained)
+        groups = [_ready_group(g, draws.prompt_tokens(g.prompt), ready[g.keys[0].draw]) for g in outcome.trained]
+        window = _window(kind, times, groups)
+        early = window.streamed(kind.train)
         result = SimulatedStep(
             kind=machine.kind,
             rollout_s=times.decode_end_s,
             reward_exposed_s=times.reward_exposed_s,
-            train_s=kind.train.update_s(tokens, sum((p + t) ** 2 for p, t in trained)),
+            train_s=exposed_update_s(kind.train, tokens, squares, 0, early),
             sync_s=kind.decode.sync_s,
             groups=len(outcome.trained),
             samples=len(trained),
@@ -181,6 +203,7 @@ def simulate_run(
             decoded_tokens=times.decoded_tokens,
             preemptions=times.preemptions,
             epoch=epoch,
+            early_accelerator_s=early.busy_s * window.accelerators,
         )
         done.append(result)
         scales.append(scale)
@@ -202,6 +225,21 @@ def simulate_run(
     return SimulatedRun(tuple(done[:count]), tuple(done[count:]), min(scale * draws.model.mean_tokens, cap))
 
 
+def _hand_over(kind: Kind, samples: int) -> HandOver | None:
+    return HandOver(kind.hand_over, samples, kind.decode.key.engines) if kind.hand_over else None
+
+
+def _ready_group(group: TrainedGroup, prompt_tokens: int, ready_s: float) -> tuple[float, int, int, int]:
+    """A trained group as streaming.py takes it; samples count nothing, as in the update after the round."""
+    whole = [prompt_tokens + tokens for tokens in group.tokens]
+    return ready_s, sum(whole), sum(t * t for t in whole), 0
+
+
+def _window(kind: Kind, times: RoundTimes, groups: list[tuple[float, int, int, int]]) -> Window:
+    layout, freed = kind.decode.key, kind.hand_over.engines if kind.hand_over else 0
+    return Window(times.freed_s, times.end_s, tuple(groups), freed * layout.tp, freed / layout.engines)
+
+
 def _scaled(lengths: Lengths, scale: float) -> Lengths:
     def natural(key: SampleKey, prompt: str) -> int:
         return max(1, min(lengths.cap_tokens, round(scale * lengths.natural(key, prompt))))
@@ -214,14 +252,15 @@ def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> 
     return RoundSpec(**planned.round_numbers(), max_tokens=cap_tokens, dynamic_sampling=dynamic_sampling)
 
 
-def kinds(planned: PlannedJob, profile: Profile) -> tuple[Kind, Kind]:
+def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:
     """(short, long) as the profile prices them; without long rounds, short twice.
 
-    Raises InputError if the profile lacks a layout or a micro-batch of the plan.
+    `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
+    layout or a micro-batch of the plan, or the job the acceptance of its drafts.
     """
     rounds = planned.rounds
-    short = _kind(profile, rounds.short.rollout, rounds.short.train)
-    return short, _kind(profile, rounds.long.rollout, rounds.long.train) if rounds.long else short
+    short = _kind(profile, rounds.short, allowed)
+    return short, _kind(profile, rounds.long, allowed) if rounds.long else short
 
 
 def simulate_plan(
@@ -242,7 +281,7 @@ def simulate_plan(
     Raises InputError if the profile lacks its layout or update, or if the trace was sampled under a lower cap.
     """
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
-    short, long = kinds(plan.job, profile)
+    short, long = kinds(plan.job, profile, job.search.drafts)
     try:
         model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
     except ValueError as error:
@@ -254,7 +293,8 @@ def simulate_plan(
     )
 
 
-def _kind(profile: Profile, rollout: RoundRollout, train: RoundTrain) -> Kind:
+def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None) -> Kind:
+    rollout, train = round_.rollout, round_.train
     layouts = {(r.tp, r.engines): r for r in profile.rollout}
     micro = {(t.dp, t.micro_batch_tokens): t for t in profile.train}
     if (rollout.tp, rollout.engines) not in layouts:
@@ -269,8 +309,18 @@ def _kind(profile: Profile, rollout: RoundRollout, train: RoundTrain) -> Kind:
             f"the profile has no micro-batch of {train.micro_batch_tokens} tokens with dp {train.dp}, it has {known}; "
             "profile again or take one of these"
         )
+    decode = decode_cost(profile, layouts[rollout.tp, rollout.engines])
+    if rollout.drafts is not None:
+        if allowed is None:
+            raise InputError(
+                "the plan's rounds decode with drafts, and the job does not say how many of their tokens are accepted; "
+                "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null in the plan"
+            )
+        decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
+    freed = round_.hand_over
     return Kind(
-        decode_cost(profile, layouts[rollout.tp, rollout.engines]),
+        decode,
         rollout.max_num_seqs,
         train_cost(micro[train.dp, train.micro_batch_tokens]),
+        HandOverSpec(freed.engines, freed.at_finished) if freed else None,
     )

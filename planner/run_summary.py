@@ -75,7 +75,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool) -> di
     if pool.accelerators.kind != "cpu":
         train_accelerators = min(train_accelerators, plan.job.rounds.short.train.dp)
     busy = [
-        decode_s + train_accelerators * step.train_s
+        decode_s + train_accelerators * step.train_s + step.early_accelerator_s
         for decode_s, step in zip(meter.busy_s, (*run.steps, *run.settling), strict=True)
     ]
     every = _Steps(run.steps, busy[: len(run.steps)])

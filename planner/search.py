@@ -123,7 +123,7 @@ class Search:
         cycles = self.cycles()
         keep = self._near_best([c for c in cycles if self._eligible(c)], self.limits, margin)
         # The baseline has to keep no limit of the plan's.
-        sync = [c for c in cycles if c.short.law.mode == "sync"]
+        sync = [c for c in cycles if is_plain(c)]
         keep |= self._near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
 
@@ -248,10 +248,24 @@ def _may_keep(cycle: Cycle, limits: Limits) -> bool:
     return not lenient.violations(dataclasses.replace(limits, slo=False))
 
 
+def is_plain(cycle: Cycle) -> bool:
+    """Whether it is what the baseline is chosen from: synchronous, and without levers that a job has to ask for."""
+    key = cycle.short.key
+    return key.law.mode == "sync" and not key.draft_tokens
+
+
+def _levers(key: ShortKey | LongKey) -> str:
+    """What a name has more where levers are used: nothing sorts before something."""
+    drafts = f":d{key.draft_tokens:02d}" if key.draft_tokens else ""
+    if isinstance(key, LongKey) and key.hand_over:
+        return f":d{key.draft_tokens:02d}:h{key.hand_over}"
+    return drafts
+
+
 def column_name(key: ShortKey | LongKey) -> str:
     """Stable name that sorts by mode, issue, cutoff, share of long prompts, copies, layout."""
     law = key.law
-    layout = f"tp{key.layout.tp:03d}x{key.layout.engines:03d}"
+    layout = f"tp{key.layout.tp:03d}x{key.layout.engines:03d}{_levers(key)}"
     if law.mode == "predict":
         layout = f"l{law.long_share:.3f}:{layout}"
     if isinstance(key, ShortKey):

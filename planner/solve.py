@@ -12,6 +12,7 @@ from typing import cast
 from ..plans.cluster import Cluster
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
+from ..plans.levers import RoundDrafts, RoundHandOver
 from ..plans.origin import Inputs, Solver, Volatile
 from ..plans.plan import (
     Bias,
@@ -39,7 +40,7 @@ from .highs import MAX_NODES
 from .length_model import fit_lengths
 from .predict import predict
 from .program import Solution, solve_program
-from .search import ON_REQUEST, PASSES, Pass, Progress, Search
+from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
@@ -194,6 +195,7 @@ def prepare(
         reward=reward_cost(profile.reward, job.reward.workers),
         # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
         draws=Draws(model, seed, max(width, 2 * rollout.samples_per_prompt)),
+        drafted=space.drafted,
     )
     if bias_budget is None:
         bias_budget = 0.0 if mode is None else math.inf
@@ -231,9 +233,7 @@ def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
 
 def _baseline(search: Search) -> Cycle:
     """The best plain synchronous plan: its best layout and update."""
-    sync = [
-        c for c in search.cycles() if c.short.law.mode == "sync" and c.short.rounds >= search.passes[-1].short_rounds
-    ]
+    sync = [c for c in search.cycles() if is_plain(c) and c.short.rounds >= search.passes[-1].short_rounds]
     return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
@@ -245,15 +245,18 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
         copies = cast(LongKey, long.key).copies
         issued[long.layout] = max(issued.get(long.layout, 0), target * size * copies)
 
-    def rollout(layout: LayoutKey) -> RoundRollout:
+    def rollout(layout: LayoutKey, draft_tokens: int) -> RoundRollout:
         # One number for both kinds of round on one layout: they share its engines.
         most = space.decode[layout].max_sequences
-        return RoundRollout(
-            pool=space.pool,
-            engines=layout.engines,
-            tp=layout.tp,
-            max_num_seqs=max(1, min(most, math.ceil(issued[layout] / layout.engines))),
-        )
+        at_once = max(1, min(most, math.ceil(issued[layout] / layout.engines)))
+        drafts = None
+        if draft_tokens:
+            up_to = min(at_once, space.drafted[layout, draft_tokens].up_to_sequences)
+            drafts = RoundDrafts(tokens=draft_tokens, up_to_sequences=up_to)
+        return RoundRollout(pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts)
+
+    def hand_over(key: LongKey) -> RoundHandOver | None:
+        return RoundHandOver(engines=key.freed_engines, at_finished=key.hand_over) if key.hand_over else None
 
     def train(choice: int) -> RoundTrain:
         cost = space.train[choice]
@@ -273,14 +276,15 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
             cutoff_tokens=short.cutoff or None,
             long_share=short.long_share or None,
-            rollout=rollout(short.layout),
+            rollout=rollout(short.layout, short.draft_tokens),
             train=train(cycle.train),
         ),
         long=None
         if long is None
         else LongRound(
             issue=LongIssue(prompts=target, samples=size, copies=cast(LongKey, long.key).copies),
-            rollout=rollout(long.layout),
+            rollout=rollout(long.layout, long.key.draft_tokens),
             train=train(cycle.long_train),
+            hand_over=hand_over(cast(LongKey, long.key)),
         ),
     )

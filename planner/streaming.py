@@ -24,6 +24,34 @@ class Streamed:
     busy_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a round leaves to its freed engines. Seconds from the round's start.
+
+    Attributes:
+        freed_s: when they were freed; None: never.
+        end_s: the round's end.
+        groups: as `streamed` takes them.
+        accelerators: that were freed.
+        share: they are of all that the round decodes on.
+    """
+
+    freed_s: float | None
+    end_s: float
+    groups: tuple[tuple[float, int, int, int], ...]
+    accelerators: int
+    share: float
+
+    def streamed(self, train: TrainCost) -> Streamed:
+        """What is trained in it by `train`, of which the freed accelerators take as many whole replicas as they hold.
+
+        A part of a replica trains nothing: where the update splits the model over more than was freed, all is left.
+        """
+        replicas = min(train.dp, self.accelerators * train.dp // train.accelerators)
+        share = min(self.share, replicas / train.dp)
+        return streamed(self.freed_s if share else None, self.end_s, self.groups, train, share)
+
+
 def streamed(
     freed_s: float | None, end_s: float, groups: Sequence[tuple[float, int, int, int]], train: TrainCost, share: float
 ) -> Streamed:

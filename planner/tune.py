@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..plans.errors import InputError
+from ..plans.job import Job
+from ..plans.levers import SearchDrafts
 from ..plans.plan import Plan, PlannedJob
 from ..plans.yaml_io import dump, loads
 from ..profiles.lengths import LengthTrace
@@ -121,7 +123,7 @@ def tune(
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0
     if decisions(plan.job) != decisions(force.plan.job):
-        gain, noise = _gain(plan.job, force.plan.job, profile, model, dynamic, seed)
+        gain, noise = _gain(plan.job, force.plan.job, force.job, profile, model, seed)
     new = [r.rollout for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
     errors |= {"simulation": 2 * noise, "transfer": transfer_error(found, new), "least": LEAST_GAIN}
     error = max(errors.values())
@@ -196,10 +198,20 @@ def _cold_seconds(run: MeasuredRun) -> float:
 
 
 def _simulate(
-    planned: PlannedJob, profile: Profile, draws: Draws, dynamic: bool, steps: int, prompts: int, epoch: int = 0
+    planned: PlannedJob,
+    profile: Profile,
+    draws: Draws,
+    dynamic: bool,
+    steps: int,
+    prompts: int,
+    epoch: int = 0,
+    allowed: SearchDrafts | None = None,
 ) -> float:
-    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`."""
-    short, long = kinds(planned, profile)
+    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`.
+
+    `allowed`: the drafts that the job considers.
+    """
+    short, long = kinds(planned, profile, allowed)
     reward = reward_cost(profile.reward, planned.reward.workers)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
@@ -207,7 +219,7 @@ def _simulate(
 
 
 def _gain(
-    new: PlannedJob, old: PlannedJob, profile: Profile, model: LengthModel, dynamic: bool, seed: int
+    new: PlannedJob, old: PlannedJob, job: Job, profile: Profile, model: LengthModel, seed: int
 ) -> tuple[float, float]:
     """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs.
 
@@ -220,7 +232,10 @@ def _gain(
     gains = []
     for k in range(_SEEDS):
         draws = Draws(model, seed + k, width)
-        ours, theirs = (_simulate(planned, profile, draws, dynamic, 0, prompts, epoch) for planned in (new, old))
+        ours, theirs = (
+            _simulate(planned, profile, draws, job.algorithm.dynamic_sampling, 0, prompts, epoch, job.search.drafts)
+            for planned in (new, old)
+        )
         gains.append(1.0 - ours / theirs)
     middle = math.fsum(gains) / _SEEDS
     return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (_SEEDS - 1) / _SEEDS)

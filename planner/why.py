@@ -75,6 +75,14 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
         found.append(
             ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
         )
+    if search.space.drafted:
+        found.append(
+            (
+                "rounds.short.rollout.drafts",
+                lambda c: short(c).draft_tokens,
+                lambda c: f"short rounds {drafts_text(short(c).draft_tokens)}",
+            )
+        )
     if mode == "predict":
         found.append(
             (
@@ -102,11 +110,39 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
                 lambda c: f"long rounds train by {train_text(trains[c.long_train])}",
             )
         )
+        if search.space.drafted:
+            found.append(
+                (
+                    "rounds.long.rollout.drafts",
+                    lambda c: long(c).draft_tokens,
+                    lambda c: f"long rounds {drafts_text(long(c).draft_tokens)}",
+                )
+            )
+        if any(key.hand_over for key in search.space.long):
+            found.append(
+                (
+                    "rounds.long.hand_over",
+                    lambda c: long(c).hand_over,
+                    lambda c: f"long rounds {hand_over_text(long(c))}",
+                )
+            )
         if mode == "exact":
             found.append(
                 ("rounds.long.issue.copies", lambda c: long(c).copies, lambda c: f"{long(c).copies} copies at once")
             )
     return found
+
+
+def drafts_text(tokens: int) -> str:
+    """Drafts in words."""
+    return f"with drafts of {tokens} tokens" if tokens else "without drafts"
+
+
+def hand_over_text(key: LongKey) -> str:
+    """A hand-over in words."""
+    if not key.hand_over:
+        return "keep all engines to their end"
+    return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
 
 
 def train_text(cost: TrainCost) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
@@ -30,7 +30,11 @@ def cross_error(message: str, field: str | None = None) -> PydanticCustomError:
     return PydanticCustomError("cross_field", "{text}", {"text": message, "field": field or ""})
 
 
-def _ascending(values: tuple[int, ...]) -> tuple[int, ...]:
+N = TypeVar("N", int, float)
+
+
+def ascending(values: tuple[N, ...]) -> tuple[N, ...]:
+    """The values, which must be strictly ascending."""
     if any(b <= a for a, b in itertools.pairwise(values)):
         wanted = ", ".join(str(v) for v in sorted(set(values)))
         raise cross_error(f"must be strictly ascending; write [{wanted}]")
@@ -52,7 +56,7 @@ Mode = Literal["sync", "race", "defer", "exact", "predict"]
 MemoryBytes = Annotated[int, Field(ge=1_000_000)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""
 
-Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(_ascending)]
+Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(ascending)]
 """A non-empty, strictly ascending list of positive integers (a list is taken as well as a tuple)."""
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from .base import Choices, Count, Name, NonNegative, Positive, Strict, cross_error
 from .errors import InputError
+from .levers import FinishedShares, SearchDrafts
 
 
 class ModelSpec(Strict):
@@ -143,6 +144,12 @@ class Search(Strict):
 
     micro_batch_tokens: Choices
     """Token budgets of one training micro-batch, ascending."""
+
+    hand_over: FinishedShares = ()
+    """Shares of finished samples at which half of a long round's engines may go to training; empty: never."""
+
+    drafts: SearchDrafts | None = None
+    """Speculative decoding; null: none is considered."""
 
 
 class Slo(Strict):

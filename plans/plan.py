@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import Field, model_validator
 
 from .base import Count, Mode, Name, Strict, cross_error
+from .levers import RoundDrafts, RoundHandOver
 from .origin import Inputs, Solver, Volatile
 from .predicted import Predicted
 
@@ -68,6 +69,9 @@ class RoundRollout(Strict):
     max_num_seqs: Count
     """Sequences that one engine decodes at once."""
 
+    drafts: RoundDrafts | None = None
+    """Speculative decoding; null for none."""
+
 
 class RoundTrain(Strict):
     """The trainers of a round; they take turns with the engines on the same pool."""
@@ -120,6 +124,9 @@ class ShortRound(Strict):
     train: RoundTrain
     """The trainers."""
 
+    hand_over: RoundHandOver | None = None
+    """Engines that train while the tail decodes; null for none."""
+
 
 class LongRound(Strict):
     """The round that runs deferred prompts, or those that are expected to be long, to their end."""
@@ -132,6 +139,9 @@ class LongRound(Strict):
 
     train: RoundTrain
     """The trainers."""
+
+    hand_over: RoundHandOver | None = None
+    """Engines that train while the tail decodes; null for none."""
 
 
 class Rounds(Strict):
@@ -217,9 +227,23 @@ class PlannedJob(Strict):
 
     @model_validator(mode="after")
     def _rounds_are_what_the_mode_needs(self) -> PlannedJob:
-        for fault, field in mode_faults(self):
+        for fault, field in mode_faults(self) + hand_over_faults(self.rounds):
             raise cross_error(fault, field)
         return self
+
+
+def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
+    """Hand-overs that leave no engine to go on decoding, as (message, dotted field below the job)."""
+    kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long else [])
+    return [
+        (
+            f"frees {kind.hand_over.engines} of {kind.rollout.engines} engine(s), and one must go on decoding; "
+            + (f"write at most {kind.rollout.engines - 1}" if kind.rollout.engines > 1 else "write hand_over: null"),
+            f"rounds.{name}.hand_over.engines",
+        )
+        for name, kind in kinds
+        if kind.hand_over is not None and kind.hand_over.engines >= kind.rollout.engines
+    ]
 
 
 def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import pytest
 
 from rlplan.executor.supported import unsupported
+from rlplan.plans.levers import RoundDrafts, RoundHandOver
 from rlplan.plans.plan import LongIssue, LongRound, PlannedJob, RoundIssue, RoundRollout, Rounds, RoundTrain, ShortRound
 
 ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
@@ -39,3 +40,16 @@ def test_layouts_that_no_trainer_here_has_are_named(key: str, value: object) -> 
 def test_trainers_are_as_many_in_both_kinds_of_round() -> None:
     ((loc, fault),) = unsupported(planned({"dp": 2}, {"dp": 1}))
     assert loc == ("job", "rounds", "long", "train", "dp") and "write 2" in fault
+
+
+@pytest.mark.parametrize("kind", ["short", "long"])
+def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
+    plan = planned({}, {})
+    assert plan.rounds.long is not None
+    round_ = plan.rounds.short if kind == "short" else plan.rounds.long
+    rollout = ROLLOUT.model_copy(update={"engines": 2, "drafts": RoundDrafts(tokens=2, up_to_sequences=8)})
+    levers = {"rollout": rollout, "hand_over": RoundHandOver(engines=1, at_finished=0.5)}
+    rounds = plan.rounds.model_copy(update={kind: round_.model_copy(update=levers)})
+    faults = list(unsupported(plan.model_copy(update={"rounds": rounds})))
+    assert [loc[3:] for loc, _ in faults] == [("rollout", "drafts"), ("hand_over",)]
+    assert all(loc[2] == kind and "write null" in fault for loc, fault in faults)

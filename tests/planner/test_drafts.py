@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
-from rlplan.planner.drafts import Drafts, beside_judge, drafted, worthwhile
+from rlplan.planner.drafts import Drafts, affordable, beside_judge, drafted, worthwhile
 from rlplan.planner.play import Luck, RoundSetup, play
 
 # Flat up to 64 sequences: the weights are read once. Beyond the knee a step is bound by arithmetic.
@@ -68,3 +68,10 @@ def test_bad_drafts_are_refused() -> None:
     for tokens, acceptance in ((0, 0.5), (3, 1.0), (3, -0.1)):
         with pytest.raises(ValueError, match="drafts have"):
             Drafts(tokens, acceptance, 8)
+
+
+def test_a_plan_drafts_where_that_is_faster_and_within_what_was_measured() -> None:
+    fast = affordable(KNEE, 3, 0.7)
+    assert fast is not None
+    assert fast.up_to_sequences == min(worthwhile(KNEE, 3, 0.7), KNEE.max_sequences // 4)
+    assert affordable(KNEE, 3, 0.0) is None or affordable(KNEE, 3, 0.0).base_s(1) < KNEE.base_s(1)

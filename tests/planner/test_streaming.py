@@ -7,7 +7,7 @@ import pytest
 
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost, TrainCost
 from rlplan.planner.play import Luck, Played, RoundSetup, play
-from rlplan.planner.streaming import Streamed, exposed_update_s, streamed
+from rlplan.planner.streaming import Streamed, Window, exposed_update_s, streamed
 from rlplan.rounds.hand_over import HandOverSpec
 
 REWARD = RewardCost(8, 0.0, 0.0)
@@ -67,3 +67,16 @@ def test_a_hand_over_pays_where_a_tail_leaves_engines_idle() -> None:
     assert done.groups >= 6
     after = exposed_update_s(fast, 16 * 110, 16 * 110**2, 16, done)
     assert freed.times.end_s + after < plain.times.end_s + fast.update_s(16 * 110, 16 * 110**2, 16)
+
+
+def test_only_whole_replicas_are_moved_to_freed_accelerators() -> None:
+    window = Window(2.0, 100.0, ((1.0, 10, 0, 0),), accelerators=4, share=0.5)
+
+    def busy_s(**layout: int) -> float:
+        return window.streamed(dataclasses.replace(TRAIN, **layout)).busy_s
+
+    assert busy_s(dp=8) == busy_s(dp=2, tp=4) == pytest.approx(2.0)
+    assert busy_s(dp=5) == pytest.approx(2.0)  # 4 of its 5 replicas fit, on half of the accelerators
+    assert busy_s(dp=3, tp=3) == pytest.approx(3.0)
+    assert busy_s(dp=1, tp=8) == 0.0
+    assert dataclasses.replace(window, freed_s=None).streamed(TRAIN) == Streamed()

@@ -62,12 +62,14 @@ job:
       issue: {prompts: 20, samples: 8}
       cutoff_tokens: 288
       long_share: null
-      rollout: {pool: main, engines: 2, tp: 1, max_num_seqs: 80}
+      rollout: {pool: main, engines: 2, tp: 1, max_num_seqs: 80, drafts: null}
       train: {dp: 1, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch_tokens: 4096, recompute: none, offload: false}
+      hand_over: null
     long:
       issue: {prompts: 16, samples: 8, copies: 3}
-      rollout: {pool: main, engines: 1, tp: 2, max_num_seqs: 128}
+      rollout: {pool: main, engines: 1, tp: 2, max_num_seqs: 128, drafts: null}
       train: {dp: 2, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch_tokens: 2048, recompute: none, offload: false}
+      hand_over: null
   reward: {workers: 1, deadline_s: 2.0}
   sync: {checksum_every: 10}
   why:

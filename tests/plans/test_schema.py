@@ -21,7 +21,7 @@ from rlplan.plans.schema import SCHEMA_PATH, plan_schema
 DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan)
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")
-SCHEMA_MODULES = ("base.py", "cluster.py", "job.py", "origin.py", "plan.py", "predicted.py", "schema.py")
+SCHEMA_MODULES = ("base.py", "cluster.py", "job.py", "levers.py", "origin.py", "plan.py", "predicted.py", "schema.py")
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

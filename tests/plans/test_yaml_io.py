@@ -131,10 +131,19 @@ def plans(draw: st.DrawFn) -> Plan:
         return {key: draw(positive) for key in ("p50", "p95", "mean")}
 
     def layout() -> dict[str, Any]:
-        engine = {"pool": draw(names), "engines": draw(counts), "tp": draw(counts), "max_num_seqs": draw(counts)}
-        train = {key: draw(counts) for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch_tokens")}
+        engine: dict[str, Any] = {
+            "pool": draw(names),
+            "engines": draw(counts),
+            "tp": draw(counts),
+            "max_num_seqs": draw(counts),
+        }
+        engine["drafts"] = draw(st.none() | st.fixed_dictionaries({"tokens": counts, "up_to_sequences": counts}))
+        freed = {"engines": st.integers(1, max(1, engine["engines"] - 1)), "at_finished": st.floats(0.01, 0.99)}
+        hand_over = draw(st.none() | st.fixed_dictionaries(freed)) if engine["engines"] > 1 else None
+        train: dict[str, Any] = {key: draw(counts) for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch_tokens")}
         recompute = draw(st.sampled_from(["none", "selective", "full"]))
-        return {"rollout": engine, "train": {**train, "recompute": recompute, "offload": draw(st.booleans())}}
+        train |= {"recompute": recompute, "offload": draw(st.booleans())}
+        return {"rollout": engine, "train": train, "hand_over": hand_over}
 
     def predicted_round() -> dict[str, Any]:
         return {"share": draw(st.floats(0, 1)), "rollout_s": seconds(), "step_s": {"mean": draw(positive)}}
