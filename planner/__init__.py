@@ -3,7 +3,8 @@
 lengths     length_model (its parts: length_tail, length_windows), length_check how far off it is, length_drift how
             they move with training, earlier_epoch what mode predict knows of a simulated prompt, copula_lengths a trace
             from published figures, draws common random numbers
-costs       costs what phases cost, from the profile; drafts, streaming what speculation and hand-over change
+costs       costs what phases cost, from the profile; kinds what a plan's rounds cost; drafts, streaming what
+            speculation and hand-over change
 simulation  simulator one round by the machines of rounds/ (engine, reward_queue); twin the same, compiled; play
             either of them; run_simulator a whole run; run_summary, timeline what it looks like
 choice      candidates what is worth simulating, columns many rounds of one kind, cycle a cycle's cost in closed form,

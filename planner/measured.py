@@ -25,7 +25,7 @@ from ..rounds.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ..rounds.schedule import RoundSpec
 from ..rounds.trace import TraceError
 from .costs import RewardCost
-from .run_simulator import Kind
+from .kinds import Kind
 from .simulator import Lengths, RoundTimes, simulate_round
 
 

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from ..plans.plan import RoundRollout
 from ..profiles.schema import Profile, RoundCheck, Spread
 from .costs import RewardCost, decode_cost, reward_cost
+from .kinds import Kind, kinds
 from .measured import MeasuredRun, Replayed, replay_all
-from .run_simulator import Kind, kinds, round_spec
+from .run_simulator import round_spec
 
 Array = NDArray[np.float64]
 

@@ -12,30 +12,19 @@ from dataclasses import dataclass, replace
 
 from ..plans.errors import InputError
 from ..plans.job import Job
-from ..plans.levers import SearchDrafts
-from ..plans.plan import LongRound, Plan, PlannedJob, ShortRound
+from ..plans.plan import Plan, PlannedJob
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
 from ..rounds.events import SampleKey
-from ..rounds.hand_over import HandOver, HandOverSpec
+from ..rounds.hand_over import HandOver
 from ..rounds.outcome import Fate, TrainedGroup
 from ..rounds.schedule import RoundSpec, Schedule
-from .costs import DecodeCost, RewardCost, TrainCost, decode_cost, reward_cost, train_cost
-from .drafts import Drafts, drafted
+from .costs import DecodeCost, RewardCost, reward_cost
 from .draws import Draws, RoundLuck, prompt_name
+from .kinds import Kind, kinds
 from .length_model import fit_lengths
 from .simulator import Lengths, Observe, RoundTimes, simulate_round
 from .streaming import Window, exposed_update_s
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
-
-    decode: DecodeCost
-    max_num_seqs: int
-    train: TrainCost
-    hand_over: HandOverSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,17 +241,6 @@ def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> 
     return RoundSpec(**planned.round_numbers(), max_tokens=cap_tokens, dynamic_sampling=dynamic_sampling)
 
 
-def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:
-    """(short, long) as the profile prices them; without long rounds, short twice.
-
-    `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
-    layout or a micro-batch of the plan, or the job the acceptance of its drafts.
-    """
-    rounds = planned.rounds
-    short = _kind(profile, rounds.short, allowed)
-    return short, _kind(profile, rounds.long, allowed) if rounds.long else short
-
-
 def simulate_plan(
     plan: Plan,
     job: Job,
@@ -290,37 +268,4 @@ def simulate_plan(
     reward = reward_cost(profile.reward, plan.job.reward.workers)
     return simulate_run(
         spec, short, long, reward, draws, steps, prompts, drift_per_step=drift_per_step, switch_s=switch_s, watch=watch
-    )
-
-
-def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None) -> Kind:
-    rollout, train = round_.rollout, round_.train
-    layouts = {(r.tp, r.engines): r for r in profile.rollout}
-    micro = {(t.dp, t.micro_batch_tokens): t for t in profile.train}
-    if (rollout.tp, rollout.engines) not in layouts:
-        known = ", ".join(f"{engines} x tp {tp}" for tp, engines in sorted(layouts))
-        raise InputError(
-            f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; "
-            "profile again or take one of these"
-        )
-    if (train.dp, train.micro_batch_tokens) not in micro:
-        known = ", ".join(f"{tokens} (dp {dp})" for dp, tokens in sorted(micro))
-        raise InputError(
-            f"the profile has no micro-batch of {train.micro_batch_tokens} tokens with dp {train.dp}, it has {known}; "
-            "profile again or take one of these"
-        )
-    decode = decode_cost(profile, layouts[rollout.tp, rollout.engines])
-    if rollout.drafts is not None:
-        if allowed is None:
-            raise InputError(
-                "the plan's rounds decode with drafts, and the job does not say how many of their tokens are accepted; "
-                "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null in the plan"
-            )
-        decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
-    freed = round_.hand_over
-    return Kind(
-        decode,
-        rollout.max_num_seqs,
-        train_cost(micro[train.dp, train.micro_batch_tokens]),
-        HandOverSpec(freed.engines, freed.at_finished) if freed else None,
     )

@@ -3,7 +3,7 @@
 An accelerator of the pool is *busy* while its engine has a running sequence or while it trains, else idle: waiting for
 the round's longest samples, for rewards, for weights, for engines that start. The bubble is the idle share of the
 pool's accelerator-seconds. On CPUs the trainer takes all cores of the pool (as executor.execute.trainer_group does);
-elsewhere `dp` accelerators.
+elsewhere those of its layout.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool) -> di
     """
     train_accelerators = pool.accelerators_total
     if pool.accelerators.kind != "cpu":
-        train_accelerators = min(train_accelerators, plan.job.rounds.short.train.dp)
+        train_accelerators = min(train_accelerators, plan.job.rounds.short.train.accelerators)
     busy = [
         decode_s + train_accelerators * step.train_s + step.early_accelerator_s
         for decode_s, step in zip(meter.busy_s, (*run.steps, *run.settling), strict=True)

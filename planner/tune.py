@@ -28,11 +28,12 @@ from ..profiles.schema import Profile
 from .attribution import Phase, phases
 from .costs import reward_cost
 from .draws import Draws
+from .kinds import kinds
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
 from .refit import Refit, price, refit, replay_run, transfer_error
 from .run_lengths import epoch_prompts, refit_lengths
-from .run_simulator import kinds, round_spec, simulate_run
+from .run_simulator import round_spec, simulate_run
 from .search import PASSES, Pass, Progress
 from .solve import solve_fully
 from .what_if import Documents

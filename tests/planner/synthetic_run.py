@@ -11,8 +11,9 @@ import numpy as np
 
 from rlplan.planner.costs import reward_cost
 from rlplan.planner.draws import Draws, RoundLuck, prompt_name
+from rlplan.planner.kinds import kinds
 from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.run_simulator import kinds, round_spec
+from rlplan.planner.run_simulator import round_spec
 from rlplan.planner.search import Pass
 from rlplan.planner.simulator import simulate_round
 from rlplan.planner.solve import solve_fully

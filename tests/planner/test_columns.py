@@ -19,8 +19,9 @@ from rlplan.planner.columns import (
 )
 from rlplan.planner.costs import LayoutKey, decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws, prompt_name
+from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.run_simulator import Kind, simulate_run
+from rlplan.planner.run_simulator import simulate_run
 from rlplan.rounds.schedule import RoundSpec
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200

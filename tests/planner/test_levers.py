@@ -10,8 +10,9 @@ from rlplan.planner.columns import LongColumn, RoundLog, Setting, ShortColumn, l
 from rlplan.planner.costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost
 from rlplan.planner.drafts import Drafts, drafted
 from rlplan.planner.draws import Draws
+from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.run_simulator import Kind, simulate_plan, simulate_run
+from rlplan.planner.run_simulator import simulate_plan, simulate_run
 from rlplan.planner.search import Pass, column_name
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.errors import InputError

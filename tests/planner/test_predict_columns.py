@@ -10,8 +10,9 @@ from rlplan.planner.candidates import LongKey, ShortKey
 from rlplan.planner.columns import LongColumn, Setting, ShortColumn, expected_deferrals, mean
 from rlplan.planner.costs import LayoutKey, decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws
+from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.run_simulator import Kind, round_spec, simulate_plan, simulate_run
+from rlplan.planner.run_simulator import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, loads

@@ -6,8 +6,9 @@ import pytest
 
 from rlplan.planner.costs import decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws
+from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.run_simulator import Kind, simulate_run
+from rlplan.planner.run_simulator import simulate_run
 from rlplan.planner.run_summary import BusyMeter, quantile
 from rlplan.planner.timeline import Timeline
 from rlplan.rounds.schedule import RoundSpec

@@ -1,0 +1,90 @@
+"""What the kinds of round of a plan, as written, cost by a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..plans.errors import InputError
+from ..plans.levers import SearchDrafts
+from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
+from ..profiles.schema import Profile, Recompute, Train
+from ..profiles.train_model import TrainLayout
+from ..rounds.hand_over import HandOverSpec
+from .costs import DecodeCost, TrainCost, decode_cost, train_cost, train_cost_in
+from .drafts import Drafts, drafted
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
+
+    decode: DecodeCost
+    max_num_seqs: int
+    train: TrainCost
+    hand_over: HandOverSpec | None = None
+
+
+def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:
+    """(short, long) as the profile prices them; without long rounds, short twice.
+
+    `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
+    layout or an update of the plan, or the job the acceptance of its drafts.
+    """
+    rounds = planned.rounds
+    short = _kind(profile, rounds.short, allowed)
+    return short, _kind(profile, rounds.long, allowed) if rounds.long else short
+
+
+def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None) -> Kind:
+    rollout = round_.rollout
+    decode = _decode(profile, rollout)
+    if rollout.drafts is not None:
+        if allowed is None:
+            raise InputError(
+                "the plan's rounds decode with drafts, and the job does not say how many of their tokens are accepted; "
+                "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null in the plan"
+            )
+        decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
+    freed = round_.hand_over
+    return Kind(
+        decode,
+        rollout.max_num_seqs,
+        _train(profile, round_.train),
+        HandOverSpec(freed.engines, freed.at_finished) if freed else None,
+    )
+
+
+def _decode(profile: Profile, rollout: RoundRollout) -> DecodeCost:
+    """Of the plan's engines: an entry for as many, or, on GPUs, for one of them."""
+    one = profile.machine.kind == "cuda"
+    for entry in profile.rollout:
+        if entry.tp == rollout.tp and (entry.engines == rollout.engines or (one and entry.engines == 1)):
+            return decode_cost(profile, entry, rollout.engines)
+    known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
+    raise InputError(
+        f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
+        "or take one of these"
+    )
+
+
+def _train(profile: Profile, train: RoundTrain) -> TrainCost:
+    """Of the plan's update: a measured entry, else by the profile's law."""
+    wanted = _sizes(train)
+    for entry in profile.train:
+        if _sizes(entry) == wanted:
+            return train_cost(entry)
+    if profile.train_law is not None:
+        dp, tp, pp, cp, ep, budget, recompute, offload = wanted
+        try:
+            return train_cost_in(profile.train_law, TrainLayout(dp, tp, cp, pp, ep, budget, recompute, offload))
+        except ValueError as error:
+            raise InputError(f"the plan's update cannot be: {error}") from None
+    known = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
+    raise InputError(
+        f"the profile has no update with micro-batches of {train.micro_batch_tokens} tokens and dp {train.dp} as the "
+        f"plan writes it, it has {known}; profile again or take one of these"
+    )
+
+
+def _sizes(train: RoundTrain | Train) -> tuple[int, int, int, int, int, int, Recompute, bool]:
+    return train.dp, train.tp, train.pp, train.cp, train.ep, train.micro_batch_tokens, train.recompute, train.offload
