@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..plans.check import input_path
+from ..plans.errors import InputError
+from ..plans.job import Job, job_paths
+from ..plans.plan import load_plan
+
+if TYPE_CHECKING:
+    from ..profiles.schema import Profile
 
 
 def job_file(path: Path) -> Path:
@@ -13,11 +22,28 @@ def job_file(path: Path) -> Path:
 
 def check_target(path: Path, *inputs: Path) -> None:
     """Raise InputError unless a file can be written at `path`, which must be none of the inputs."""
-    from ..plans.errors import InputError
-
     if path.is_dir():
         raise InputError("is a folder; name a file", str(path))
     if path.exists() and any(path.samefile(file) for file in inputs if file.exists()):
         raise InputError("is an input of this command; choose another name", str(path))
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError("cannot be written: its folder does not exist or is not writable", str(path))
+
+
+def job_inputs(job: Job, job_path: Path) -> list[Path]:
+    """Files that a job names."""
+    paths = job_paths(job, job_path)
+    return [paths.data, *([paths.model_folder / "config.json"] if paths.model_folder else [])]
+
+
+def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) -> list[Path]:
+    """The length traces of a profile, and of the command line."""
+    own = [profile_path.with_name(profile.lengths.path)] if profile.lengths else []
+    return [*own, *([trace_path] if trace_path else [])]
+
+
+def plan_inputs(plan_path: Path) -> list[Path]:
+    """A plan and the files that it was solved from."""
+    inputs = load_plan(plan_path).inputs
+    files = (inputs.cluster, inputs.job, inputs.profile, inputs.lengths)
+    return [plan_path, *(input_path(file, plan_path) for file in files)]

@@ -49,7 +49,7 @@ def profile_command(
     from ..plans.yaml_io import dump, error_at
     from ..profiles.layouts import layouts_to_measure
     from ..profiles.subject import subject_digest
-    from .paths import check_target, job_file
+    from .paths import check_target, job_file, job_inputs
     from .progress import steps
 
     job_path = job_file(job_path)
@@ -62,20 +62,21 @@ def profile_command(
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
 
+    lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
+    for target in (out, lengths_path):  # better now than after minutes of measuring
+        check_target(target, job_path, cluster_path, *job_inputs(job, job_path))
     if shipped is not None:
         return _take_shipped(cluster.pools[name].accelerators.name, shipped, out, as_json)
     try:
         layouts = layouts_to_measure(job.search.tp, cluster.pools[name], heads)
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
-    check_target(out)  # better now than after minutes of measuring
 
     from ..profiles.measure import measure
     from ..profiles.measure_rounds import Effort
 
     with steps("profile") as notify:
         measured = measure(job, paths, cluster.pools[name], layouts, Effort(trace_rounds=trace_rounds), notify)
-    lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
     profile = _profile(job.name, subject_digest(job, paths), cluster.pools[name], measured, lengths_path)
     dump(profile, out)
     summary = _summary(profile, measured)
@@ -89,14 +90,12 @@ def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int
     from ..plans.yaml_io import dump
     from ..profiles.hardware import gpu_of
     from ..profiles.library import library_names, library_profile
-    from .paths import check_target
 
     gpu = gpu_of(accelerator)
     if gpu is None:
         known = ", ".join(sorted({name for name, _ in library_names()}))
         raise InputError(f"no profile of accelerator {accelerator!r} ships; there are profiles of {known}")
     profile = library_profile(gpu.name, model)
-    check_target(out)
     dump(profile, out)
     if as_json:
         click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))

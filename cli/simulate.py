@@ -68,10 +68,10 @@ def simulate_command(
     from ..plans.check import input_path
     from ..plans.errors import InputError
     from ..plans.yaml_io import atomic_write
-    from .paths import check_target
+    from .paths import check_target, plan_inputs
 
     if timeline is not None:
-        check_target(timeline, plan_path)
+        check_target(timeline, *plan_inputs(plan_path), *(path for path in (profile_path, trace_path) if path))
     trace = None if trace_path is None else _trace(trace_path)
     documents, notes = change(load_documents(plan_path, profile_path, trace), assignments)
     for note in notes:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from ..plans.job import Job
     from ..plans.plan import Plan
     from ..profiles.lengths import LengthTrace
     from ..profiles.schema import Profile
+
+# Models of one size class are priced alike within a profile's own error.
+MODEL_SIZE_TOLERANCE = 0.15
 
 
 @click.command("solve")
@@ -80,15 +85,16 @@ def solve_command(
     from ..profiles.machine import differences, machine_of
     from ..profiles.schema import Profile
     from ..profiles.subject import subject_digest
-    from .paths import check_target, job_file
+    from .paths import check_target, job_file, job_inputs, trace_inputs
     from .progress import share
 
     job_path = job_file(job_path)
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
-    check_target(out, job_path, cluster_path, profile_path)
     job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
+    inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+    check_target(out, job_path, cluster_path, profile_path, *inputs_of)
     measured = profile.provenance == "measured"
     if measured and profile.job != job.name:
         raise InputError(
@@ -101,6 +107,8 @@ def solve_command(
             "cluster, or use --force",
             str(profile_path),
         )
+    if not measured and not force:
+        _check_subject(job, profile, profile_path)
     if measured and not force and subject_digest(job, job_paths(job, job_path)) != profile.measured:
         raise InputError(
             "was measured before the job's model, data, reward or rollout section (or the data file, or the model's "
@@ -136,6 +144,27 @@ def solve_command(
     dump(plan, out)
     click.echo(json.dumps(_summary(plan, out)) if as_json else _text(plan, out))
     return 0
+
+
+def _check_subject(job: Job, profile: Profile, profile_path: Path) -> None:
+    """A derived profile is of a model by name; the job's must not plainly be another one."""
+    from ..plans.errors import InputError
+    from ..profiles.architecture import architecture_of
+
+    law = profile.train_law
+    if law is None:
+        return
+    named, own = architecture_of(job.model.path), architecture_of(law.model)
+    if named is None:
+        warnings.warn(
+            f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of", stacklevel=2
+        )
+    elif own is not None and abs(named.parameters / own.parameters - 1) > MODEL_SIZE_TOLERANCE:
+        raise InputError(
+            f"is of {law.model} ({own.parameters / 1e9:.1f}B parameters), the job trains {job.model.path} "
+            f"({named.parameters / 1e9:.1f}B); take the profile of that model, or use --force",
+            str(profile_path),
+        )
 
 
 def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> tuple[Path, LengthTrace]:

@@ -44,14 +44,15 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     from ..planner.measured import load_run
     from ..planner.tune import tune
     from ..planner.what_if import load_documents
-    from .paths import check_target
+    from .paths import check_target, plan_inputs
     from .progress import share
 
     run = load_run(run_path)
     executed_path = _executed(run, plan_path)
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)
-    check_target(out, force_path, executed_path)
+    for path in (out, *_beside(out)):
+        check_target(path, *plan_inputs(executed_path), *([force_path] if path == out else []))
     if out.exists() and _follows(out, executed_path):
         force_path = out
     executed = load_documents(executed_path)

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from ..plans.cluster import Cluster, Pool
 from ..plans.errors import Infeasible
 from ..plans.job import Job
+from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
@@ -34,6 +35,9 @@ ROW_FACTORS = (1.05, 1.2, 1.4)
 COPIES = (1, 2)
 # Of the prompts, those with the longest history, that get long rounds in `predict`.
 LONG_SHARES = (0.1, 0.2, 0.3, 0.5)
+
+# GPUs report a little less memory than their data sheet gives.
+LEAST_MEMORY_SHARE = 0.9
 
 # bfloat16 weights, float32 master weights and both Adam moments.
 STATE_BYTES_PER_PARAMETER = 14
@@ -233,6 +237,12 @@ def feasible_layouts(
             "add one or profile on this cluster"
         )
     pool = cluster.pools[pools[0]]
+    sheet = gpu_of(profile.machine.accelerator) if kind == "cuda" else None
+    if sheet is not None and pool.accelerators.memory_bytes < LEAST_MEMORY_SHARE * sheet.memory_bytes:
+        raise Infeasible(
+            f"the profile is of accelerators with {sheet.memory_bytes / 1e9:.0f} GB, those of pool '{pools[0]}' have "
+            f"{pool.accelerators.memory_bytes / 1e9:.0f} GB; its KV space and updates do not hold there"
+        )
     decode: dict[LayoutKey, DecodeCost] = {}
     refused: list[str] = []
     for entry in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)):

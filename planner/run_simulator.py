@@ -8,6 +8,7 @@ is what tests hold the columns against, and what predicts a run of so many steps
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
 from ..plans.errors import InputError
@@ -256,14 +257,20 @@ def simulate_plan(
 ) -> SimulatedRun:
     """Simulate a plan as written, hand edits included; arguments as of `simulate_run`.
 
-    Raises InputError if the profile lacks its layout or update, or if the trace was sampled under a lower cap.
+    Raises InputError if the profile lacks its layout or update, or if an engine cannot hold a whole sequence. A trace
+    that was sampled under a lower cap is extrapolated, with a warning.
     """
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
     short, long = kinds(plan.job, profile, job.search.drafts)
-    try:
-        model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    for kind in (short, long):
+        if kind.decode.kv_capacity_tokens < job.rollout.longest_tokens:
+            raise InputError(
+                f"an engine of {kind.decode.key} holds {kind.decode.kv_capacity_tokens} KV tokens, the job's longest "
+                f"sequence has {job.rollout.longest_tokens}"
+            )
+    model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
+    if model.caution is not None:
+        warnings.warn(model.caution, stacklevel=2)
     draws = Draws(model, seed, max(spec.short_samples, 1))
     reward = reward_cost(profile.reward, plan.job.reward.workers)
     return simulate_run(

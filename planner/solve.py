@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,13 +39,16 @@ from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
 from .highs import MAX_NODES
 from .length_model import fit_lengths
-from .predict import predict
+from .predict import least_p95, predict
 from .program import Solution, solve_program
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10
+
+# Below so many prompts a bootstrap over them says nothing of 1 % of the samples.
+FEWEST_PROMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -173,10 +177,10 @@ def prepare(
 ) -> Search:
     """Length model, candidates and limits; nothing is simulated yet."""
     rollout = job.rollout
-    try:
-        model = fit_lengths(trace, rollout.max_response_tokens, seed)
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    model = fit_lengths(trace, rollout.max_response_tokens, seed)
+    for caution in (model.caution, _few_lengths(trace)):
+        if caution is not None:
+            warnings.warn(caution, stacklevel=2)
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
         raise Infeasible(
             "in the length trace all samples of a prompt have one reward, so dynamic sampling would filter every "
@@ -185,6 +189,11 @@ def prepare(
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd")
     pool = cluster.pools[space.pool]
+    if objective == "usd" and pool.usd_per_node_hour == 0:
+        raise InputError(
+            f"pool '{space.pool}' costs nothing (usd_per_node_hour: 0), so no plan is cheaper than another; give its "
+            "price or minimise seconds"
+        )
     width = max(key.samples for key in space.short)
     setting = Setting(
         target=rollout.prompts_per_step,
@@ -217,6 +226,17 @@ def prepare(
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 
 
+def _few_lengths(trace: LengthTrace) -> str | None:
+    """What a reader must know if the trace holds too few lengths to tell rare ones; None if it holds enough."""
+    prompts, samples = len(trace.prompts), len(trace.rows)
+    if prompts >= FEWEST_PROMPTS and samples >= 2 * prompts:
+        return None
+    return (
+        f"the length trace holds {samples} samples of {prompts} prompts; with fewer than {FEWEST_PROMPTS} prompts, or "
+        "one sample of each, how long the longest of a step are, and whose, is a guess"
+    )
+
+
 def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
     """Solve the program over the columns that came through all passes."""
     last = search.passes[-1]
@@ -228,7 +248,16 @@ def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
     finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
     partners = [c for c in long if c.rounds >= last.long_rounds] or long
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes)
+    try:
+        return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes)
+    except Infeasible as error:
+        names = {c.name for c in eligible}
+        schedules = [c for c in search.cycles() if c.short.name in names]
+        if not search.limits.slo or not schedules:
+            raise
+        raise Infeasible(
+            f"{error}; the lowest p95 of a step that was simulated is {least_p95(search, schedules):.3g} s"
+        ) from None
 
 
 def _baseline(search: Search) -> Cycle:

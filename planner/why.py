@@ -17,7 +17,7 @@ from .columns import mean
 from .costs import TrainCost
 from .cycle import Cycle, make_cycle
 from .predict import parts_of
-from .search import Search
+from .search import ON_REQUEST, Search
 
 
 def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
@@ -196,7 +196,8 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
         if best is not None:
             theirs = best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
-            parts.append(f"{mode} at its fastest would be about {base / theirs:.2f}x at length {bias:.2f}")
+            only = " from the second epoch on, if forced by its name," if mode in ON_REQUEST else ""
+            parts.append(f"{mode} at its fastest would be{only} about {base / theirs:.2f}x at length {bias:.2f}")
     return "; ".join(parts)
 
 

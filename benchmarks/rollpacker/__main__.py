@@ -35,9 +35,12 @@ class _Cap(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value).lower()
         try:
-            return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
+            tokens = int(text[:-1]) * 1024 if text.endswith("k") else int(text)
         except ValueError:
+            tokens = 0
+        if tokens < 1:
             self.fail(f"{value!r} is no number of tokens; write 16384 or 16k", param, ctx)
+        return tokens
 
 
 @click.command()
