@@ -13,6 +13,7 @@ import click
 from rlplan.planner.costs import DecodeCost, decode_cost
 from rlplan.plans.errors import Infeasible, InputError
 from rlplan.profiles.library import library_profile
+from rlplan.profiles.schema import Profile, Rollout
 
 from .case import Case, read_case, round_phases
 from .cycle import ablation, planned
@@ -53,25 +54,29 @@ class _Cap(click.ParamType):
 def command(figures_path: Path, model: str, cap: int | None, phases: Path | None, seed: int, as_json: bool) -> None:
     """The published runs of RollPacker, simulated, and rlplan's plans for the same job on the same GPUs."""
     figures = Figures.read(figures_path)
-    case = read_case(phases or Path(__file__).with_name(f"{model}.yaml"), cap)
-    result = run(figures, case, model, seed)
+    case = read_case(phases or Path(__file__).with_name(f"{model}.yaml"))
+    result = run(figures, case, model, seed, cap)
     click.echo(json.dumps(result) if as_json else _text(result))
 
 
-def run(figures: Figures, case: Case, model: str, seed: int = 0) -> dict[str, Any]:
-    """The benchmark's result, JSON-ready."""
+def run(figures: Figures, case: Case, model: str, seed: int = 0, cap_tokens: int | None = None) -> dict[str, Any]:
+    """The benchmark's result, JSON-ready.
+
+    Under another cap than the case's, engines are as fast as calibrated under its own, rollouts are simulated, and the
+    other phases stay as published; there is nothing published to compare with.
+    """
     sensitivity, found = _sensitivity(figures, seed)
     short, long = (round_phases(case, figures, model, kind) for kind in ("short", "long"))
     shipped = library_profile(case.gpu, case.model)
     entry = next((r for r in shipped.rollout if r.tp == case.rollout_tp), None)
     if entry is None:
         raise InputError(f"the shipped profile of {case.model} on {case.gpu} has no rollout of tp {case.rollout_tp}")
-    tasks = [figures.cdf(task) for task in figures.tasks()]
-    sweep = Sweep(
-        tasks, decode_cost(shipped, entry, case.engines), case.prompts_per_step, case.samples_per_prompt,
-        case.cap_tokens, seed,
-    )  # fmt: skip
+    published = {**figures.step_s(model), **case.published_step_s.model_dump(exclude_none=True)}
+    sweep = _sweep(case, figures, entry, shipped, seed)
     factor = sweep.speed(case.plain.rollout_s, found.rho, found.overhead_s)
+    if cap_tokens not in (None, case.cap_tokens):
+        case, published = case.model_copy(update={"cap_tokens": cap_tokens}), {}
+        sweep = _sweep(case, figures, entry, shipped, seed)
     cluster, job, trace = cluster_of(case), job_of(case), trace_of(case, figures, found.rho)
     profile = profile_of(case, shipped, factor, found.overhead_s, short.sync_s, short.reward_s)
 
@@ -86,7 +91,6 @@ def run(figures: Figures, case: Case, model: str, seed: int = 0) -> dict[str, An
     theirs = planned(point, cost_of, case.rollout_tp) if fixed.preemptions else fixed
     plain_s = found.overhead_s + factor * statistics.fmean(sweep.decode_s(PLAIN, found.rho))
     steps = ablation(case, plain_s, fixed, theirs, point.long_share, short, long)
-    published = {**figures.step_s(model), **case.published_step_s.model_dump(exclude_none=True)}
     budget = abs(1.0 - theirs.length_ratio)
     plans = {
         "same_bias": plan_of(cluster, job, profile, trace, budget),
@@ -118,12 +122,19 @@ def run(figures: Figures, case: Case, model: str, seed: int = 0) -> dict[str, An
     }
 
 
+def _sweep(case: Case, figures: Figures, entry: Rollout, shipped: Profile, seed: int) -> Sweep:
+    """Plain and over-issued rounds of the case, all tasks in equal shares."""
+    cost = decode_cost(shipped, entry, case.engines)
+    tasks = [figures.cdf(task) for task in figures.tasks()]
+    return Sweep(tasks, cost, case.prompts_per_step, case.samples_per_prompt, case.cap_tokens, seed)
+
+
 def _sensitivity(figures: Figures, seed: int) -> tuple[dict[str, Any] | None, Calibrated]:
     """Figure 11 on the engines that it was measured on; without it the lengths' dependence is the one found there."""
     published = figures.sensitivity(PUBLISHED_CAP)
     if not published or "math" not in figures.tasks():
         return None, Calibrated(_RHO, 0.0, 1.0)
-    case = read_case(Path(__file__).with_name(f"{_REFERENCE_MODEL}.yaml"), None)
+    case = read_case(Path(__file__).with_name(f"{_REFERENCE_MODEL}.yaml"))
     shipped = library_profile(case.gpu, case.model)
     entry = next(r for r in shipped.rollout if r.tp == case.rollout_tp)
     sweep = Sweep(

@@ -117,8 +117,8 @@ class Case(Strict):
         return self.gpus // self.rollout_tp
 
 
-def read_case(path: Path, cap_tokens: int | None) -> Case:
-    """Read a case; `cap_tokens` overrides its cap. Raises InputError."""
+def read_case(path: Path) -> Case:
+    """Read a case. Raises InputError."""
     if not path.is_file():
         raise InputError(
             "no such file; give the published phases with --phases (14B.yaml here is an example)", str(path)
@@ -126,7 +126,7 @@ def read_case(path: Path, cap_tokens: int | None) -> Case:
     case = load(path, Case)
     if case.gpus % case.rollout_tp:
         raise InputError(f"rollout_tp {case.rollout_tp} does not divide {case.gpus} GPUs", str(path))
-    return case if cap_tokens is None else case.model_copy(update={"cap_tokens": cap_tokens})
+    return case
 
 
 def round_phases(case: Case, figures: Figures, model: str, kind: str) -> RoundPhases:

@@ -72,21 +72,20 @@ def test_what_is_not_at_hand_is_said_in_one_line(tmp_path, figures: Figures) -> 
     with pytest.raises(InputError, match="fig2a_math"):
         Figures.read(tmp_path / "bad.json")
     with pytest.raises(InputError, match="--phases"):
-        read_case(tmp_path / "absent.yaml", None)
+        read_case(tmp_path / "absent.yaml")
     with pytest.raises(InputError, match=r"race\.long"):
         round_phases(case(), figures, "14B", "long")
     assert round_phases(case(), figures, "14B", "short") == RoundPhases(sync_s=1.0, reward_s=3.0, train_s=4.0)
 
 
 @pytest.mark.parametrize("name", ["7B", "14B", "32B"])
-def test_the_shipped_cases_load_and_a_cap_may_be_another(name: str) -> None:
+def test_the_shipped_cases_load(name: str) -> None:
     from pathlib import Path
 
     import benchmarks.rollpacker
 
     path = Path(benchmarks.rollpacker.__file__).with_name(f"{name}.yaml")
-    assert read_case(path, None).model.endswith(name)
-    assert read_case(path, 4096).cap_tokens == 4096
+    assert read_case(path).model.endswith(name)
 
 
 def test_calibration_finds_what_the_published_seconds_were_made_with(figures: Figures, monkeypatch) -> None:
