@@ -15,10 +15,10 @@ from ..plans.predicted import (
     Quantiles,
 )
 from .candidates import LongKey, ShortKey
-from .columns import RoundLog, mean
 from .costs import TrainCost
 from .cycle import Cycle
 from .front import front
+from .round_log import RoundLog, mean
 from .search import Search
 
 

@@ -18,16 +18,9 @@ from functools import partial
 from typing import cast
 
 from .candidates import Law, LongKey, Mode, ShortKey, Space, defers
-from .columns import (
-    LongColumn,
-    Setting,
-    ShortColumn,
-    expected_deferrals,
-    long_draws,
-    mean,
-    standard_error,
-)
+from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles
+from .round_log import mean, standard_error
 
 Progress = Callable[[str, float], None]
 """Told what is done (text) and how far the whole solve is, 0 to 1."""

@@ -13,10 +13,10 @@ from typing import Any, cast
 import networkx as nx
 
 from .candidates import LongKey, ShortKey
-from .columns import mean
 from .costs import TrainCost
 from .cycle import Cycle, make_cycle
 from .predict import parts_of
+from .round_log import mean
 from .search import ON_REQUEST, Search
 
 

@@ -7,20 +7,12 @@ import numpy as np
 import pytest
 
 from rlplan.planner.candidates import Law, LongKey, ShortKey
-from rlplan.planner.columns import (
-    LongColumn,
-    RoundLog,
-    Setting,
-    ShortColumn,
-    expected_deferrals,
-    long_draws,
-    mean,
-    standard_error,
-)
+from rlplan.planner.columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from rlplan.planner.costs import LayoutKey, decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws, prompt_name
 from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
+from rlplan.planner.round_log import RoundLog, mean, standard_error
 from rlplan.planner.run_simulator import simulate_run
 from rlplan.rounds.schedule import RoundSpec
 

@@ -6,12 +6,13 @@ import math
 import pytest
 
 from rlplan.planner.candidates import LongKey, ShortKey
-from rlplan.planner.columns import LongColumn, RoundLog, Setting, ShortColumn, long_draws, mean
+from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost
 from rlplan.planner.drafts import Drafts, drafted
 from rlplan.planner.draws import Draws
 from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
+from rlplan.planner.round_log import RoundLog, mean
 from rlplan.planner.run_simulator import simulate_plan, simulate_run
 from rlplan.planner.search import Pass, column_name
 from rlplan.planner.solve import solve_fully

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from rlplan.planner.candidates import LongKey, ShortKey
-from rlplan.planner.columns import LongColumn, Setting, ShortColumn, expected_deferrals, mean
+from rlplan.planner.columns import LongColumn, Setting, ShortColumn, expected_deferrals
 from rlplan.planner.costs import LayoutKey, decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws
 from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
+from rlplan.planner.round_log import mean
 from rlplan.planner.run_simulator import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
 from rlplan.plans.plan import Plan
