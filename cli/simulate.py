@@ -77,6 +77,10 @@ def simulate_command(
     for note in notes:
         click.echo(f"note: {note}", err=True)
     plan, job = documents.plan, documents.job
+    if plan.job.bias.mode == "predict":
+        click.echo(
+            "note: the plan predicts epochs that have a history; the first one, simulated here too, is plain", err=True
+        )
     pool = documents.cluster.pools[plan.job.rounds.short.rollout.pool]
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
