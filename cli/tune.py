@@ -51,8 +51,10 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     executed_path = _executed(run, plan_path)
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)
-    for path in (out, *_beside(out)):
-        check_target(path, *plan_inputs(executed_path), *([force_path] if path == out else []))
+    inputs = plan_inputs(executed_path)
+    check_target(out, force_path, *inputs)
+    for path in _beside(out):
+        check_target(path, *inputs)
     if out.exists() and _follows(out, executed_path):
         force_path = out
     executed = load_documents(executed_path)

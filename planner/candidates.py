@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple, get_args
 
+from ..plans.base import Mode
 from ..plans.cluster import Cluster, Pool
 from ..plans.errors import Infeasible
 from ..plans.job import Job
@@ -22,8 +23,7 @@ from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, tr
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
 
-Mode = Literal["sync", "race", "defer", "exact", "predict"]
-MODES: tuple[Mode, ...] = ("sync", "race", "defer", "exact", "predict")
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 # Over-issue of prompts and of samples, and quantiles of the longest sample of a group to cut at. The published sweep
 # (refs/rollpacker.md 1.3) has 1, 1.125, 1.25 and 1.5 for both.

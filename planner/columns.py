@@ -22,10 +22,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..plans.base import Mode
 from ..rounds.exact import MAX_DRAWS
 from ..rounds.hand_over import HandOverSpec
 from ..rounds.outcome import Fate
-from .candidates import LongKey, Mode, ShortKey, defers
+from .candidates import LongKey, ShortKey, defers
 from .costs import DecodeCost, LayoutKey, RewardCost
 from .drafts import DraftedCost
 from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts

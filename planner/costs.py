@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..profiles.schema import Profile, Recompute, Reward, Rollout, Train, TrainLaw
+from ..plans.base import Recompute
+from ..profiles.schema import Profile, Reward, Rollout, Train, TrainLaw
 from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
 

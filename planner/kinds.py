@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..plans.base import Recompute
 from ..plans.errors import InputError
 from ..plans.levers import SearchDrafts
 from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
-from ..profiles.schema import Profile, Recompute, Train
+from ..profiles.schema import Profile, Train
 from ..profiles.train_model import TrainLayout
 from ..rounds.hand_over import HandOverSpec
 from .costs import DecodeCost, TrainCost, decode_cost, train_cost, train_cost_in

@@ -62,6 +62,16 @@ def parts_of(search: Search, cycle: Cycle) -> list[Part]:
     return found
 
 
+def mean_phases(parts: Sequence[Part]) -> PredictedPhases:
+    """Where the mean step goes."""
+    return PredictedPhases(
+        rollout=sum(part.share * mean(part.log.rollout_s) for part in parts),
+        reward_exposed=sum(part.share * mean(part.log.reward_s) for part in parts),
+        train=sum(part.share * part.log.train_s(part.train) for part in parts),
+        sync=sum(part.share * (part.log.sync_s + part.switch_s) for part in parts),
+    )
+
+
 def predict(search: Search, cycle: Cycle, baseline: Cycle) -> Predicted:
     """What the steady state of `cycle` costs; transients, such as the queue that starts empty, are not in it."""
     size = search.limits.group_size
@@ -83,12 +93,7 @@ def predict(search: Search, cycle: Cycle, baseline: Cycle) -> Predicted:
             step_s=weighted_quantiles([(1.0, base.step_s())]),
             seconds_per_sample=baseline.seconds_per_sample(size),
         ),
-        phases_s=PredictedPhases(
-            rollout=sum(part.share * mean(part.log.rollout_s) for part in parts),
-            reward_exposed=sum(part.share * mean(part.log.reward_s) for part in parts),
-            train=sum(part.share * part.log.train_s(part.train) for part in parts),
-            sync=sum(part.share * (part.log.sync_s + part.switch_s) for part in parts),
-        ),
+        phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
         length_ratio=search.measured_ratio(cycle)[0],
         nodes=cycle.nodes(search.limits),

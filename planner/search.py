@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from .candidates import Law, LongKey, Mode, ShortKey, Space, defers
+from ..plans.base import Mode
+from .candidates import Law, LongKey, ShortKey, Space, defers
 from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles
 from .round_log import mean, standard_error

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
+from ..plans.base import Mode
 from ..plans.cluster import Cluster
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
@@ -32,7 +33,7 @@ from ..plans.plan import (
 )
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
-from .candidates import MODES, LongKey, Mode, ShortKey, Space, enumerate_space
+from .candidates import MODES, LongKey, ShortKey, Space, enumerate_space
 from .columns import Setting
 from .costs import LayoutKey, reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles

@@ -15,7 +15,7 @@ import networkx as nx
 from .candidates import LongKey, ShortKey
 from .costs import TrainCost
 from .cycle import Cycle, make_cycle
-from .predict import parts_of
+from .predict import mean_phases, parts_of
 from .round_log import mean
 from .search import ON_REQUEST, Search
 
@@ -222,10 +222,8 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
 def _critical_path(search: Search, cycle: Cycle) -> str:
     """The phases of the mean step as a graph; its longest path is the step, and what is off it has slack."""
     parts = parts_of(search, cycle)
-    rollout = sum(part.share * mean(part.log.rollout_s) for part in parts)
-    exposed = sum(part.share * mean(part.log.reward_s) for part in parts)
-    train = sum(part.share * part.log.train_s(part.train) for part in parts)
-    sync = sum(part.share * (part.log.sync_s + part.switch_s) for part in parts)
+    phases = mean_phases(parts)
+    rollout, exposed = phases.rollout, phases.reward_exposed
     busy = search.setting.reward.per_sample_s / search.setting.reward.workers
     scoring = busy * sum(part.share * mean(part.log.groups) for part in parts) * search.limits.group_size
     graph: Any = nx.DiGraph()
@@ -233,8 +231,8 @@ def _critical_path(search: Search, cycle: Cycle) -> str:
     graph.add_edge("decoded", "scored", phase="reward", seconds=exposed)
     # Scoring runs beside decoding; only what is left after the last token is on the path above.
     graph.add_edge("start", "scored", phase="scoring beside rollout", seconds=min(scoring, rollout + exposed))
-    graph.add_edge("scored", "updated", phase="train", seconds=train)
-    graph.add_edge("updated", "end", phase="sync", seconds=sync)
+    graph.add_edge("scored", "updated", phase="train", seconds=phases.train)
+    graph.add_edge("updated", "end", phase="sync", seconds=phases.sync)
     path = nx.dag_longest_path(graph, weight="seconds")
     total = nx.dag_longest_path_length(graph, weight="seconds")
     text = ", ".join(

@@ -9,7 +9,6 @@ Invariants of every document model:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -53,14 +52,11 @@ Mode = Literal["sync", "race", "defer", "exact", "predict"]
 """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
 `predict`: prompts whose earlier lengths were long get rounds of their own, unbiased."""
 
+Recompute = Literal["none", "selective", "full"]
+"""Which activations are computed again in the backward pass instead of kept."""
+
 MemoryBytes = Annotated[int, Field(ge=1_000_000)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""
 
 Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(ascending)]
 """A non-empty, strictly ascending list of positive integers (a list is taken as well as a tuple)."""
-
-
-def joined(values: Sequence[object]) -> str:
-    """`a, b and c` for messages."""
-    words = [str(v) for v in values]
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

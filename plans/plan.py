@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
-from .base import Count, Mode, Name, Strict, cross_error
+from .base import Count, Mode, Name, Recompute, Strict, cross_error
 from .levers import RoundDrafts, RoundHandOver
 from .origin import Inputs, Solver, Volatile
 from .predicted import Predicted
@@ -94,7 +94,7 @@ class RoundTrain(Strict):
     micro_batch_tokens: Count
     """Token budget of one packed micro-batch."""
 
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     """Which activations are computed again in the backward pass instead of kept."""
 
     offload: bool = False

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..plans.base import cross_error
+from ..plans.base import Recompute, cross_error
 
 
 class _Model(BaseModel):
@@ -101,9 +101,6 @@ class Rollout(_Model):
         if any(b < a for a, b in itertools.pairwise(self.curve_s)) or any(s <= 0 for s in self.curve_s):
             raise cross_error("must be positive and never fall: more sequences do not make a step faster", "curve_s")
         return self
-
-
-Recompute = Literal["none", "selective", "full"]
 
 
 class Train(_Model):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..plans.base import Recompute
 from .memory import train_memory
-from .schema import Recompute, TrainLaw
+from .schema import TrainLaw
 from .train_model import TrainLayout, TrainPhysics, fits_heads
 
 MEMORY_SHARE = 0.95  # of an accelerator's memory that a trainer may plan to fill

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from ..plans.base import Recompute
 from .architecture import Architecture
 from .factors import Factor
 from .hardware import Gpu
-
-Recompute = Literal["none", "selective", "full"]
 
 # Operations of a backward pass over those of a forward pass: of products, and of flash attention, which computes its
 # scores again (FlashAttention-2, arXiv 2307.08691, 4.1).

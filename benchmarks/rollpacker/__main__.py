@@ -85,10 +85,8 @@ def run(figures: Figures, case: Case, model: str, seed: int = 0, cap_tokens: int
         return decode_cost(profile, entries[0], case.gpus // tp) if entries else None
 
     point = OperatingPoint(case, figures, found.rho, seed=seed)
-    fixed = point.operate(
-        decode_cost(profile, next(r for r in profile.rollout if r.tp == case.rollout_tp), case.engines)
-    )
-    theirs = planned(point, cost_of, case.rollout_tp) if fixed.preemptions else fixed
+    fixed = point.operate(decode_cost(profile, next(r for r in profile.rollout if r.tp == entry.tp), case.engines))
+    theirs = planned(point, cost_of, entry.tp, fixed)
     plain_s = found.overhead_s + factor * statistics.fmean(sweep.decode_s(PLAIN, found.rho))
     steps = ablation(case, plain_s, fixed, theirs, point.long_share, short, long)
     budget = abs(1.0 - theirs.length_ratio)

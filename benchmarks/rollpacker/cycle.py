@@ -17,9 +17,8 @@ from .case import Case, RoundPhases
 from .quotas import Operated, OperatingPoint
 
 
-def planned(point: OperatingPoint, cost_of: Callable[[int], DecodeCost | None], tp: int) -> Operated:
-    """The operating point after RollPacker's TP rule; `cost_of(tp)` is None where no such engine is."""
-    found = point.operate(cost_of(tp))  # type: ignore[arg-type]
+def planned(point: OperatingPoint, cost_of: Callable[[int], DecodeCost | None], tp: int, found: Operated) -> Operated:
+    """`found`, the operating point at `tp`, after RollPacker's TP rule; `cost_of(tp)` is None for no such engine."""
     while found.preemptions > 0 and (wider := cost_of(2 * tp)) is not None:
         tp, found = 2 * tp, point.operate(wider)
     return found
