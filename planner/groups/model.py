@@ -1,0 +1,124 @@
+"""Jobs, node kinds and co-execution groups, as the group planner sees them.
+
+Vocabulary: a *way* is one manner to run a phase (pool, width, seconds, resident bytes). A job's first ways are its
+reference: what it would run alone, and what its slowdown is measured against. A node is cut into `slots` equal parts;
+a *unit* is one slot of one node of a group, the smallest thing that a permit is given for.
+
+Invariants of a group: every job of it has exactly one pin; a pin's units are as many as its ways ask for, a way's
+units lie in nodes of the way's pool; units are numbered node by node in the order of `Group.nodes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """The equal nodes of one pool."""
+
+    pool: str
+    usd_per_hour: float
+    host_memory_bytes: float
+    slots: int = 1
+    """Parts that a node can be cut into for sub-node pinning; 1: whole nodes only."""
+    limit: int | None = None
+    """Nodes that there are; None: as many as are paid for."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a phase of a job."""
+
+    pool: str
+    nodes: int
+    """Nodes that the phase spans."""
+    slots: int
+    """Slots of each of these nodes that it holds; the pool's `slots` for whole nodes."""
+    mean_s: float
+    """Mean seconds of the phase alone on these units, with warm state, sync to it included if the SLO counts it."""
+    state_bytes: float
+    """Host memory per node that the resident state takes between turns."""
+    warm_s: float = 0.0
+    """Seconds to load that state into the accelerators, paid at the start of a turn unless the job had the last one."""
+
+
+@dataclass(frozen=True)
+class GroupJob:
+    """A job as the group planner sees it."""
+
+    name: str
+    slo: float
+    """Bound on slowdown, >= 1: mean iteration seconds in the group over `solo_s`."""
+    rollout: tuple[Way, ...]
+    train: tuple[Way, ...]
+    spread: tuple[tuple[float, float], ...] = ()
+    """Joint (rollout, train) seconds over their means, one pair an iteration, means 1; (): always the mean."""
+    cold_s: float = 0.0
+    """Seconds from nothing to the first phase on nodes that hold no state of the job: the price of moving it."""
+    tail_share: float = 0.0
+    """Last share of a rollout's seconds that few sequences need, so that few units can do it (migration)."""
+
+    @property
+    def solo_s(self) -> float:
+        """Seconds of an iteration alone: reference rollout, then reference training (refs/rollmux.md 1)."""
+        return self.rollout[0].mean_s + self.train[0].mean_s
+
+    def solo_usd_per_hour(self, kinds: Mapping[str, NodeKind]) -> float:
+        """Price of the job's own nodes, if it shares none (Solo-D)."""
+        return sum(way.nodes * kinds[way.pool].usd_per_hour for way in (self.rollout[0], self.train[0]))
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Where a job's phases run and its state is cached, in a group."""
+
+    job: str
+    rollout: int
+    """Index of its rollout way."""
+    rollout_units: tuple[int, ...]
+    """Units of the group that its rollout holds, ascending."""
+    train: int
+    train_units: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Jobs on nodes of their own that no other group uses."""
+
+    nodes: tuple[str, ...]
+    """Pool of each node, sorted."""
+    pins: tuple[Pin, ...]
+    """Sorted by job."""
+
+    def usd_per_hour(self, kinds: Mapping[str, NodeKind]) -> float:
+        """Price of all its nodes, used or not."""
+        return sum(kinds[pool].usd_per_hour for pool in self.nodes)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What every group must obey, whichever policy forms it; the same for ours and for the baselines."""
+
+    policy: str = "multi_rate"
+    """Permit policy: `round_robin`, `first_come` or `multi_rate` (rounds/permit.py)."""
+    group_cap: int = 5
+    """Most jobs in a group."""
+    margin: float = 0.0
+    """A job's slowdown must stay this share below its bound's excess: slowdown <= slo - margin * (slo - 1)."""
+    quantile: float = 0.95
+    """The slowdown that must obey the bound: of this share of stretches of `stretch` iterations (spread known)."""
+    stretch: int = 20
+    interference: float = 0.0
+    """Share by which a phase is slower while another job's phase runs in the group (2-10 %, refs/rollmux.md 0)."""
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Iteration seconds of a job in its group over its `solo_s`."""
+
+    mean: float
+    p50: float
+    p95: float
+    """Over stretches of `Rules.stretch` iterations; all three are equal if durations are exactly known."""
