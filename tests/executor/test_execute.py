@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.report import load_runs, report
+from rlplan.executor.training_run import LOGPROB_ALARM
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, sha256_file
 
@@ -139,7 +140,9 @@ def check_run(out, steps):
     assert [step["step"] for step in run.steps] == list(range(1, steps + 1)), "each step once, none missing"
     (detail,) = report(out)["runs"].values()
     assert detail["on_policy_violations"] == detail["conservation_violations"] == detail["checksum_mismatches"] == 0
-    assert 0 < detail["logprob_max_abs_diff"] <= 1e-3
+    # Rounding is about 1e-5 here, but how far it is carried by these steep random weights differs between hosts (1.2e-3
+    # was seen once). Weights that are one step old differ by 0.25 and more, also if that step's gradient was zero.
+    assert 0 < detail["logprob_max_abs_diff"] <= LOGPROB_ALARM["float32"]
     kinds = {step["kind"] for step in run.steps}
     assert kinds == {"short", "long"}
     trained = {}
