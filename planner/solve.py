@@ -151,7 +151,11 @@ def solve_fully(
                 prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
             ),
             rounds=_rounds(search.space, solution.cycle, job),
-            reward=RewardPlan(workers=job.reward.workers, deadline_s=job.reward.deadline_s),
+            reward=RewardPlan(
+                workers=job.reward.workers,
+                deadline_s=job.reward.deadline_s,
+                adaptive_timeout=job.reward.adaptive_timeout,
+            ),
             sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
             why=explain(search, solution.cycle, baseline),
         ),
