@@ -131,7 +131,9 @@ class Priced:
 def price(run: MeasuredRun, profile: Profile) -> Priced:
     """Raises InputError if the profile lacks a layout or micro-batch of the run's plan."""
     short, long = kinds(run.plan.job, profile)
-    return Priced(short, long, reward_cost(profile.reward, run.plan.job.reward.workers))
+    return Priced(
+        short, long, reward_cost(profile.reward, run.plan.job.reward.workers, run.plan.job.reward.timeout_numbers())
+    )
 
 
 def replay_run(run: MeasuredRun, cap_tokens: int, dynamic_sampling: bool, profile: Profile) -> list[Replayed]:

@@ -206,7 +206,7 @@ def prepare(
         cap_tokens=rollout.max_response_tokens,
         dynamic_sampling=job.algorithm.dynamic_sampling,
         decode=space.decode,
-        reward=reward_cost(profile.reward, job.reward.workers),
+        reward=reward_cost(profile.reward, job.reward.workers, job.reward.timeout_numbers()),
         # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
         draws=Draws(model, seed, max(width, 2 * rollout.samples_per_prompt)),
         drafted=space.drafted,

@@ -213,7 +213,7 @@ def _simulate(
     `allowed`: the drafts that the job considers.
     """
     short, long = kinds(planned, profile, allowed)
-    reward = reward_cost(profile.reward, planned.reward.workers)
+    reward = reward_cost(profile.reward, planned.reward.workers, planned.reward.timeout_numbers())
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
     return run.seconds_per_sample(epoch)

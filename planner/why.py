@@ -224,7 +224,7 @@ def _critical_path(search: Search, cycle: Cycle) -> str:
     parts = parts_of(search, cycle)
     phases = mean_phases(parts)
     rollout, exposed = phases.rollout, phases.reward_exposed
-    busy = search.setting.reward.per_sample_s / search.setting.reward.workers
+    busy = search.setting.reward.mean_s() / search.setting.reward.workers
     scoring = busy * sum(part.share * mean(part.log.groups) for part in parts) * search.limits.group_size
     graph: Any = nx.DiGraph()
     graph.add_edge("start", "decoded", phase="rollout", seconds=rollout)

@@ -12,11 +12,11 @@ a law over all layouts instead of a list of measured ones.
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..plans.base import Recompute, cross_error
+from ..plans.base import NonNegative, Recompute, cross_error, is_none
 
 
 class _Model(BaseModel):
@@ -137,12 +137,37 @@ class TrainLaw(_Model):
     source: str = Field(description="Key of the profile's `sources`")
 
 
+Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
+
+
+class Executions(_Model):
+    """What scoring takes a worker where that is no constant, under the job's longest deadline (executions.py)."""
+
+    correct_s: Ascending = Field(description="Equally likely seconds of a solved prompt's right answers, ascending")
+    wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
+    correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
+    unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
+
+    @model_validator(mode="after")
+    def _is_a_distribution(self) -> Executions:
+        for name in ("correct_s", "wrong_s"):
+            values = getattr(self, name)
+            if any(b < a for a, b in itertools.pairwise(values)):
+                raise cross_error("must be ascending", name)
+        return self
+
+
 class Reward(_Model):
     """What scoring one sample costs, measured through the reward workers."""
 
     workers: int = Field(ge=1, description="Reward workers that were running")
     latency: Spread = Field(description="From submission to result for one sample alone")
     per_sample_s: float = Field(ge=0, description="Seconds of one worker per sample when many are queued")
+    executions: Executions | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="In place of per_sample_s, where samples differ; null: they do not",
+    )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
 

@@ -83,6 +83,16 @@ def _prompts(luck: Luck) -> Any:
     return prompts
 
 
+def _reward_s(luck: Luck, reward: RewardCost) -> Any:
+    """By row and place."""
+    if reward.executions is None:
+        return reward.per_sample_s
+    own = np.broadcast_to(luck.prompt_luck, luck.prompt_tokens.shape)
+    by_row = own if luck.offset is None else np.repeat(own, np.diff(luck.offset))
+    of_samples = np.broadcast_to(luck.reward_luck, luck.lengths.shape)
+    return reward.executions.steady_many_s(reward.timeout, by_row[:, None], of_samples)
+
+
 def run(
     setup: RoundSetup,
     luck: Luck,
@@ -97,10 +107,7 @@ def run(
     drawn = np.empty((rows, width), dtype=state.LUCK)
     drawn["natural"] = luck.lengths
     drawn["reward"] = luck.rewards
-    drawn["reward_s"] = reward.per_sample_s
-    if reward.spread_s:
-        picks = (np.asarray(luck.reward_luck) * len(reward.spread_s)).astype(np.int64)
-        drawn["reward_s"] = np.array(reward.spread_s)[picks]
+    drawn["reward_s"] = _reward_s(luck, reward)
     engines = _engines(decode)
     world = World(
         R=_round(setup, luck, decode, reward, most, hand_over),

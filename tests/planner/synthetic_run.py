@@ -72,7 +72,7 @@ def synthesize(
     rng = np.random.default_rng(seed)
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
     short, long = kinds(plan.job, profile)
-    reward = reward_cost(profile.reward, plan.job.reward.workers)
+    reward = reward_cost(profile.reward, plan.job.reward.workers, plan.job.reward.timeout_numbers())
     draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)
     luck = RoundLuck(draws, True)
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed)
