@@ -258,6 +258,7 @@ class RewardCost:
         executions: where it is no constant, what scoring takes in place of `per_sample_s`.
         timeout: the deadlines of executions.
         after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
+        per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
     """
 
     workers: int
@@ -266,11 +267,18 @@ class RewardCost:
     executions: Executions | None = None
     timeout: TimeoutSpec = NO_TIMEOUT
     after_rollout: bool = False
+    per_token_s: float = 0
 
-    def sample_s(self, prompt_luck: float, luck: float) -> float:
+    def read_s(self, tokens: int) -> float:
+        """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
+        return self.per_sample_s + self.per_token_s * tokens
+
+    def sample_s(self, prompt_luck: float, luck: float, tokens: int) -> float:
         """Seconds of a worker for a sample in the steady state, by its prompt's luck and its own, in [0, 1)."""
         return (
-            self.per_sample_s if self.executions is None else self.executions.steady_s(self.timeout, prompt_luck, luck)
+            self.read_s(tokens)
+            if self.executions is None
+            else self.executions.steady_s(self.timeout, prompt_luck, luck)
         )
 
     def mean_s(self) -> float:

@@ -184,7 +184,7 @@ def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) 
 
     expected = sum(r["tokens"] for r in step.rows) / max(1, len(step.rows))
 
-    def score_s(key: SampleKey, prompt: str) -> float:
+    def score_s(key: SampleKey, prompt: str, tokens: int) -> float:
         row = row_of(key, prompt)
         return reward.per_sample_s if row is None else float(row.get("reward_s", reward.per_sample_s))
 

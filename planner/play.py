@@ -212,7 +212,9 @@ def _reference(
         reward=read(luck.rewards),
         cap_tokens=luck.cap_tokens,
         expected_tokens=luck.expected_tokens,
-        reward_s=lambda key, prompt: reward.sample_s(float(prompt_luck[int(prompt)]), reward_luck(key, prompt)),
+        reward_s=lambda key, prompt, tokens: reward.sample_s(
+            float(prompt_luck[int(prompt)]), reward_luck(key, prompt), tokens
+        ),
     )
     ready: dict[int, float] = {}
     decision = None

@@ -20,9 +20,10 @@ from ..rounds.events import SampleKey
 from ..rounds.hand_over import HandOver
 from ..rounds.outcome import Fate, TrainedGroup
 from ..rounds.schedule import RoundSpec, Schedule
-from .costs import DecodeCost, RewardCost, reward_cost
+from .costs import DecodeCost, RewardCost
 from .draws import Draws, RoundLuck, prompt_name
 from .kinds import Kind, kinds
+from .kinds import scoring as plan_scoring
 from .length_model import fit_lengths
 from .scoring import Scoring
 from .simulator import Lengths, Observe, RoundTimes, simulate_round
@@ -276,7 +277,7 @@ def simulate_plan(
     if model.caution is not None:
         warnings.warn(model.caution, stacklevel=2)
     draws = Draws(model, seed, max(spec.short_samples, 1))
-    reward = reward_cost(profile.reward, plan.job.reward.workers, plan.job.reward.timeout_numbers())
+    reward = plan_scoring(plan.job, profile)
     return simulate_run(
         spec, short, long, reward, draws, steps, prompts, drift_per_step=drift_per_step, switch_s=switch_s, watch=watch
     )

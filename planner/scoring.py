@@ -24,13 +24,13 @@ class Scoring:
         self._draws = draws
         self._done: dict[SampleKey, Execution] = {}
 
-    def of_round(self, luck: RoundLuck) -> Callable[[SampleKey, str], float] | None:
-        """What `simulator.Lengths` takes for a round; None where all samples take the same."""
+    def of_round(self, luck: RoundLuck) -> Callable[[SampleKey, str, int], float] | None:
+        """What `simulator.Lengths` takes for a round; None where samples of one length take the same."""
         executions = self._cost.executions
         if executions is None:
             return None
 
-        def reward_s(key: SampleKey, prompt: str) -> float:
+        def reward_s(key: SampleKey, prompt: str, tokens: int) -> float:
             own = float(self._draws.prompt_luck(np.array([prompt_parts(prompt)[0]]))[0])
             done = executions.execute(prompt, own, luck.reward_luck(key), self.timeouts.deadline_s(prompt))
             self._done[key] = done

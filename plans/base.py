@@ -34,6 +34,11 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+def is_false(value: object) -> bool:
+    """Likewise, for switches that are off."""
+    return value is False
+
+
 N = TypeVar("N", int, float)
 
 

@@ -1,12 +1,12 @@
 """Levers that a job may allow and a plan may pull: drafts while decoding, engines handed over to training, reward
-timeouts that adapt.
+timeouts that adapt, a judge.
 
 All are optional: a job that does not name them gets plans without them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import AfterValidator, Field
 
@@ -58,6 +58,19 @@ class AdaptiveTimeout(Strict):
 
     anchor_factor: Annotated[float, Field(ge=1, le=100)]
     """Deadline over the seconds of the prompt's slowest correct execution so far."""
+
+
+class RewardJudge(Strict):
+    """A model that scores the samples, in place of the reward workers; what it takes is the profile's."""
+
+    place: Literal["own", "beside"]
+    """`own`: on accelerators that the engines do not use; `beside`: on the engines', which it slows down."""
+
+    instances: Count
+    """Copies of the judge, each with one sample at a time."""
+
+    tp: Count = 1
+    """Accelerators per copy."""
 
 
 class TimeoutNumbers(TypedDict):

@@ -11,8 +11,16 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
-from .base import Count, Mode, Name, Recompute, Strict, cross_error, is_none
-from .levers import AdaptiveTimeout, RoundDrafts, RoundHandOver, TimeoutNumbers, timeout_fault, timeout_numbers
+from .base import Count, Mode, Name, Recompute, Strict, cross_error, is_false, is_none
+from .levers import (
+    AdaptiveTimeout,
+    RewardJudge,
+    RoundDrafts,
+    RoundHandOver,
+    TimeoutNumbers,
+    timeout_fault,
+    timeout_numbers,
+)
 from .origin import Inputs, Solver, Volatile
 from .predicted import Predicted
 
@@ -165,6 +173,12 @@ class RewardPlan(Strict):
 
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
+
+    judge: Annotated[RewardJudge | None, Field(exclude_if=is_none)] = None
+    """A model that scores instead of the workers; null for none. `solve` plans none yet, `simulate` says its cost."""
+
+    synchronous: Annotated[bool, Field(exclude_if=is_false)] = False
+    """Score when the round's last sample is decoded, as plain trainers do, and not beside the rollout; to compare."""
 
     def timeout_numbers(self) -> TimeoutNumbers:
         """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""

@@ -171,6 +171,17 @@ class Reward(_Model):
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
 
+class Judge(_Model):
+    """What a model that scores samples costs; it reads a whole sample and says one token (refs/rollpacker.md 3)."""
+
+    tp: int = Field(default=1, ge=1, description="Accelerators of the copy that was measured")
+    per_sample_s: float = Field(ge=0, description="Seconds of a copy on accelerators of its own per sample")
+    per_token_s: float = Field(ge=0, description="Seconds more per token of the sample, prompt included")
+    beside_factor: float = Field(ge=1, description="The judge's seconds beside an engine, over those on its own")
+    rollout_factor: float = Field(ge=1, description="Decode and prefill seconds beside a judge, over those without one")
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+
+
 class Lengths(_Model):
     """The length trace beside the profile."""
 
@@ -219,6 +230,7 @@ class Profile(_Model):
     train: tuple[Train, ...] = Field(default=(), description="One entry per layout and micro-batch budget")
     train_law: TrainLaw | None = Field(default=None, description="Any layout; measured entries go before it")
     reward: Reward = Field(description="Scoring")
+    judge: Judge | None = Field(default=None, exclude_if=is_none, description="Scoring by a model; null: not known")
     lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
     checks: tuple[RoundCheck, ...] = Field(default=(), description="The whole model against real rounds")
     outliers: tuple[str, ...] = Field(default=(), description="Measurements that were left out, each named")
@@ -234,6 +246,7 @@ class Profile(_Model):
                 "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"
             )
         evidence = [*(entry.evidence for entry in self.rollout), self.reward.evidence]
+        evidence += [self.judge.evidence] if self.judge is not None else []
         cited = {e.source for of in evidence for e in of.values()}
         cited |= {self.train_law.source} if self.train_law is not None else set()
         unknown = sorted(cited - set(self.sources))

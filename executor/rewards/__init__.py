@@ -9,6 +9,6 @@ is reward 0, never a dropped sample: dropping it would teach the policy to fail.
 (infrastructure) is retried, and dropped with its reason when the retries are used up.
 
 Each sample has a deadline of its own, which rounds/timeouts decides: of a prompt that was answered right, what such
-answers took and some more, if the plan has an `adaptive_timeout`. A right answer beyond it is judged wrong, like any that
-is too slow; the run counts at most how many (`reward_timeouts` in `rlplan report`).
+answers took and some more, if the plan has an `adaptive_timeout`. A right answer beyond it is judged wrong, like any
+that is too slow; the run counts at most how many (`reward_timeouts` in `rlplan report`).
 """

@@ -83,14 +83,21 @@ def _prompts(luck: Luck) -> Any:
     return prompts
 
 
-def _reward_s(luck: Luck, reward: RewardCost) -> Any:
+def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
     """By row and place."""
-    if reward.executions is None:
+
+    def by_row(of_prompts: Any) -> Any:
+        each = np.broadcast_to(of_prompts, luck.prompt_tokens.shape)
+        return (each if luck.offset is None else np.repeat(each, np.diff(luck.offset)))[:, None]
+
+    if reward.executions is not None:
+        of_samples = np.broadcast_to(luck.reward_luck, luck.lengths.shape)
+        return reward.executions.steady_many_s(reward.timeout, by_row(luck.prompt_luck), of_samples)
+    if not reward.per_token_s:
         return reward.per_sample_s
-    own = np.broadcast_to(luck.prompt_luck, luck.prompt_tokens.shape)
-    by_row = own if luck.offset is None else np.repeat(own, np.diff(luck.offset))
-    of_samples = np.broadcast_to(luck.reward_luck, luck.lengths.shape)
-    return reward.executions.steady_many_s(reward.timeout, by_row[:, None], of_samples)
+    # What is cut is not scored, but for what reaches the cap.
+    tokens = by_row(luck.prompt_tokens) + np.minimum(luck.lengths, min(setup.max_tokens, luck.cap_tokens))
+    return reward.per_sample_s + reward.per_token_s * tokens
 
 
 def run(
@@ -107,7 +114,7 @@ def run(
     drawn = np.empty((rows, width), dtype=state.LUCK)
     drawn["natural"] = luck.lengths
     drawn["reward"] = luck.rewards
-    drawn["reward_s"] = _reward_s(luck, reward)
+    drawn["reward_s"] = _reward_s(setup, luck, reward)
     engines = _engines(decode)
     world = World(
         R=_round(setup, luck, decode, reward, most, hand_over),

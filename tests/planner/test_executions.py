@@ -66,8 +66,9 @@ def test_the_mean_is_the_mean_of_many_draws() -> None:
 
 def test_a_constant_is_what_it_was() -> None:
     cost = RewardCost(4, 0.25, 0.0, timeout=PUBLISHED)
-    assert cost.mean_s() == cost.sample_s(0.1, 0.9) == 0.25
-    assert dataclasses.replace(cost, executions=SANDBOX).sample_s(0.1, 0.99) == 30.0
+    assert cost.mean_s() == cost.sample_s(0.1, 0.9, 7) == 0.25
+    assert dataclasses.replace(cost, executions=SANDBOX).sample_s(0.1, 0.99, 7) == 30.0
+    assert dataclasses.replace(cost, per_token_s=0.5).sample_s(0.1, 0.9, 7) == 3.75
 
 
 def test_a_whole_run_learns_its_deadlines_from_the_first_epoch_and_pays_less_in_the_second(

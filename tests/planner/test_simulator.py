@@ -119,7 +119,7 @@ def test_rewards_after_the_rollout_wait_for_its_last_token_and_those_beside_it_d
 
 def test_a_sample_takes_a_reward_worker_its_own_seconds_where_they_differ() -> None:
     def exposed(seconds: Fraction) -> Fraction:
-        lengths = dataclasses.replace(table({"p": [4]}), reward_s=lambda key, prompt: seconds)
+        lengths = dataclasses.replace(table({"p": [4]}), reward_s=lambda key, prompt, tokens: seconds)
         reward = RewardCost(workers=1, per_sample_s=9, delay_s=Fraction(2))
         return simulate_round(sync_round(["p"], 1), lengths, cost(), reward, 8).reward_exposed_s
 

@@ -110,6 +110,7 @@ rewards = st.builds(
     executions=st.none() | executions,
     timeout=timeouts,
     after_rollout=st.booleans(),
+    per_token_s=st.sampled_from([0.0, 0.37]),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlplan.plans.errors import InputError
 from rlplan.plans.job import load_job
-from rlplan.plans.levers import RoundDrafts, RoundHandOver, SearchDrafts
+from rlplan.plans.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
 from rlplan.plans.plan import load_plan
 from rlplan.plans.yaml_io import dump
 
@@ -112,3 +112,13 @@ def test_timeouts_that_cannot_be_are_refused_with_their_line(folder, file, old, 
     with pytest.raises(InputError, match=said) as caught:
         (load_job if file == "job.yaml" else load_plan)(folder.path(file))
     assert caught.value.line == at + (file == "job.yaml")
+
+
+def test_a_plan_may_have_a_judge_or_score_synchronously_and_keeps_its_bytes_without(folder: Any) -> None:
+    text = dump(load_plan(folder.path("plan.yaml")))
+    assert "judge" not in text and "synchronous" not in text
+    folder.edit("plan.yaml", "2.0}", "2.0, judge: {place: beside, instances: 2}, synchronous: true}")
+    folder.check()
+    reward = load_plan(folder.path("plan.yaml")).job.reward
+    assert reward.judge == RewardJudge(place="beside", instances=2, tp=1) and reward.synchronous
+    assert "synchronous: true" in dump(load_plan(folder.path("plan.yaml")))
