@@ -60,6 +60,12 @@ def _run_text(name: str, detail: dict[str, Any]) -> str:
             f"(+- {detail['length_ratio_standard_error']:.3f}), K-S distance {detail['length_ks']:.3f}; "
             f"predicted {detail['length_ratio_predicted']:.3f}"
         )
+    counts = detail["reward_timeouts"]
+    if counts.get("timeouts"):
+        lines.append(
+            f"  {counts['timeouts']} of {counts['executions']} rewards timed out, {counts['cut']} of them before the "
+            "longest deadline: at most so many right answers were judged wrong for a deadline that adapts"
+        )
     lines.append(
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
         f"log-probs differ by at most {detail['logprob_max_abs_diff']:.1e}; {detail['restarts']} restarts"

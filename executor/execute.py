@@ -152,10 +152,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
         seed=job.algorithm.seed,
     )
-    reward = first.plan.job.reward
     rewards = RewardPool(
-        {**job.reward.model_dump(), "deadline_s": reward.deadline_s},
-        reward.workers,
+        # Each sample has its own plan's deadline; this is the longest that any may have.
+        {**job.reward.model_dump(), "deadline_s": max(e.plan.job.reward.deadline_s for e in executions)},
+        first.plan.job.reward.workers,
         search_path=str(first.checked.job_path.parent),
     )
     runner = RoundRunner(

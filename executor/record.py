@@ -17,7 +17,8 @@ from .rollout import RolloutResult
 class StepRecord:
     """One step as it was. Times in seconds, lengths in tokens.
 
-    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding.
+    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
+    are the counts since the run began (rounds/timeouts.Counts).
     """
 
     step: int
@@ -43,6 +44,7 @@ class StepRecord:
     checksum_mismatches: int
     exhausted: int
     restarts: list[str]
+    timeouts: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -94,6 +96,7 @@ class Recorder:
                 reward=sample.reward,
                 reward_outcome=sample.reward_outcome,
                 reward_s=round(sample.reward_s, 6),
+                reward_deadline_s=sample.reward_deadline_s,
                 fate=None if fate is None else fate.value,
                 issued_s=round(sample.issued_s, 6),
                 finished_s=round(sample.finished_s, 6),
@@ -114,6 +117,7 @@ class Recorder:
             "tokens/max": record.max_tokens,
             "tokens/median": record.median_tokens,
             "queue/deferred": record.deferred,
+            **{f"reward/{name}": record.timeouts[name] for name in ("timeouts", "cut") if name in record.timeouts},
             **{f"train/{name}": value for name, value in record.metrics.items()},
         }
         for name, value in scalars.items():

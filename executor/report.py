@@ -194,6 +194,7 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "checksum_mismatches": sum(s["checksum_mismatches"] for s in steps),
         "exhausted_prompts": sum(s["exhausted"] for s in steps),
         "logprob_max_abs_diff": max(s["metrics"].get("logprob_max_abs_diff", 0.0) for s in steps),
+        "reward_timeouts": steps[-1].get("timeouts") or {},
         "restarts": run.restarts,
         "resumes": run.resumes,
         "speedup_predicted": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,

@@ -22,9 +22,10 @@ import ray
 from ..plans.errors import RunFailed
 from ..rounds.balance import Balancer
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
-from ..rounds.outcome import Outcome
+from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
 from ..rounds.seeds import RoundSeeds, SeedLedger
+from ..rounds.timeouts import Execution
 from .engine import EngineEvent, Request
 from .fleet import EngineDied, EngineHandle, Fleet, Layout
 from .samples import TrainSample
@@ -49,6 +50,7 @@ class Generated:
     finished_s: float | None = None
     reward: float | None = None
     reward_s: float = 0.0
+    reward_deadline_s: float | None = None
     reward_outcome: str = ""
     engine: str = ""
     attempt: int = 0
@@ -73,6 +75,20 @@ def train_groups(outcome: Outcome, samples: Mapping[SampleKey, Generated]) -> li
         ]
         for group in outcome.trained
     ]
+
+
+def executions(round_: Round, samples: Mapping[SampleKey, Generated]) -> list[Execution]:
+    """What the rewards of a finished round took, for `Timeouts.end_round`; a reward above 0 is a correct answer."""
+    found: list[Execution] = []
+    for draw in round_.draws:
+        if draw.fate in (Fate.TRAINED, Fate.FILTERED):
+            for number in round_.trained_samples(draw):
+                sample = samples[SampleKey(draw.number, number)]
+                correct = sample.reward is not None and sample.reward > 0
+                found.append(
+                    Execution(draw.prompt, sample.reward_s, correct, sample.reward_outcome == "policy_timeout")
+                )
+    return found
 
 
 @dataclass(slots=True)
@@ -137,13 +153,16 @@ class RoundRunner:
         weights_path: str,
         tag: str,
         seeds: RoundSeeds | None = None,
+        deadline_s: Callable[[str], float] | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
-        Without `seeds` the engines draw from generators of their own.
+        Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
+        sample of a prompt may take; without it, the reward workers' own.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
-        state = _RoundInProgress(self, round_, self._fleet.engines(layout), version, weights_path, tag, seeds)
+        engines = self._fleet.engines(layout)
+        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s)
         self._fleet.listen(state.on_engine_events, state.on_death)
         try:
             return await state.drive()
@@ -162,8 +181,10 @@ class _RoundInProgress:
         weights_path: str,
         tag: str,
         seeds: RoundSeeds | None,
+        deadline_s: Callable[[str], float] | None,
     ) -> None:
         self._r = runner
+        self._deadline_s = deadline_s
         self._seeds = None if seeds is None else SeedLedger(seeds)
         self._round = round_
         self._engines = engines
@@ -370,7 +391,9 @@ class _RoundInProgress:
         sample = self._samples[key]
         prompt = self._r._prompts[sample.prompt]
         request_id = self._request_id(sample)
-        future = self._r._rewards.score(request_id, prompt.text, self._r._decode_text(sample.tokens), prompt.answer)
+        text = self._r._decode_text(sample.tokens)
+        sample.reward_deadline_s = None if self._deadline_s is None else self._deadline_s(sample.prompt)
+        future = self._r._rewards.score(request_id, prompt.text, text, prompt.answer, sample.reward_deadline_s)
 
         def scored(done: asyncio.Future[Any]) -> None:
             if done.cancelled() or sample.aborted:

@@ -14,6 +14,16 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
         at: Loc = ("job", "rounds", kind, "train")
         yield from _layout_faults(at, train)
+    if planned.reward.judge is not None:
+        yield (
+            ("job", "reward", "judge"),
+            "the executor has no judge; remove the key, and score with a function that asks one elsewhere",
+        )
+    if planned.reward.synchronous:
+        yield (
+            ("job", "reward", "synchronous"),
+            "the executor scores beside the rollout, which is never slower; write false",
+        )
     yield from _lever_faults(("job", "rounds", "short"), short)
     if long is not None:
         yield from _lever_faults(("job", "rounds", "long"), long)

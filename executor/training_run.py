@@ -2,13 +2,14 @@
 
 Invariants (design.md, "What must always hold"):
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
-- the schedule, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
+- the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
 - a trainer that dies takes the run back to its last checkpoint, never to a state in between.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from ..plans.plan import PlannedJob
 from ..rounds.outcome import Outcome
 from ..rounds.schedule import RoundSpec, Schedule
 from ..rounds.seeds import RoundSeeds
+from ..rounds.timeouts import Timeouts, TimeoutSpec
 from .fleet import EngineHandle, Fleet, Layout
 from .record import Recorder, StepRecord, counts, describe_lengths
-from .rollout import RolloutResult, RoundRunner, train_groups
+from .rollout import RolloutResult, RoundRunner, executions, train_groups
 from .run_state import load_checkpoint, save_checkpoint
 from .samples import TrainSample
 from .trainers import TrainerDied, TrainerGroup
@@ -72,6 +74,7 @@ class TrainingRun:
         self.run_dir = run_dir
         self.step_number = 0
         self.schedule = Schedule(round_spec(planned, job), prompt_ids, job.data.seed)
+        self.timeouts = Timeouts(TimeoutSpec(**planned.reward.timeout_numbers()))
         self._job = job
         self._fleet = fleet
         self._runner = runner
@@ -118,8 +121,11 @@ class TrainingRun:
 
         round_ = self.schedule.begin()
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
-        result = await self._runner.run(round_, layout, version, str(self._weights), tag, self._seeds(kind))
+        result = await self._runner.run(
+            round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
+        )
         outcome = self.schedule.end(round_)
+        self.timeouts.end_round(executions(round_, result.samples))
         rolled_out = time.perf_counter()
 
         for prompt, reason in sorted(outcome.failures.items()):
@@ -218,6 +224,7 @@ class TrainingRun:
             checksum_mismatches=mismatches,
             exhausted=len(outcome.exhausted),
             restarts=result.restarts,
+            timeouts=asdict(self.timeouts.counts),
             metrics=metrics,
         )
 
@@ -241,7 +248,12 @@ class TrainingRun:
     async def _checkpoint(self) -> None:
         if self.saved_step == self.step_number:
             return
-        state = {"step": self.step_number, "elapsed_s": self._t(), "schedule": self.schedule.state()}
+        state = {
+            "step": self.step_number,
+            "elapsed_s": self._t(),
+            "schedule": self.schedule.state(),
+            "timeouts": self.timeouts.state(),
+        }
         await save_checkpoint(self.run_dir, self.step_number, state, self._trainer)
         self.saved_step = self.step_number
         self.event("checkpoint", step=self.step_number)
@@ -252,6 +264,8 @@ class TrainingRun:
             self.schedule.restore(state["schedule"])
         except ValueError as error:
             raise InputError(f"{error}; put the data back, or start a new run", str(self.run_dir)) from None
+        if "timeouts" in state:  # older checkpoints have fixed deadlines only
+            self.timeouts.restore(state["timeouts"])
         self.step_number = self.saved_step = int(state["step"])
         return state
 

@@ -19,7 +19,7 @@ from ..profiles.fit import leave_one_out_error, nonnegative_least_squares
 from ..profiles.schema import Profile, RoundCheck
 from ..rounds.events import SampleKey
 from ..rounds.race import RaceRound
-from .costs import DecodeCost, LayoutKey, decode_cost, reward_cost
+from .costs import DecodeCost, LayoutKey, RewardCost, decode_cost
 from .simulator import Lengths, simulate_round
 
 
@@ -49,7 +49,8 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
         return real.lengths[key][1]
 
     lengths = Lengths(natural, lambda prompt: prompt_tokens[prompt], lambda key, prompt: 0.0, cap)
-    times = simulate_round(machine, lengths, decode, reward_cost(profile.reward, profile.reward.workers), 10**9)
+    reward = RewardCost(profile.reward.workers, profile.reward.per_sample_s, 0.0)  # looked at till decoding ends only
+    times = simulate_round(machine, lengths, decode, reward, 10**9)
     return times.decode_end_s
 
 

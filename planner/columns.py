@@ -148,7 +148,8 @@ class ShortColumn:
             cap_tokens=draws.model.cap_tokens,
             expected_tokens=draws.model.mean_tokens,
             rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
-            reward_luck=draws.reward_luck(numbers, 0, nth) if setting.reward.spread_s else 0.0,
+            reward_luck=draws.reward_luck(numbers, 0, nth) if setting.reward.executions else 0.0,
+            prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
             more=given < len(self._fresh),
         )
         return places, luck, _play(setting, self._setup, luck, self._cost)
@@ -212,7 +213,7 @@ class LongColumn:
                 nth = np.arange(len(lengths[-1]))
                 if setting.dynamic_sampling:
                     rewards.append(draws.rewards(np.full(len(nth), number), stream, nth))
-                if setting.reward.spread_s:
+                if setting.reward.executions:
                     reward_luck.append(draws.reward_luck(np.full(len(nth), number), stream, nth))
         counts = [len(rows) for rows in lengths]
         return Luck(
@@ -222,6 +223,7 @@ class LongColumn:
             expected_tokens=draws.model.mean_tokens,
             rewards=np.concatenate(rewards) if rewards else 0.0,
             reward_luck=np.concatenate(reward_luck) if reward_luck else 0.0,
+            prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
         )
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..plans.base import Recompute
+from ..plans.levers import TimeoutNumbers
 from ..profiles.schema import Profile, Reward, Rollout, Train, TrainLaw
 from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
+from ..rounds.timeouts import TimeoutSpec
+from .executions import Executions
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -240,6 +243,10 @@ def train_costs(
     return tuple(train_cost_in(law, layout) for layout in layouts if allowed(layout))
 
 
+NO_TIMEOUT = TimeoutSpec(max_s=1e9)
+"""A deadline that no execution reaches."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardCost:
     """Scoring: a queue before `workers`, each busy with a sample for its seconds; `delay_s` later the result is known.
@@ -248,22 +255,45 @@ class RewardCost:
         workers: of the pool.
         per_sample_s: seconds of a worker for a sample.
         delay_s: from a worker's end to the result.
-        spread_s: if there are any, equally likely seconds of a worker, ascending, in place of `per_sample_s`: a
-            sandbox's quantiles. A sample's own luck picks, so it takes as long in every candidate.
+        executions: where it is no constant, what scoring takes in place of `per_sample_s`.
+        timeout: the deadlines of executions.
         after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
+        per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
     """
 
     workers: int
     per_sample_s: float
     delay_s: float
-    spread_s: tuple[float, ...] = ()
+    executions: Executions | None = None
+    timeout: TimeoutSpec = NO_TIMEOUT
     after_rollout: bool = False
+    per_token_s: float = 0
 
-    def sample_s(self, luck: float) -> float:
-        """Seconds of a worker for a sample whose luck is `luck`, in [0, 1)."""
-        return self.spread_s[int(luck * len(self.spread_s))] if self.spread_s else self.per_sample_s
+    def read_s(self, tokens: int) -> float:
+        """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
+        return self.per_sample_s + self.per_token_s * tokens
+
+    def sample_s(self, prompt_luck: float, luck: float, tokens: int) -> float:
+        """Seconds of a worker for a sample in the steady state, by its prompt's luck and its own, in [0, 1)."""
+        return (
+            self.read_s(tokens)
+            if self.executions is None
+            else self.executions.steady_s(self.timeout, prompt_luck, luck)
+        )
+
+    def mean_s(self) -> float:
+        """Mean seconds of a worker for a sample in the steady state."""
+        return self.per_sample_s if self.executions is None else self.executions.mean_s(self.timeout)
 
 
-def reward_cost(reward: Reward, workers: int) -> RewardCost:
-    """Costs of scoring with `workers` workers."""
-    return RewardCost(workers, reward.per_sample_s, max(0.0, reward.latency.p50 - reward.per_sample_s))
+def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = None) -> RewardCost:
+    """Costs of scoring with `workers` workers under a job's or a plan's deadlines; None: without any."""
+    timeout = NO_TIMEOUT if numbers is None else TimeoutSpec(**numbers)
+    took = reward.executions
+    if took is None:
+        delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)
+        return RewardCost(workers, reward.per_sample_s, delay_s, timeout=timeout)
+    executions = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved)
+    # Of a sample alone in the median: what is left of it when the execution is taken off.
+    delay_s = max(0.0, reward.latency.p50 - executions.median_s())
+    return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)

@@ -134,6 +134,12 @@ class Draws:
         found: NDArray[np.float64] = self._mixed(numbers, stream, occurrences, 1013904223) / 2.0**32
         return found
 
+    def prompt_luck(self, numbers: Numbers) -> NDArray[np.float64]:
+        """What the rewards of prompts have in common, in any draw: uniform in [0, 1), shape (prompts,)."""
+        zeros = np.zeros_like(numbers)
+        found: NDArray[np.float64] = self._mixed(numbers, 0, zeros, 2027808484)[:, 0] / 2.0**32
+        return found
+
     def _mixed(self, numbers: Numbers, stream: int, occurrences: Numbers, salt: int) -> NDArray[np.uint64]:
         """32 random bits by sample; shape (draws, width)."""
         # A cheap hash is enough here, and a generator for each draw would cost more than the simulation.
@@ -184,6 +190,10 @@ class RoundLuck:
     def _reward(self, key: SampleKey, prompt: str) -> float:
         return self._rewards[key.draw][key.sample] if self._rewards_matter else 0.0
 
+    def reward_luck(self, key: SampleKey) -> float:
+        """How long the reward of a sample that was issued takes, in [0, 1)."""
+        return self._reward_luck[key.draw][key.sample]
+
     def lengths(self) -> Lengths:
         """What the reference takes."""
         return Lengths(
@@ -192,5 +202,4 @@ class RoundLuck:
             reward=self._reward,
             cap_tokens=self._draws.model.cap_tokens,
             expected_tokens=self._draws.model.mean_tokens,
-            reward_luck=lambda key, prompt: self._reward_luck[key.draw][key.sample],
         )

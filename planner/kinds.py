@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..plans.base import Recompute
 from ..plans.errors import InputError
-from ..plans.levers import SearchDrafts
+from ..plans.levers import RewardJudge, SearchDrafts
 from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
-from ..profiles.schema import Profile, Train
+from ..profiles.schema import Judge, Profile, Train
 from ..profiles.train_model import TrainLayout
 from ..rounds.hand_over import HandOverSpec
-from .costs import DecodeCost, TrainCost, decode_cost, train_cost, train_cost_in
-from .drafts import Drafts, drafted
+from .costs import DecodeCost, RewardCost, TrainCost, decode_cost, reward_cost, train_cost, train_cost_in
+from .drafts import Drafts, beside_judge, drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,40 @@ def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = 
     layout or an update of the plan, or the job the acceptance of its drafts.
     """
     rounds = planned.rounds
-    short = _kind(profile, rounds.short, allowed)
-    return short, _kind(profile, rounds.long, allowed) if rounds.long else short
+    judge = planned.reward.judge
+    slower = _judge(profile, judge).rollout_factor if judge is not None and judge.place == "beside" else 1.0
+    short = _kind(profile, rounds.short, allowed, slower)
+    return short, _kind(profile, rounds.long, allowed, slower) if rounds.long else short
 
 
-def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None) -> Kind:
+def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
+    """What rewards cost as the plan has them. Raises InputError if it has a judge that the profile does not know."""
+    reward = planned.reward
+    if reward.judge is None:
+        cost = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
+    else:
+        judge = _judge(profile, reward.judge)
+        factor = judge.beside_factor if reward.judge.place == "beside" else 1.0
+        per_sample_s, per_token_s = factor * judge.per_sample_s, factor * judge.per_token_s
+        cost = RewardCost(reward.judge.instances, per_sample_s, 0.0, per_token_s=per_token_s)
+    return replace(cost, after_rollout=reward.synchronous)
+
+
+def _judge(profile: Profile, planned: RewardJudge) -> Judge:
+    known = profile.judge
+    if known is None or known.tp != planned.tp:
+        has = "holds no judge" if known is None else f"holds a judge of tp {known.tp}"
+        raise InputError(
+            f"the plan has a judge of tp {planned.tp} (job.reward.judge) and the profile {has}; write what yours costs "
+            "under judge in the profile, or remove it from the plan"
+        )
+    return known
+
+
+def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> Kind:
     rollout = round_.rollout
-    decode = _decode(profile, rollout)
+    # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
+    decode = beside_judge(_decode(profile, rollout), slower)
     if rollout.drafts is not None:
         if allowed is None:
             raise InputError(

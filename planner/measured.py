@@ -183,7 +183,20 @@ def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) 
         return float(row["reward"]) if row is not None and row.get("reward") is not None else 0.0
 
     expected = sum(r["tokens"] for r in step.rows) / max(1, len(step.rows))
-    lengths = Lengths(natural, lambda p: prompt_tokens.get(p, mean_prompt), score, spec.max_tokens, expected)
+
+    def score_s(key: SampleKey, prompt: str, tokens: int) -> float:
+        row = row_of(key, prompt)
+        return reward.per_sample_s if row is None else float(row.get("reward_s", reward.per_sample_s))
+
+    lengths = Lengths(
+        natural,
+        lambda p: prompt_tokens.get(p, mean_prompt),
+        score,
+        spec.max_tokens,
+        expected,
+        # Where samples differ, each took what it took; elsewhere the constant is what is looked at.
+        reward_s=score_s if reward.executions else None,
+    )
     times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs)
     return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_s)
 

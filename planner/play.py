@@ -80,6 +80,7 @@ class Luck:
         expected_tokens: what the balancer weighs a sample with.
         rewards: like `lengths`, or one number for all where no machine looks at them.
         reward_luck: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
+        prompt_luck: shape (prompts,), in [0, 1), or one number for all: the same of its prompt.
         offset: shape (prompts + 1,), where prompts are redrawn.
         more: the feed has more prompts than there are rows.
     """
@@ -90,6 +91,7 @@ class Luck:
     expected_tokens: float
     rewards: NDArray[np.float64] | float = 0.0
     reward_luck: NDArray[np.float64] | float = 0.0
+    prompt_luck: NDArray[np.float64] | float = 0.0
     offset: NDArray[np.int64] | None = None
     more: bool = False
 
@@ -203,13 +205,16 @@ def _reference(
         whole = np.broadcast_to(table, luck.lengths.shape)
         return lambda key, prompt: float(whole[rows[key.draw], key.sample])
 
+    reward_luck, prompt_luck = read(luck.reward_luck), np.broadcast_to(luck.prompt_luck, luck.prompt_tokens.shape)
     lengths = Lengths(
         natural=natural,
         prompt_tokens=lambda prompt: int(luck.prompt_tokens[int(prompt)]),
         reward=read(luck.rewards),
         cap_tokens=luck.cap_tokens,
         expected_tokens=luck.expected_tokens,
-        reward_luck=read(luck.reward_luck),
+        reward_s=lambda key, prompt, tokens: reward.sample_s(
+            float(prompt_luck[int(prompt)]), reward_luck(key, prompt), tokens
+        ),
     )
     ready: dict[int, float] = {}
     decision = None

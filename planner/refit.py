@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from ..plans.plan import RoundRollout
 from ..profiles.schema import Profile, RoundCheck, Spread
-from .costs import RewardCost, decode_cost, reward_cost
-from .kinds import Kind, kinds
+from .costs import RewardCost, decode_cost
+from .kinds import Kind, kinds, scoring
 from .measured import MeasuredRun, Replayed, replay_all
 from .run_simulator import round_spec
 
@@ -131,7 +131,7 @@ class Priced:
 def price(run: MeasuredRun, profile: Profile) -> Priced:
     """Raises InputError if the profile lacks a layout or micro-batch of the run's plan."""
     short, long = kinds(run.plan.job, profile)
-    return Priced(short, long, reward_cost(profile.reward, run.plan.job.reward.workers))
+    return Priced(short, long, scoring(run.plan.job, profile))
 
 
 def replay_run(run: MeasuredRun, cap_tokens: int, dynamic_sampling: bool, profile: Profile) -> list[Replayed]:

@@ -18,9 +18,8 @@ class RewardQueue:
         self.held: dict[SampleKey, float] = {}  # until the rollout is over, with their seconds
         self._count = 0
 
-    def ask(self, key: SampleKey, now: float, luck: float) -> None:
-        """A sample is to be scored."""
-        seconds = self._cost.sample_s(luck)
+    def ask(self, key: SampleKey, now: float, seconds: float) -> None:
+        """A sample is to be scored, which takes a worker `seconds`."""
         if self._cost.after_rollout:
             self.held[key] = seconds
         else:

@@ -20,10 +20,11 @@ from ..rounds.events import SampleKey
 from ..rounds.hand_over import HandOver
 from ..rounds.outcome import Fate, TrainedGroup
 from ..rounds.schedule import RoundSpec, Schedule
-from .costs import DecodeCost, RewardCost, reward_cost
+from .costs import DecodeCost, RewardCost
 from .draws import Draws, RoundLuck, prompt_name
-from .kinds import Kind, kinds
+from .kinds import Kind, kinds, scoring
 from .length_model import fit_lengths
+from .scoring import Scoring
 from .simulator import Lengths, Observe, RoundTimes, simulate_round
 from .streaming import Window, exposed_update_s
 
@@ -141,6 +142,7 @@ def simulate_run(
     """
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed)
     luck = RoundLuck(draws, spec.dynamic_sampling)
+    rewards = Scoring(reward, draws)
     watch = watch or Watch()
     size, cap = spec.samples_per_prompt, spec.max_tokens
     done: list[SimulatedStep] = []
@@ -155,7 +157,8 @@ def simulate_run(
         kind = long if machine.kind == "long" else short
         luck.begin()
         observe = watch.round_begins(number, machine.kind, kind.decode)
-        lengths = luck.lengths() if scale == 1.0 else _scaled(luck.lengths(), scale)
+        lengths = replace(luck.lengths(), reward_s=rewards.of_round(luck))
+        lengths = lengths if scale == 1.0 else _scaled(lengths, scale)
         ready: dict[int, float] = {}
         times = simulate_round(
             machine,
@@ -169,6 +172,7 @@ def simulate_run(
         )
         switched, layout = kind.decode.key != layout, kind.decode.key
         outcome = schedule.end(machine)
+        rewards.end_round(machine)
         trained = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
         first = sum(draws.first(g.prompt, size) for g in outcome.trained)
         tokens = sum(p + t for p, t in trained)
@@ -272,7 +276,7 @@ def simulate_plan(
     if model.caution is not None:
         warnings.warn(model.caution, stacklevel=2)
     draws = Draws(model, seed, max(spec.short_samples, 1))
-    reward = reward_cost(profile.reward, plan.job.reward.workers)
+    reward = scoring(plan.job, profile)
     return simulate_run(
         spec, short, long, reward, draws, steps, prompts, drift_per_step=drift_per_step, switch_s=switch_s, watch=watch
     )

@@ -36,7 +36,8 @@ from .reward_queue import RewardQueue
 class Lengths:
     """What the simulator asks about a sample: `natural(key, prompt)` is how many tokens it would get uncapped by the
     issue (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt, `reward` its score,
-    `reward_luck`, in [0, 1), how long that takes.
+    `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's; None: as long as the
+    cost says of so many tokens.
     """
 
     natural: Callable[[SampleKey, str], int]
@@ -44,7 +45,7 @@ class Lengths:
     reward: Callable[[SampleKey, str], float]
     cap_tokens: int
     expected_tokens: float = 1.0
-    reward_luck: Callable[[SampleKey, str], float] = lambda key, prompt: 0.0
+    reward_s: Callable[[SampleKey, str, int], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,10 @@ def simulate_round(
                     if observe:
                         observe(now, "aborted", *key, sample.engine)
             else:
-                luck = lengths.reward_luck(key, prompts[key])
-                rewards.ask(key, now + engines[samples[key].engine].held_up, luck)
+                sample = samples[key]
+                tokens = sample.prompt_tokens + sample.tokens
+                seconds = lengths.reward_s(key, prompts[key], tokens) if lengths.reward_s else reward.read_s(tokens)
+                rewards.ask(key, now + engines[sample.engine].held_up, seconds)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
                 asked = (hand_over is not None and hand_over.sample_finished()) or asked

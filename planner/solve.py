@@ -151,7 +151,11 @@ def solve_fully(
                 prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
             ),
             rounds=_rounds(search.space, solution.cycle, job),
-            reward=RewardPlan(workers=job.reward.workers, deadline_s=job.reward.deadline_s),
+            reward=RewardPlan(
+                workers=job.reward.workers,
+                deadline_s=job.reward.deadline_s,
+                adaptive_timeout=job.reward.adaptive_timeout,
+            ),
             sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
             why=explain(search, solution.cycle, baseline),
         ),
@@ -179,7 +183,7 @@ def prepare(
     """Length model, candidates and limits; nothing is simulated yet."""
     rollout = job.rollout
     model = fit_lengths(trace, rollout.max_response_tokens, seed)
-    for caution in (model.caution, _few_lengths(trace)):
+    for caution in (model.caution, _few_lengths(trace), _unpriced_timeouts(job, profile)):
         if caution is not None:
             warnings.warn(caution, stacklevel=2)
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
@@ -202,7 +206,7 @@ def prepare(
         cap_tokens=rollout.max_response_tokens,
         dynamic_sampling=job.algorithm.dynamic_sampling,
         decode=space.decode,
-        reward=reward_cost(profile.reward, job.reward.workers),
+        reward=reward_cost(profile.reward, job.reward.workers, job.reward.timeout_numbers()),
         # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
         draws=Draws(model, seed, max(width, 2 * rollout.samples_per_prompt)),
         drafted=space.drafted,
@@ -235,6 +239,16 @@ def _few_lengths(trace: LengthTrace) -> str | None:
     return (
         f"the length trace holds {samples} samples of {prompts} prompts; with fewer than {FEWEST_PROMPTS} prompts, or "
         "one sample of each, how long the longest of a step are, and whose, is a guess"
+    )
+
+
+def _unpriced_timeouts(job: Job, profile: Profile) -> str | None:
+    """What a reader must know if the job's deadlines adapt and the profile cannot tell what that saves."""
+    if job.reward.adaptive_timeout is None or profile.reward.executions is not None:
+        return None
+    return (
+        "reward.adaptive_timeout is planned, but what it saves is not predicted: the profile holds one reward time for "
+        "all samples; profile the job anew, or write reward.executions into the profile"
     )
 
 

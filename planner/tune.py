@@ -26,9 +26,8 @@ from ..plans.yaml_io import dump, loads
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
 from .attribution import Phase, phases
-from .costs import reward_cost
 from .draws import Draws
-from .kinds import kinds
+from .kinds import kinds, scoring
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
 from .refit import Refit, price, refit, replay_run, transfer_error
@@ -213,7 +212,7 @@ def _simulate(
     `allowed`: the drafts that the job considers.
     """
     short, long = kinds(planned, profile, allowed)
-    reward = reward_cost(profile.reward, planned.reward.workers)
+    reward = scoring(planned, profile)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
     return run.seconds_per_sample(epoch)

@@ -69,7 +69,7 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
     Assignments are made in order, a later one may build on an earlier one; the documents are checked when all are made.
     """
     models: dict[str, type[BaseModel]] = {"plan": Plan, "job": Job, "cluster": Cluster, "profile": Profile}
-    values = {name: getattr(documents, name).model_dump(mode="json") for name in models}
+    values = {name: _whole(getattr(documents, name)) for name in models}
     touched: dict[Loc, str] = {}
     for text in assignments:
         path, value = _assignment(text)
@@ -85,6 +85,15 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         where = ".".join(map(str, fault[0]))
         raise InputError(f"{_named('plan', fault[0], touched)}: plan.{where}: {fault[1]}")
     return result, notes
+
+
+def _whole(value: Any) -> Any:
+    """A document as plain data with all keys that it may have, also those that its file leaves out while null."""
+    if isinstance(value, BaseModel):
+        return {name: _whole(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return [_whole(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _assignment(text: str) -> tuple[list[str], Any]:

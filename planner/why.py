@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import networkx as nx
 
+from ..rounds.timeouts import TimeoutSpec
 from .candidates import LongKey, ShortKey
-from .costs import TrainCost
+from .costs import RewardCost, TrainCost
 from .cycle import Cycle, make_cycle
 from .predict import mean_phases, parts_of
 from .round_log import mean
@@ -32,6 +34,8 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
             why[key] = _compare(search, cycle, alternative, text)
         elif len({value(c) for c in cycles if c.short.law.mode == mode}) > 1:
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
+    if (timeouts := _timeouts(search.setting.reward)) is not None:
+        why["reward.adaptive_timeout"] = timeouts
     if cycle.long is not None:
         why["rounds"] = _shares(search, cycle)
     why["step"] = _critical_path(search, cycle)
@@ -219,12 +223,24 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
     )
 
 
+def _timeouts(reward: RewardCost) -> str | None:
+    """What deadlines that adapt are worth to the reward workers; None where there are none, or nothing to tell."""
+    if reward.executions is None or not reward.timeout.adapts:
+        return None
+    fixed = replace(reward, timeout=TimeoutSpec(reward.timeout.max_s))
+    return (
+        f"a sample takes a reward worker {reward.mean_s():.3g} s in the mean once its prompt was seen, "
+        f"{fixed.mean_s():.3g} s if every prompt kept the longest deadline; right answers slower than a prompt's "
+        "earlier ones may be judged wrong for it, which the run counts"
+    )
+
+
 def _critical_path(search: Search, cycle: Cycle) -> str:
     """The phases of the mean step as a graph; its longest path is the step, and what is off it has slack."""
     parts = parts_of(search, cycle)
     phases = mean_phases(parts)
     rollout, exposed = phases.rollout, phases.reward_exposed
-    busy = search.setting.reward.per_sample_s / search.setting.reward.workers
+    busy = search.setting.reward.mean_s() / search.setting.reward.workers
     scoring = busy * sum(part.share * mean(part.log.groups) for part in parts) * search.limits.group_size
     graph: Any = nx.DiGraph()
     graph.add_edge("start", "decoded", phase="rollout", seconds=rollout)

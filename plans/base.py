@@ -29,6 +29,16 @@ def cross_error(message: str, field: str | None = None) -> PydanticCustomError:
     return PydanticCustomError("cross_field", "{text}", {"text": message, "field": field or ""})
 
 
+def is_none(value: object) -> bool:
+    """For `exclude_if`: a key that came later stays out of documents without it, so their bytes are the same."""
+    return value is None
+
+
+def is_false(value: object) -> bool:
+    """Likewise, for switches that are off."""
+    return value is False
+
+
 N = TypeVar("N", int, float)
 
 

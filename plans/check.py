@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .cluster import Cluster, load_cluster
 from .job import Job, JobPaths, job_paths, load_job, model_heads, tp_divides
+from .levers import RewardJudge
 from .origin import InputFile
 from .plan import Plan, RoundRollout, RoundTrain, load_plan
 from .yaml_doc import Loc
@@ -140,6 +141,8 @@ def faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None
         at: Loc = ("job", "rounds", kind)
         yield from _rollout_faults((*at, "rollout"), rollout, cluster, heads)
         yield from _train_faults((*at, "train"), train, rollout, cluster, job)
+        if planned.reward.judge is not None:
+            yield from _judge_faults(planned.reward.judge, kind, rollout, cluster)
 
 
 def _rollout_faults(
@@ -177,6 +180,26 @@ def _rollout_faults(
             (*at, "engines"),
             f"{rollout.engines} engines of tp {rollout.tp} need {rollout.engines * rollout.tp} {unit}, pool "
             f"'{rollout.pool}' has {pool.accelerators_total} in {pool.nodes} node(s); write at most {fit}",
+        )
+
+
+def _judge_faults(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """A judge of its own needs accelerators that no engine has; one beside the engines, accelerators that they have."""
+    pool = cluster.pools.get(rollout.pool)
+    if pool is None:
+        return
+    decoding, judging = rollout.engines * rollout.tp, judge.instances * judge.tp
+    room = decoding if judge.place == "beside" else pool.accelerators_total - decoding
+    if judging > room:
+        has = f"a {kind} round's engines have {room}"
+        if judge.place == "own":
+            has = f"a {kind} round's engines leave {room} of pool '{rollout.pool}' free"
+        remedy = (
+            f"write at most {room // judge.tp}" if room >= judge.tp else "take fewer engines, or write place: beside"
+        )
+        yield (
+            ("job", "reward", "judge", "instances"),
+            f"{judge.instances} judge(s) of tp {judge.tp} need {judging} accelerators, {has}; {remedy}",
         )
 
 

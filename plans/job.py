@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Choices, Count, Name, NonNegative, Positive, Strict, cross_error
+from .base import Choices, Count, Name, NonNegative, Positive, Strict, cross_error, is_none
 from .errors import InputError
-from .levers import FinishedShares, SearchDrafts
+from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
 
 
 class ModelSpec(Strict):
@@ -52,14 +52,24 @@ class RewardSpec(Strict):
     retries: Annotated[int, Field(ge=0, le=100)] = 2
     """How often a call is repeated after a failure that the response cannot have caused."""
 
+    adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
+    """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
+
+    def timeout_numbers(self) -> TimeoutNumbers:
+        """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+
     @model_validator(mode="after")
-    def _function_belongs_to_its_kind(self) -> RewardSpec:
+    def _fields_agree(self) -> RewardSpec:
         if self.kind == "function" and self.function is None:
             raise cross_error("kind function needs the key function: 'package.module:name'", "kind")
         if self.kind != "function" and self.function is not None:
             raise cross_error(
                 f"function has no effect with kind {self.kind}; remove it or write kind: function", "function"
             )
+        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
+        if fault is not None:
+            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
         return self
 
 

@@ -1,15 +1,16 @@
-"""Levers that a job may allow and a round of a plan may pull: drafts while decoding, engines handed over to training.
+"""Levers that a job may allow and a plan may pull: drafts while decoding, engines handed over to training, reward
+timeouts that adapt, a judge.
 
 All are optional: a job that does not name them gets plans without them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import AfterValidator, Field
 
-from .base import Choices, Count, Strict, ascending
+from .base import Choices, Count, Positive, Strict, ascending
 
 Finished = Annotated[float, Field(ge=0.01, lt=1)]
 """A share of a round's samples; below a hundredth it would say nothing."""
@@ -47,3 +48,48 @@ class RoundHandOver(Strict):
 
     at_finished: Finished
     """Share of the round's samples to be trained that must have ended."""
+
+
+class AdaptiveTimeout(Strict):
+    """Reward deadlines that follow what a prompt's correct answers took (rounds/timeouts.py says at what price)."""
+
+    min_s: Positive
+    """Shortest deadline in seconds; the longest is `deadline_s`, which also holds until a prompt is answered right."""
+
+    anchor_factor: Annotated[float, Field(ge=1, le=100)]
+    """Deadline over the seconds of the prompt's slowest correct execution so far."""
+
+
+class RewardJudge(Strict):
+    """A model that scores the samples, in place of the reward workers; what it takes is the profile's."""
+
+    place: Literal["own", "beside"]
+    """`own`: on accelerators that the engines do not use; `beside`: on the engines', which it slows down."""
+
+    instances: Count
+    """Copies of the judge, each with one sample at a time."""
+
+    tp: Count = 1
+    """Accelerators per copy."""
+
+
+class TimeoutNumbers(TypedDict):
+    """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+
+    max_s: float
+    min_s: float | None
+    anchor_factor: float
+
+
+def timeout_numbers(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutNumbers:
+    """A job's or a plan's deadlines as numbers: what both the simulated and the executed timeouts are made from."""
+    if adaptive is None:
+        return TimeoutNumbers(max_s=deadline_s, min_s=None, anchor_factor=1.0)
+    return TimeoutNumbers(max_s=deadline_s, min_s=adaptive.min_s, anchor_factor=adaptive.anchor_factor)
+
+
+def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
+    """What is wrong between a deadline and the adaptive timeout below it; None if nothing is."""
+    if adaptive is None or adaptive.min_s <= deadline_s:
+        return None
+    return f"is {adaptive.min_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"

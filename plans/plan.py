@@ -11,8 +11,16 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
-from .base import Count, Mode, Name, Recompute, Strict, cross_error
-from .levers import RoundDrafts, RoundHandOver
+from .base import Count, Mode, Name, Recompute, Strict, cross_error, is_false, is_none
+from .levers import (
+    AdaptiveTimeout,
+    RewardJudge,
+    RoundDrafts,
+    RoundHandOver,
+    TimeoutNumbers,
+    timeout_fault,
+    timeout_numbers,
+)
 from .origin import Inputs, Solver, Volatile
 from .predicted import Predicted
 
@@ -162,6 +170,26 @@ class RewardPlan(Strict):
 
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
     """Seconds until one call is given up."""
+
+    adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
+    """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
+
+    judge: Annotated[RewardJudge | None, Field(exclude_if=is_none)] = None
+    """A model that scores instead of the workers; null for none. `solve` plans none yet, `simulate` says its cost."""
+
+    synchronous: Annotated[bool, Field(exclude_if=is_false)] = False
+    """Score when the round's last sample is decoded, as plain trainers do, and not beside the rollout; to compare."""
+
+    def timeout_numbers(self) -> TimeoutNumbers:
+        """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+
+    @model_validator(mode="after")
+    def _deadlines_agree(self) -> RewardPlan:
+        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
+        if fault is not None:
+            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
+        return self
 
 
 class SyncPlan(Strict):

@@ -27,6 +27,7 @@ from .fit import TrainPoint, fit_train
 from .lengths import LengthTrace
 from .measure_rollout import RolloutCosts, measure_layout, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .reward_fit import fit_executions
 from .schema import Reward, Spread, Train
 
 REWARD_BURST = 200
@@ -160,7 +161,13 @@ async def _measure_reward(
     began = time.perf_counter()
     await asyncio.gather(*(submit(index, "burst") for index in range(len(texts))))
     per_sample = (time.perf_counter() - began) * job.reward.workers / len(texts)
-    return Reward(workers=job.reward.workers, latency=spread(sampled.reward_exposed_s), per_sample_s=per_sample)
+    return Reward(
+        workers=job.reward.workers,
+        latency=spread(sampled.reward_exposed_s),
+        per_sample_s=per_sample,
+        # Only what runs a response's code takes as long as the response likes.
+        executions=fit_executions(sampled.scored) if job.reward.kind == "code" else None,
+    )
 
 
 def _train(points: Mapping[int, Sequence[TrainPoint]]) -> tuple[Train, ...]:

@@ -23,6 +23,7 @@ from ..rounds.race import RaceRound
 from ..rounds.seeds import RoundSeeds
 from .fit import TrainPoint
 from .lengths import LengthRow
+from .reward_fit import ScoredSample
 
 # A wide round has about this many samples: one tail then pays for the lengths of many.
 WIDE_SAMPLES = 1024
@@ -69,7 +70,8 @@ class MeasuredRound:
 @dataclass
 class Sampled:
     """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score, and
-    what comes between the phases: weight syncs after an update, and how long the last reward was waited for."""
+    what comes between the phases: weight syncs after an update, how long the last reward was waited for, and what each
+    reward took."""
 
     rounds: list[MeasuredRound] = field(default_factory=list)
     updates: dict[int, list[TrainPoint]] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Sampled:
     prompt_tokens: dict[str, int] = field(default_factory=dict)
     sync_s: dict[Layout, list[float]] = field(default_factory=dict)
     reward_exposed_s: list[float] = field(default_factory=list)
+    scored: list[ScoredSample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,11 @@ class RoundSampler:
             self._sampled.rounds.append(MeasuredRound(task.layout, task.cap, lengths, result.rollout_s))
             self._sampled.reward_exposed_s.append(result.reward_exposed_s)
         if task.cap == self._job.rollout.max_response_tokens:
+            self._sampled.scored += [
+                ScoredSample(sample.prompt, sample.reward, sample.reward_s)
+                for _, sample in sorted(result.samples.items())
+                if sample.reward is not None
+            ]
             self._sampled.groups.extend(groups)
             self._sampled.rows += [_row(s, self._seen[s.prompt_id]) for group in groups for s in group]
             self._seen.update(prompts)

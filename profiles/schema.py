@@ -12,11 +12,11 @@ a law over all layouts instead of a list of measured ones.
 from __future__ import annotations
 
 import itertools
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..plans.base import Recompute, cross_error
+from ..plans.base import NonNegative, Recompute, cross_error, is_none
 
 
 class _Model(BaseModel):
@@ -137,12 +137,48 @@ class TrainLaw(_Model):
     source: str = Field(description="Key of the profile's `sources`")
 
 
+Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
+
+
+class Executions(_Model):
+    """What scoring takes a worker where that is no constant, under the job's longest deadline (executions.py)."""
+
+    correct_s: Ascending = Field(description="Equally likely seconds of a solved prompt's right answers, ascending")
+    wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
+    correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
+    unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
+
+    @model_validator(mode="after")
+    def _is_a_distribution(self) -> Executions:
+        for name in ("correct_s", "wrong_s"):
+            values = getattr(self, name)
+            if any(b < a for a, b in itertools.pairwise(values)):
+                raise cross_error("must be ascending", name)
+        return self
+
+
 class Reward(_Model):
     """What scoring one sample costs, measured through the reward workers."""
 
     workers: int = Field(ge=1, description="Reward workers that were running")
     latency: Spread = Field(description="From submission to result for one sample alone")
     per_sample_s: float = Field(ge=0, description="Seconds of one worker per sample when many are queued")
+    executions: Executions | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="In place of per_sample_s, where samples differ; null: they do not",
+    )
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+
+
+class Judge(_Model):
+    """What a model that scores samples costs; it reads a whole sample and says one token (refs/rollpacker.md 3)."""
+
+    tp: int = Field(default=1, ge=1, description="Accelerators of the copy that was measured")
+    per_sample_s: float = Field(ge=0, description="Seconds of a copy on accelerators of its own per sample")
+    per_token_s: float = Field(ge=0, description="Seconds more per token of the sample, prompt included")
+    beside_factor: float = Field(ge=1, description="The judge's seconds beside an engine, over those on its own")
+    rollout_factor: float = Field(ge=1, description="Decode and prefill seconds beside a judge, over those without one")
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
 
@@ -194,6 +230,7 @@ class Profile(_Model):
     train: tuple[Train, ...] = Field(default=(), description="One entry per layout and micro-batch budget")
     train_law: TrainLaw | None = Field(default=None, description="Any layout; measured entries go before it")
     reward: Reward = Field(description="Scoring")
+    judge: Judge | None = Field(default=None, exclude_if=is_none, description="Scoring by a model; null: not known")
     lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
     checks: tuple[RoundCheck, ...] = Field(default=(), description="The whole model against real rounds")
     outliers: tuple[str, ...] = Field(default=(), description="Measurements that were left out, each named")
@@ -209,6 +246,7 @@ class Profile(_Model):
                 "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"
             )
         evidence = [*(entry.evidence for entry in self.rollout), self.reward.evidence]
+        evidence += [self.judge.evidence] if self.judge is not None else []
         cited = {e.source for of in evidence for e in of.values()}
         cited |= {self.train_law.source} if self.train_law is not None else set()
         unknown = sorted(cited - set(self.sources))

@@ -14,9 +14,11 @@ SECTIONS = ("model", "data", "reward", "rollout")
 def subject_digest(job: Job, paths: JobPaths) -> str:
     """SHA-256 over the job's sections model, data, reward and rollout, the data file, and the model's config.json.
 
-    Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too.
+    Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too. Nor is
+    the adaptive timeout: rewards are measured under the longest deadline.
     """
     sections = {name: getattr(job, name).model_dump(mode="json") for name in SECTIONS}
+    sections["reward"].pop("adaptive_timeout", None)
     files = [paths.data]
     if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():
         files.append(paths.model_folder / "config.json")

@@ -7,4 +7,8 @@ runs under.
 Who is to blame decides what a failure costs. What the policy's response can cause (a wrong answer, a crash, a timeout)
 is reward 0, never a dropped sample: dropping it would teach the policy to fail. Only what the response cannot cause
 (infrastructure) is retried, and dropped with its reason when the retries are used up.
+
+Each sample has a deadline of its own, which rounds/timeouts decides: of a prompt that was answered right, what such
+answers took and some more, if the plan has an `adaptive_timeout`. A right answer beyond it is judged wrong, like any
+that is too slow; the run counts at most how many (`reward_timeouts` in `rlplan report`).
 """

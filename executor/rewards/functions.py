@@ -33,12 +33,24 @@ class PolicyTimeout(Exception):
 class Scorer:
     """A reward ready to be called."""
 
-    call: RewardFunction
-    """The function."""
-    alarm_s: float
-    """Seconds of wall time after which the worker interrupts a call and blames the response."""
+    within: Callable[[float], RewardFunction]
+    """From a deadline in seconds to the function that keeps it; one that cannot is left to the worker's alarm."""
+    deadline_s: float
+    """The longest deadline that a sample may have."""
+    margin_s: float = 0.0
+    """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
     notes: tuple[str, ...] = ()
     """What the scorer could not provide on this machine, one line each (for example no network isolation)."""
+
+    @property
+    def call(self) -> RewardFunction:
+        """The function under the longest deadline."""
+        return self.within(self.deadline_s)
+
+    @property
+    def alarm_s(self) -> float:
+        """The longest that a call may take before it is interrupted."""
+        return self.deadline_s + self.margin_s
 
 
 def resolve(kind: str, function: str | None, deadline_s: float, search_path: str | Path | None = None) -> Scorer:
@@ -50,19 +62,23 @@ def resolve(kind: str, function: str | None, deadline_s: float, search_path: str
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
     if kind == "function":
-        return Scorer(call=_imported(function, search_path), alarm_s=deadline_s)
+        return _left_to_the_alarm(_imported(function, search_path), deadline_s)
     if kind == "math":
         try:
             from .math import score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
-        return Scorer(call=score, alarm_s=deadline_s)
+        return _left_to_the_alarm(score, deadline_s)
     if kind == "code":
         from .code import START_S, CodeReward, probe
 
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
-        return Scorer(call=CodeReward(deadline_s), alarm_s=deadline_s + START_S + 1.0, notes=probe())
+        return Scorer(CodeReward, deadline_s, START_S + 1.0, probe())
     raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
+
+
+def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
+    return Scorer(lambda _: function, deadline_s)
 
 
 def _imported(path: str | None, search_path: str | Path | None) -> RewardFunction:

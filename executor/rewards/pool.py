@@ -68,6 +68,7 @@ class _Sample:
     prompt: str
     response: str
     answer: Any
+    deadline_s: float
     future: asyncio.Future[RewardResult]
     attempts: int = 0
     failures: int = 0
@@ -78,7 +79,8 @@ class RewardPool:
     """Scores samples on Ray workers. All methods are to be called on one running event loop; Ray must be initialised.
 
     Args:
-        spec: the job's reward section: `kind`, `function`, `deadline_s`, and optionally `retries` (default 2).
+        spec: the job's reward section: `kind`, `function`, `deadline_s` (the longest that a sample may have), and
+            optionally `retries` (default 2).
         workers: number of worker processes. Ray reserves no core for them; where they may run is the plan's matter.
         name: prefix of the workers' names, `reward-0` and so on.
         search_path: folder searched first for the reward function's module; usually the job file's.
@@ -100,7 +102,8 @@ class RewardPool:
         folder = None if search_path is None else str(Path(search_path).resolve())
         arguments = (spec["kind"], spec.get("function"), float(spec["deadline_s"]), folder)
         self._retries = int(spec.get("retries", 2))
-        self._alarm_s = float(spec["deadline_s"])  # the worker's own figure replaces it at start
+        self._deadline_s = float(spec["deadline_s"])
+        self._alarm_s = self._deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
         self._workers = [RewardProcess(f"{name}-{i}", arguments, start_s) for i in range(workers)]
         self._ended: list[RewardProcess] = []
@@ -134,18 +137,24 @@ class RewardPool:
         for task in self._tasks:
             task.add_done_callback(self._served)
 
-    def score(self, sample_key: str, prompt: str, response: str, answer: Any) -> asyncio.Future[RewardResult]:
+    def score(
+        self, sample_key: str, prompt: str, response: str, answer: Any, deadline_s: float | None = None
+    ) -> asyncio.Future[RewardResult]:
         """Queue one sample; the future resolves to its result. Never blocks.
 
+        `deadline_s`: seconds of wall time for this sample, at most the pool's own, which is the default.
         The future raises `RewardPoolDown` if no worker can be started any more; `cancel` and `close` cancel it.
         """
         assert self._open, "score() on a pool that is not started, or closed"
         assert sample_key not in self._samples, f"sample {sample_key} is being scored already"
+        deadline_s = self._deadline_s if deadline_s is None else deadline_s
+        # A longer one would make a slow worker look like a hung one.
+        assert 0 < deadline_s <= self._deadline_s, f"a deadline of {deadline_s:g} s in a pool of {self._deadline_s:g} s"
         future: asyncio.Future[RewardResult] = asyncio.get_running_loop().create_future()
         if self._down is not None:
             future.set_exception(self._down)
             return future
-        sample = _Sample(sample_key, prompt, response, answer, future)
+        sample = _Sample(sample_key, prompt, response, answer, deadline_s, future)
         self._samples[sample_key] = sample
         # A caller may cancel the future itself, for example by a wait_for around it.
         future.add_done_callback(lambda done: self._forget(sample) if done.cancelled() else None)
@@ -229,7 +238,7 @@ class RewardPool:
             sample.attempts += 1
         # The worker starts no sample later than one alarm into the call, so that this does not grow with the batch.
         limit_s = self._alarm_s * min(len(batch), 2) + self._slack_s
-        rows = [(sample.prompt, sample.response, sample.answer) for sample in batch]
+        rows = [(sample.prompt, sample.response, sample.answer, sample.deadline_s) for sample in batch]
         try:
             results = await worker.score(rows, budget_s=self._alarm_s, limit_s=limit_s)
         except WorkerDied as error:

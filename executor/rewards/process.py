@@ -106,7 +106,7 @@ class RewardProcess:
                 log.warning("%s; trying again", error)
                 await asyncio.sleep(0.5 * attempt)
 
-    async def score(self, rows: list[tuple[str, str, Any]], budget_s: float, limit_s: float) -> list[Scored]:
+    async def score(self, rows: list[tuple[str, str, Any, float]], budget_s: float, limit_s: float) -> list[Scored]:
         """One call of `RewardWorker.score`. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""
         began = time.monotonic()
         try:

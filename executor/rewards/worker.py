@@ -42,7 +42,7 @@ class RewardWorker:
 
     Args:
         kind, function: as in the job's reward section.
-        deadline_s: seconds of wall time for one sample.
+        deadline_s: seconds of wall time for one sample, at most.
         search_path: folder searched first for the function's module.
     """
 
@@ -75,18 +75,20 @@ class RewardWorker:
             "pid": os.getpid(),
         }
 
-    def score(self, batch: list[tuple[str, str, Any]], budget_s: float) -> list[Scored]:
-        """Score `(prompt, response, answer)` in order; stop starting new ones once `budget_s` has gone by.
+    def score(self, batch: list[tuple[str, str, Any, float]], budget_s: float) -> list[Scored]:
+        """Score `(prompt, response, answer, deadline_s)` in order; stop starting new ones once `budget_s` has gone by.
 
         The answer may so be shorter than `batch`, but never empty. It never raises for what a reward function does.
         """
-        assert self._scorer is not None, "score() on a worker that was not ready"
+        scorer = self._scorer
+        assert scorer is not None, "score() on a worker that was not ready"
         began = time.monotonic()
         results: list[Scored] = []
-        for prompt, response, answer in batch:
+        for prompt, response, answer, deadline_s in batch:
             if results and time.monotonic() - began >= budget_s:
                 break
-            results.append(score_one(self._scorer.call, self._scorer.alarm_s, prompt, response, answer))
+            alarm_s = deadline_s + scorer.margin_s
+            results.append(score_one(scorer.within(deadline_s), alarm_s, prompt, response, answer))
         return results
 
 

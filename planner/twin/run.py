@@ -83,6 +83,23 @@ def _prompts(luck: Luck) -> Any:
     return prompts
 
 
+def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
+    """By row and place."""
+
+    def by_row(of_prompts: Any) -> Any:
+        each = np.broadcast_to(of_prompts, luck.prompt_tokens.shape)
+        return (each if luck.offset is None else np.repeat(each, np.diff(luck.offset)))[:, None]
+
+    if reward.executions is not None:
+        of_samples = np.broadcast_to(luck.reward_luck, luck.lengths.shape)
+        return reward.executions.steady_many_s(reward.timeout, by_row(luck.prompt_luck), of_samples)
+    if not reward.per_token_s:
+        return reward.per_sample_s
+    # What is cut is not scored, but for what reaches the cap.
+    tokens = by_row(luck.prompt_tokens) + np.minimum(luck.lengths, min(setup.max_tokens, luck.cap_tokens))
+    return reward.per_sample_s + reward.per_token_s * tokens
+
+
 def run(
     setup: RoundSetup,
     luck: Luck,
@@ -97,10 +114,7 @@ def run(
     drawn = np.empty((rows, width), dtype=state.LUCK)
     drawn["natural"] = luck.lengths
     drawn["reward"] = luck.rewards
-    drawn["reward_s"] = reward.per_sample_s
-    if reward.spread_s:
-        picks = (np.asarray(luck.reward_luck) * len(reward.spread_s)).astype(np.int64)
-        drawn["reward_s"] = np.array(reward.spread_s)[picks]
+    drawn["reward_s"] = _reward_s(setup, luck, reward)
     engines = _engines(decode)
     world = World(
         R=_round(setup, luck, decode, reward, most, hand_over),

@@ -29,7 +29,7 @@ class InstantRewards:
     def __init__(self):
         self.cancelled = []
 
-    def score(self, key, prompt, response, answer):
+    def score(self, key, prompt, response, answer, deadline_s=None):
         from rlplan.executor.rewards.pool import RewardResult
 
         future = asyncio.get_running_loop().create_future()
@@ -252,7 +252,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
 
 def test_rewards_that_never_work_end_the_round_with_their_reason(fleet, loop, tiny_model):
     class Broken(InstantRewards):
-        def score(self, key, prompt, response, answer):
+        def score(self, key, prompt, response, answer, deadline_s=None):
             from rlplan.executor.rewards.pool import RewardResult
 
             future = asyncio.get_running_loop().create_future()

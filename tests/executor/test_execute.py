@@ -191,7 +191,7 @@ def test_sigkill_of_the_driver_and_resume_lose_nothing_and_sigint_ends_at_a_roun
 class EqualRewards:
     """Every second sample of a group is right; the reward workers have their own tests."""
 
-    def score(self, key, prompt, response, answer):
+    def score(self, key, prompt, response, answer, deadline_s=None):
         from rlplan.executor.rewards.pool import RewardResult
 
         future = asyncio.get_running_loop().create_future()

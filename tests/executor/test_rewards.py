@@ -323,3 +323,20 @@ def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
     for error in run_pool("die_on_demand", body):
         assert isinstance(error, RewardPoolDown)
         assert "no_such_module_anywhere" in str(error)
+
+
+@pytest.mark.engine
+def test_samples_of_one_pool_have_deadlines_of_their_own(ray_here):
+    async def body(pool):
+        with pytest.raises(AssertionError, match="a deadline of 31 s in a pool of 30 s"):
+            pool.score("too long", "", "x", None, 31.0)
+        keys = ["sleep 1", "a", "b"]
+        return await asyncio.gather(*(pool.score(key, "", key, None, 0.3) for key in keys))
+
+    results = run_pool("sleep_on_demand", body, deadline_s=30.0)
+    assert [(result.outcome, result.reward) for result in results] == [
+        ("policy_timeout", 0.0),
+        ("ok", 1.0),
+        ("ok", 1.0),
+    ]
+    assert results[0].detail == "no reward within 0.3 s"

@@ -3,7 +3,7 @@
 import pytest
 
 from rlplan.executor.supported import unsupported
-from rlplan.plans.levers import RoundDrafts, RoundHandOver
+from rlplan.plans.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 from rlplan.plans.plan import LongIssue, LongRound, PlannedJob, RoundIssue, RoundRollout, Rounds, RoundTrain, ShortRound
 
 ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
@@ -53,3 +53,13 @@ def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
     faults = list(unsupported(plan.model_copy(update={"rounds": rounds})))
     assert [loc[3:] for loc, _ in faults] == [("rollout", "drafts"), ("hand_over",)]
     assert all(loc[2] == kind and "write null" in fault for loc, fault in faults)
+
+
+def test_a_judge_and_synchronous_rewards_are_only_simulated_and_a_timeout_that_adapts_is_run() -> None:
+    plan = planned({}, {})
+    levers = {"judge": RewardJudge(place="own", instances=1), "synchronous": True}
+    faults = list(unsupported(plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})))
+    assert [loc for loc, _ in faults] == [("job", "reward", "judge"), ("job", "reward", "synchronous")]
+    assert "remove the key" in faults[0][1] and "write false" in faults[1][1]
+    adaptive = plan.reward.model_copy(update={"adaptive_timeout": AdaptiveTimeout(min_s=0.5, anchor_factor=1.5)})
+    assert list(unsupported(plan.model_copy(update={"reward": adaptive}))) == []

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.costs import reward_cost
 from rlplan.planner.draws import Draws, RoundLuck, prompt_name
-from rlplan.planner.kinds import kinds
+from rlplan.planner.kinds import kinds, scoring
 from rlplan.planner.length_model import fit_lengths
 from rlplan.planner.run_simulator import round_spec
 from rlplan.planner.search import Pass
@@ -72,7 +71,7 @@ def synthesize(
     rng = np.random.default_rng(seed)
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
     short, long = kinds(plan.job, profile)
-    reward = reward_cost(profile.reward, plan.job.reward.workers)
+    reward = scoring(plan.job, profile)
     draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)
     luck = RoundLuck(draws, True)
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed)

@@ -10,11 +10,13 @@ from rlplan.planner.candidates import Law, LongKey, ShortKey
 from rlplan.planner.columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from rlplan.planner.costs import LayoutKey, decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws, prompt_name
+from rlplan.planner.executions import Executions
 from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
 from rlplan.planner.round_log import RoundLog, mean, standard_error
 from rlplan.planner.run_simulator import simulate_run
 from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.timeouts import TimeoutSpec
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = LayoutKey(1, 2)
@@ -97,7 +99,10 @@ def test_extending_a_column_in_parts_gives_the_same_rounds(setting: Setting) -> 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setting: Setting, dynamic: bool) -> None:
-    reward = dataclasses.replace(setting.reward, spread_s=(0.01, 0.02, 0.5) if dynamic else ())
+    executions = Executions((0.01, 0.2), (0.01, 0.02, 0.5), 0.4, 0.3)
+    reward = dataclasses.replace(
+        setting.reward, executions=executions if dynamic else None, timeout=TimeoutSpec(0.4, 0.05, 1.5)
+    )
 
     def logs(reference: bool) -> list[RoundLog]:
         mine = dataclasses.replace(setting, reference=reference, dynamic_sampling=dynamic, reward=reward)

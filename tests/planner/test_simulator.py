@@ -117,13 +117,13 @@ def test_rewards_after_the_rollout_wait_for_its_last_token_and_those_beside_it_d
     assert (beside.reward_exposed_s, after.reward_exposed_s) == (5 + 1, 2 * 5 + 1)
 
 
-def test_a_samples_luck_says_which_of_the_seconds_its_reward_takes() -> None:
-    def exposed(luck: float) -> Fraction:
-        reward = RewardCost(workers=1, per_sample_s=9, delay_s=0, spread_s=(Fraction(1), Fraction(2), Fraction(30)))
-        lengths = dataclasses.replace(table({"p": [4]}), reward_luck=lambda key, prompt: luck)
+def test_a_sample_takes_a_reward_worker_its_own_seconds_where_they_differ() -> None:
+    def exposed(seconds: Fraction) -> Fraction:
+        lengths = dataclasses.replace(table({"p": [4]}), reward_s=lambda key, prompt, tokens: seconds)
+        reward = RewardCost(workers=1, per_sample_s=9, delay_s=Fraction(2))
         return simulate_round(sync_round(["p"], 1), lengths, cost(), reward, 8).reward_exposed_s
 
-    assert [exposed(luck) for luck in (0.0, 0.34, 0.99)] == [1, 2, 30]
+    assert [exposed(Fraction(seconds)) for seconds in (1, 30)] == [3, 32]
 
 
 # -- every step one by one ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from rlplan.plans.check import faults
 from rlplan.plans.errors import Infeasible
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, loads
+from rlplan.profiles.schema import Executions
 
 # A small job: solving takes a few seconds, and the tail is still the cost of a synchronous step.
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
@@ -249,3 +250,27 @@ def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.strip() == "[]"
+
+
+def test_a_job_whose_deadlines_adapt_gets_a_plan_that_says_so_and_waits_less_for_rewards(
+    given, make_job, make_profile
+) -> None:
+    slow = {"kind": "code", "workers": 16, "deadline_s": 2.0}
+    adaptive = {"min_s": 0.1, "anchor_factor": 1.5}
+    executions = Executions(correct_s=(0.01, 0.02), wrong_s=(0.01, 0.02, 0.03, 9.0), correct=0.6, unsolved=0.0)
+    reward = make_profile().reward
+    profile = make_profile(reward=reward.model_copy(update={"workers": 16, "executions": executions}))
+    fixed = quick(*given(make_job(SMALL, reward=slow), profile=profile), mode="sync")
+    job = make_job(SMALL, reward={**slow, "adaptive_timeout": adaptive})
+    plan = quick(*given(job, profile=profile), mode="sync")
+    assert plan.job.reward.adaptive_timeout == job.reward.adaptive_timeout
+    assert plan.predicted.phases_s.reward_exposed < 0.5 * fixed.predicted.phases_s.reward_exposed
+    assert "0.025 s in the mean" in plan.job.why["reward.adaptive_timeout"]
+    assert "reward.adaptive_timeout" not in fixed.job.why and fixed.job.reward.adaptive_timeout is None
+    assert "what it saves is not predicted" in _warning(lambda: quick(*given(job), mode="sync"))
+
+
+def _warning(act) -> str:
+    with pytest.warns(UserWarning, match="adaptive_timeout") as caught:
+        act()
+    return str(caught[0].message)

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.drafts import Drafts, drafted
+from rlplan.planner.executions import Executions
 from rlplan.planner.play import Luck, Played, RanOut, RoundSetup, play
 from rlplan.planner.twin import state
 from rlplan.planner.twin.machines import MAX_DRAWS
 from rlplan.rounds import exact
 from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.rounds.timeouts import TimeoutSpec
 
 CAP = 60
 
@@ -65,6 +67,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
         expected_tokens=expected_tokens,
         rewards=rng.integers(0, 2, size=shape).astype(float),
         reward_luck=rng.random(size=shape),
+        prompt_luck=rng.random(size=prompts),
         offset=np.arange(prompts + 1) * each if setup.redraws else None,
     )
 
@@ -91,13 +94,23 @@ def costs(draw, engines: int = 1) -> DecodeCost:
     return drafted(plain, Drafts(3, 0.7, draw(st.integers(1, 4)), 0.2)) if draw(st.booleans()) else plain
 
 
+executions = st.builds(
+    Executions,
+    correct_s=st.sampled_from([(0.3,), (0.1, 1.7, 9.0)]),
+    wrong_s=st.sampled_from([(0.4,), (0.2, 0.3, 30.0)]),
+    correct=st.sampled_from([0.0, 0.31, 1.0]),
+    unsolved=st.sampled_from([0.0, 0.47, 1.0]),
+)
+timeouts = st.sampled_from([NO_TIMEOUT, TimeoutSpec(9.7), TimeoutSpec(9.7, 0.35, 1.5), TimeoutSpec(20.0, 2.0, 1.0)])
 rewards = st.builds(
     RewardCost,
     workers=st.integers(1, 5),
     per_sample_s=st.sampled_from([0.0, 1.0, 11.3]),
     delay_s=st.floats(0, 30),
-    spread_s=st.sampled_from([(), (0.3, 0.5, 30.0)]),
+    executions=st.none() | executions,
+    timeout=timeouts,
     after_rollout=st.booleans(),
+    per_token_s=st.sampled_from([0.0, 0.37]),
 )
 
 

@@ -86,3 +86,10 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_it_and_what_was_meant(
     assert message.startswith("--set ") and "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_a_key_that_the_file_leaves_out_while_it_is_null_can_be_set(documents):
+    changed, notes = change(documents, ["plan.job.reward.adaptive_timeout={min_s: 0.5, anchor_factor: 1.5}"])
+    assert changed.plan.job.reward.timeout_numbers()["min_s"] == 0.5 and notes == []
+    with pytest.raises(InputError, match=r"adaptive_timeout.*at least 1"):
+        change(documents, ["plan.job.reward.adaptive_timeout={min_s: 0.5, anchor_factor: 0.5}"])

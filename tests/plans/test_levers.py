@@ -8,7 +8,7 @@ import pytest
 
 from rlplan.plans.errors import InputError
 from rlplan.plans.job import load_job
-from rlplan.plans.levers import RoundDrafts, RoundHandOver, SearchDrafts
+from rlplan.plans.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
 from rlplan.plans.plan import load_plan
 from rlplan.plans.yaml_io import dump
 
@@ -71,3 +71,54 @@ def test_a_hand_over_leaves_an_engine_to_decode_on(folder: Any) -> None:
     with pytest.raises(InputError, match=r"frees 2 of 2 .*write at most 1") as caught:
         load_plan(folder.path("plan.yaml"))
     assert caught.value.line == line
+
+
+TIMEOUT = "adaptive_timeout: {min_s: 0.5, anchor_factor: 1.5}"
+
+
+def test_a_timeout_that_adapts_is_read_from_job_and_plan_and_off_where_it_is_not_named(folder: Any) -> None:
+    job, plan = load_job(folder.path("job.yaml")), load_plan(folder.path("plan.yaml"))
+    fixed = {"max_s": 2.0, "min_s": None, "anchor_factor": 1.0}
+    assert job.reward.timeout_numbers() == plan.job.reward.timeout_numbers() == fixed
+    folder.edit("job.yaml", "  deadline_s: 2.0\n", f"  deadline_s: 2.0\n  {TIMEOUT}\n")
+    folder.edit("plan.yaml", "deadline_s: 2.0}", f"deadline_s: 2.0, {TIMEOUT}}}")
+    folder.check()
+    job, plan = load_job(folder.path("job.yaml")), load_plan(folder.path("plan.yaml"))
+    adaptive = {"max_s": 2.0, "min_s": 0.5, "anchor_factor": 1.5}
+    assert job.reward.timeout_numbers() == plan.job.reward.timeout_numbers() == adaptive
+    assert TIMEOUT in dump(job) and TIMEOUT in dump(plan)
+
+
+def test_documents_that_name_no_timeout_keep_their_bytes(folder: Any) -> None:
+    assert "timeout" not in dump(load_plan(folder.path("plan.yaml"))) + dump(load_job(folder.path("job.yaml")))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [("job.yaml", "  deadline_s: 2.0\n", "  deadline_s: 2.0\n  {}\n"), ("plan.yaml", "2.0}", "2.0, {}}}")],
+)
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("adaptive_timeout: {min_s: 3, anchor_factor: 1.5}", r"min_s is 3, above .*write at most 2 \(deadline_s\)"),
+        ("adaptive_timeout: {min_s: 1, anchor_factor: 0.9}", "at least 1, not 0.9"),
+        ("adaptive_timeout: {min_s: 0, anchor_factor: 2}", "more than 0"),
+        ("adaptive_timeout: {min_s: 1}", "missing key .*anchor_factor"),
+        ("adaptive_timeout: {min: 1, anchor_factor: 2}", "unit|min_s"),
+    ],
+)
+def test_timeouts_that_cannot_be_are_refused_with_their_line(folder, file, old, new, written, said) -> None:
+    at = folder.edit(file, old, new.format(written))
+    with pytest.raises(InputError, match=said) as caught:
+        (load_job if file == "job.yaml" else load_plan)(folder.path(file))
+    assert caught.value.line == at + (file == "job.yaml")
+
+
+def test_a_plan_may_have_a_judge_or_score_synchronously_and_keeps_its_bytes_without(folder: Any) -> None:
+    text = dump(load_plan(folder.path("plan.yaml")))
+    assert "judge" not in text and "synchronous" not in text
+    folder.edit("plan.yaml", "2.0}", "2.0, judge: {place: beside, instances: 2}, synchronous: true}")
+    folder.check()
+    reward = load_plan(folder.path("plan.yaml")).job.reward
+    assert reward.judge == RewardJudge(place="beside", instances=2, tp=1) and reward.synchronous
+    assert "synchronous: true" in dump(load_plan(folder.path("plan.yaml")))
