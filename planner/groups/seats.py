@@ -68,7 +68,7 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
     names = sorted({pin.job for group in groups for pin in group.pins})
     luck = {name: factors(jobs[name]) for name in names} if spread else {}
     draws = max((len(drawn) for drawn in luck.values()), default=1)
-    units, expected, switch, resume, pace, keep, tail = [], [], [], [], [], [], []
+    rows: list[tuple[object, ...]] = []
     blank = (0, 0), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
     limits = {name: bound(jobs[name], rules) * jobs[name].solo_s for name in names}
     for group in groups:
@@ -76,16 +76,18 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
         for pin in group.pins:
             job = jobs[pin.job]
             roll, train = job.rollout[pin.rollout], job.train[pin.train]
-            units.append((sum([1 << u for u in pin.rollout_units]), sum([1 << u for u in pin.train_units])))
-            expected.append((roll.mean_s, train.mean_s))
-            switch.append((roll.warm_s, train.warm_s))
-            resume.append(tuple(math.nan if way.resume_s is None else way.resume_s for way in (roll, train)))
-            pace.append(share * limits[pin.job])
-            tail.append(job.tail_share)
-            keep.append(kept(pin, rules) if rules.tail_keep else 0)
-        for _ in range(most - len(group.pins)):
-            for part, value in zip((units, expected, switch, resume, pace, keep, tail), blank, strict=True):
-                part.append(value)  # type: ignore[arg-type]
+            row = (
+                (sum([1 << u for u in pin.rollout_units]), sum([1 << u for u in pin.train_units])),
+                (roll.mean_s, train.mean_s),
+                (roll.warm_s, train.warm_s),
+                tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
+                share * limits[pin.job],
+                kept(pin, rules) if rules.tail_keep else 0,
+                job.tail_share,
+            )
+            rows.append(row)
+        rows += [blank] * (most - len(group.pins))
+    units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
     seats = Seats(
         units=np.array(units, np.uint64).reshape(*shape, 2),
         expected_s=np.array(expected).reshape(*shape, 2),
