@@ -191,7 +191,7 @@ class PermitMachine:
                 turn.rest_s = turn.seat.expected_s[turn.phase]
             if units & {unit for pinned in turn.seat.units for unit in pinned}:
                 # Its state there is gone. A turn that runs on other units is let run to its end.
-                turn.stranded = True
+                turn.stranded, turn.overtaken = True, 0
         for unit in units:
             self._last_holder.pop(unit, None)
 
@@ -278,7 +278,7 @@ class PermitMachine:
         turn.running, turn.held = True, units
         turn.begun += 1
         for other in self.turns:
-            if not other.running and other.units & units:
+            if not other.running and not other.stranded and other.units & units:
                 other.overtaken += 1
         return [*actions, Start(job, PHASES[turn.phase], tuple(sorted(units)), resident)]
 
