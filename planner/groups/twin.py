@@ -28,9 +28,9 @@ NEARLY = 5e-4
 NEARLY_AFTER = 48
 """Iterations of the slowest job after which it is enough to stand nearly as before: a difference of this share of the
 time between moves no mean by more than that."""
-HOPELESS_PACES = 1.5
+HOPELESS_PACES = 1.0
 """Paces behind its deadline at which a job is given up. Deadlines remember no more than `CREDIT` - 1 behind."""
-SETTLED = 24
+SETTLED = 12
 """Iterations of the slowest job in which nobody missed a deadline, after which all are taken to keep their pace."""
 
 BROKEN, KEPT = -1, -2
