@@ -69,7 +69,7 @@ class Turn:
     overtaken: int = 0
     """Turns that others began on its units since its phase is ready."""
     begun: int = 0
-    """Phases begun since it arrived."""
+    """Phases begun since anybody arrived, odd while its rollout is the last one."""
     tail: bool = False
     held: frozenset[int] = frozenset()
 
@@ -124,9 +124,11 @@ class PermitMachine:
         self._now_s = now_s
         match event:
             case Arrive(seats):
-                begun = max((turn.begun for turn in self.turns), default=0)
+                # All are in one round again, so that nobody owes a newcomer turns, or is owed any.
+                for turn in self.turns:
+                    turn.begun, turn.overtaken = turn.phase + turn.running, 0
                 for seat in seats:
-                    self._arrive(seat, begun + begun % 2, now_s)
+                    self._arrive(seat, now_s)
             case Done(job):
                 self._done(self._running(job), now_s)
             case Tail(job):
@@ -154,15 +156,13 @@ class PermitMachine:
             raise ValueError(f"{job} has no turn that could end")
         return turn
 
-    def _arrive(self, seat: Seat, begun: int, now_s: float) -> None:
+    def _arrive(self, seat: Seat, now_s: float) -> None:
         if any(turn.seat.job == seat.job for turn in self.turns):
             raise ValueError(f"{seat.job} is in this group already")
         if not all(seat.units) or min(seat.expected_s) <= 0 or min(seat.switch_s) < 0:
             raise ValueError(f"{seat.job}: each phase needs a unit, and seconds")
         turn = Turn(seat, self._arrived, self._next_place(), now_s, rest_s=seat.expected_s[0])
         turn.deadline_s += turn.pace_s
-        # It joins a round of round-robin at its beginning, and owes nobody the turns before.
-        turn.begun = begun
         self._arrived += 1
         self.turns.append(turn)
         self._most = max(self._most, len(self.turns))
@@ -285,7 +285,7 @@ class PermitMachine:
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     def turn_bound(self) -> int:
-        """Turns that others begin at most on a phase's units while it waits."""
+        """Turns that others begin at most on a phase's units while it waits and nobody arrives."""
         return self.policy.turn_bound(self._most)
 
     def check_invariants(self) -> None:

@@ -2,7 +2,7 @@
 
     model.py      jobs, node kinds, groups: what is placed where
     seats.py      groups as the permit machine of rounds/permit.py and its twin take them
-    twin.py       the compiled long-run simulation of groups; twin_machine.py is the machine in it
+    twin.py       the compiled long-run simulation of groups; its machine in twin_{state,policies,machine}.py
     reference.py  the machine itself on a virtual clock: the twin's reference, turn by turn
     rates.py      slowdowns of a group's jobs, and whether all keep their bounds
     tails.py      how much of a rollout its tail is

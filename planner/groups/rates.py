@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from .model import Group, GroupJob, Rules, Slowdown
 from .seats import bound, seats_of
 from .twin import BROKEN, KEPT, completions, long_run_many
-from .twin_machine import POLICIES, Seats, empty_state
+from .twin_policies import POLICIES
+from .twin_state import Seats, empty_state
 
 _ROWS = 1200
 """Iterations of the slowest job after which a group that finds no period is averaged: of random groups under

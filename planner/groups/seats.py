@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...rounds.permit_events import Seat
 from .model import Group, GroupJob, Pin, Rules
 from .reference import Truth
-from .twin_machine import Seats
+from .twin_state import Seats
 
 PACE = 0.998
 """Share of its bound that a job is paced at if durations are known: what the machine regulates ends just inside it."""

@@ -17,7 +17,8 @@ from .model import Group, GroupJob, Rules
 from .reference import Span, drive
 from .seats import machine_seats, seats_of
 from .twin import period
-from .twin_machine import POLICIES, Seats, empty_state
+from .twin_policies import POLICIES
+from .twin_state import Seats, empty_state
 
 _ROWS = 240
 _LONG = 12

@@ -19,8 +19,10 @@ import numpy as np
 
 from ...rounds import permit_policies
 from ..twin.compiled import compiled, entry, sources_digest
-from . import twin_machine
-from .twin_machine import MULTI_RATE, ROUND_ROBIN, Seats, State, arrive, done, grant, grow
+from . import twin_machine, twin_policies, twin_state
+from .twin_machine import arrive, done, grant, grow
+from .twin_policies import MULTI_RATE, ROUND_ROBIN
+from .twin_state import Seats, State
 
 EXACT = 1e-9
 """Where a group stands again as before within this share of the time between, that time is a period."""
@@ -287,7 +289,8 @@ def _make_entry(digest: str) -> Any:
     return entry(long_run_many)
 
 
-_SOURCES = [Path(__file__), Path(twin_machine.__file__), Path(permit_policies.__file__)]
+_MODULES = (twin_machine, twin_policies, twin_state, permit_policies)
+_SOURCES = [Path(__file__), *(Path(str(module.__file__)) for module in _MODULES)]
 
 trace = _make_trace(sources_digest(*_SOURCES))
 """(Seats, State, policy, interference, who (n,), what (n,), when (n,)) -> None; the first n phases that end: job, 0 for

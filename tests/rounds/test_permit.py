@@ -155,9 +155,7 @@ def test_leaving_frees_the_units_and_loss_strands_who_had_state_there(policy: st
     machine.check_invariants()
     assert starts(machine.handle(Done("c"), 100.0)) == [("c", "train")]
     machine.handle(Leave("b"), 110.0)
-    # In round-robin it joins the round that `c` has yet to begin.
-    expected = [] if policy == "round_robin" else [("b", "rollout")]
-    assert starts(machine.handle(Arrive((seat("b", 1),)), 120.0)) == expected
+    assert starts(machine.handle(Arrive((seat("b", 1),)), 120.0)) == [("b", "rollout")]
 
 
 def test_who_arrives_late_owes_round_robin_no_turns() -> None:

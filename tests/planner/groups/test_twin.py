@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rlplan.planner.groups.reference import Truth, drive
 from rlplan.planner.groups.twin import trace
-from rlplan.planner.groups.twin_machine import POLICIES, Seats, empty_state
+from rlplan.planner.groups.twin_policies import POLICIES
+from rlplan.planner.groups.twin_state import Seats, empty_state
 from rlplan.rounds.permit import PermitMachine
 from rlplan.rounds.permit_events import Seat
 
