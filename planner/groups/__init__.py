@@ -1,7 +1,12 @@
 """Co-execution groups: many jobs on shared rollout and training pools (refs/rollmux.md; design.md, group program).
 
     model.py      jobs, node kinds, groups: what is placed where
-    twin.py       the compiled long-run simulation of one group under a permit policy
+    seats.py      groups as the permit machine of rounds/permit.py and its twin take them
+    twin.py       the compiled long-run simulation of groups; its machine in twin_{state,policies,machine}.py
+    reference.py  the machine itself on a virtual clock: the twin's reference, turn by turn
+    rates.py      slowdowns of a group's jobs, and whether all keep their bounds
+    tails.py      how much of a rollout its tail is
+    steady.py     one period of a group as a timeline, and what limits it; cycle_ratio.py finds that
 
 The planner of one job chooses what its rounds look like; this package takes the phases as they come and chooses which
 jobs share which nodes, so that every job keeps its bound on slowdown and the nodes cost as little as possible.
