@@ -1,9 +1,9 @@
-"""How long the phases of an iteration take around their mean, and how they drift: documented stand-ins for unknown traces.
+"""How phases of an iteration vary around their mean, and how they drift: documented stand-ins for unknown traces.
 
 Lengths of responses: the quantiles of 1.38 million production requests to a reasoning model (output p50 792, p90 3432,
 p99 12607 tokens; Alibaba ServeGen's DeepSeek-R1 trace), cut at 16k tokens, near the replay's mean cap of 12.1k. An
-iteration has 32 prompts of 8 samples; samples of one prompt agree with a normal copula of 0.8, the dependence measured on
-math prompts (ICC 0.79). Rollout seconds follow the longest response, and one part in `_BATCH` sequences of the
+iteration has 32 prompts of 8 samples; samples of one prompt agree with a normal copula of 0.8, the dependence measured
+on math prompts (ICC 0.79). Rollout seconds follow the longest response, and one part in `_BATCH` sequences of the
 tokens' sum (a decode step costs a part per step and a part per sequence); training seconds follow the sum. So long
 responses lengthen both, training more evenly than rollout.
 """

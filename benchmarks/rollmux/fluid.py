@@ -18,7 +18,9 @@ def job_usd_per_hour(job: GroupJob, kinds: Mapping[str, NodeKind]) -> float:
     """Least price of one job under its bound."""
 
     def least(ways: tuple[Way, ...]) -> float:
-        return min(way.mean_s * way.nodes * way.slots / kinds[way.pool].slots * kinds[way.pool].usd_per_hour for way in ways)
+        return min(
+            way.mean_s * way.nodes * way.slots / kinds[way.pool].slots * kinds[way.pool].usd_per_hour for way in ways
+        )
 
     return (least(job.rollout) + least(job.train)) / (job.slo * job.solo_s)
 
