@@ -23,7 +23,6 @@ _SERIES = "H800_SoloD"
 _GPUS = 8
 _NODES_A_WIDE_JOB = 26
 """Nodes that arrive for each job of two nodes: 208 for 8."""
-_TRIES = 1000
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,9 @@ def read_curve(path: Path) -> list[tuple[float, int]]:
             raise InputError(f"{_SERIES}[{at}] is at hour {hour:g}, before the point in front of it", name)
         nodes = round(gpus / _GPUS)
         if abs(gpus - nodes * _GPUS) > 1.0:
-            raise InputError(f"{_SERIES}[{at}] has {gpus:g} GPUs, which is no multiple of {_GPUS} (give or take 1)", name)
+            raise InputError(
+                f"{_SERIES}[{at}] has {gpus:g} GPUs, which is no multiple of {_GPUS} (give or take 1)", name
+            )
         curve.append((hour, nodes))
     if all(nodes == 0 for _, nodes in curve):
         raise InputError(f"{_SERIES} never uses a node: there is no job to replay", name)
@@ -93,27 +94,25 @@ def stays(curve: list[tuple[float, int]], rng: np.random.Generator) -> list[Stay
 
 
 def _wide_pairs(steps: list[int], rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(step up, later step down) of each job of two nodes; fewer of them if no draw leaves the others a match."""
+    """(step up, later step down) of each job of two nodes, such that jobs of one node can make up the rest.
+
+    Each ends at the possible step nearest to the one at which a node drawn at random at every departure would leave.
+    """
+    present = np.cumsum(steps)
+    rest = present.copy()
     ups = [at for at, step in enumerate(steps) if step > 1]
     downs = [at for at, step in enumerate(steps) if step < -1]
-    arrived = sum(step for step in steps if step > 0)
-    for wanted in range(min(round(arrived / _NODES_A_WIDE_JOB), len(ups), len(downs)), 0, -1):
-        for _ in range(_TRIES):
-            starts = rng.choice(ups, wanted, replace=False).tolist()
-            ends = rng.choice(downs, wanted, replace=False).tolist()
-            wide = np.zeros(len(steps), dtype=int)
-            wide[starts], wide[ends] = 2, -2
-            if min(np.cumsum(wide).min(), np.cumsum(np.array(steps) - wide).min()) >= 0:
-                return _paired(starts, ends, rng)
-    return []
-
-
-def _paired(starts: list[int], ends: list[int], rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Starts matched at random to later ends, walking through time; a match exists."""
-    pairs, open_ = [], list[int]()
-    for at, is_end in sorted([(a, False) for a in starts] + [(b, True) for b in ends]):
-        if is_end:
-            pairs.append((open_.pop(int(rng.integers(len(open_)))), at))
-        else:
-            open_.append(at)
+    wanted = round(sum(step for step in steps if step > 0) / _NODES_A_WIDE_JOB)
+    pairs: list[tuple[int, int]] = []
+    for a in rng.permutation(ups).tolist():
+        possible = [b for b in downs if b > a and rest[a:b].min() >= 2]
+        if len(pairs) == wanted or not possible:
+            continue
+        leaves = next(
+            (b for b in range(a + 1, len(steps)) if steps[b] < 0 and rng.uniform() < -steps[b] / present[b - 1]), a
+        )
+        end = min(possible, key=lambda b: (abs(b - leaves), b))
+        rest[a:end] -= 2
+        downs.remove(end)
+        pairs.append((a, end))
     return pairs

@@ -55,9 +55,9 @@ def footprint_bytes(model: str) -> tuple[float, float]:
 def job_of(name: str, workload: tuple[str, float, float], slo: float, nodes: int, spill: float) -> GroupJob:
     """A job of that workload on `nodes` + `nodes` nodes.
 
-    Ways beyond the reference: a rollout on the training pool takes `spill` times its seconds. A job of one node may train
-    on two without gaining anything (313 + 120 s on 8 GPUs, 285 + 115 s on 16: refs/rollmux.md 6); a job of two nodes may
-    train, and roll out, on one in twice the seconds.
+    Ways beyond the reference: a rollout on the training pool takes `spill` times its seconds. A job of one node may
+    train on two without gaining anything (313 + 120 s on 8 GPUs, 285 + 115 s on 16: refs/rollmux.md 6); a job of two
+    nodes may train, and roll out, on one in twice the seconds.
     """
     model, rollout_s, train_s = workload
     rollout_bytes, train_bytes = footprint_bytes(model)
@@ -76,7 +76,13 @@ def arrivals(stays: list[Stay], rng: np.random.Generator, spill: float = 1.0) ->
     digits = len(str(len(stays)))
     return [
         Arrival(
-            job_of(f"j{at:0{digits}d}", WORKLOADS[int(rng.integers(len(WORKLOADS)))], float(rng.uniform(1, 2)), stay.nodes, spill),
+            job_of(
+                f"j{at:0{digits}d}",
+                WORKLOADS[int(rng.integers(len(WORKLOADS)))],
+                float(rng.uniform(1, 2)),
+                stay.nodes,
+                spill,
+            ),
             stay,
         )
         for at, stay in enumerate(stays)
