@@ -123,7 +123,15 @@ class Replanner:
         solve = Solve(list(state.jobs.values()), self.kinds, self.rules, self.effort, self.memory)
         solve.start(list(state.groups.values()))
         solve.generate()
-        found = _choose(state, solve.shortlist(), set(new), self)
+        columns = solve.shortlist()
+        # A running group may have a cheaper rival of the same jobs, which they would have to move into.
+        listed = {column.group for column in columns}
+        columns += [
+            Column(group, group.usd_per_hour(self.kinds))
+            for group in state.groups.values()
+            if group in solve.warm and group not in listed
+        ]
+        found = _choose(state, columns, set(new), self)
         before, after = state.usd_per_hour(self.kinds), found.usd_per_hour(self.kinds)
         made = [self._move(state, found, name) for name in moves(state, found, self.kinds) if name not in new]
         crowd = {key: len(group.pins) for key, group in found.groups.items()}
