@@ -3,7 +3,8 @@
     python -m benchmarks.placement_latency [--jobs 5,13,…] [--arrivals N] [--json]
 
 The jobs are those of the synthetic Mixed workload with bounds uniform in (1, 2), groups of at most five (see
-rollmux_workloads.py), all placed by the policy that is measured. Then `--arrivals` further jobs are placed, each into the
+rollmux_workloads.py), all placed by the policy that is measured. Then `--arrivals` further jobs are placed, each
+into the
 same state; the median and the slowest are reported. A policy that has just started is measured too (`cold_ms`): it has
 simulated nothing yet.
 
@@ -81,7 +82,10 @@ def command(jobs: str, arrivals: int, as_json: bool) -> None:
         return
     click.echo("jobs   median    slowest   started now   Algorithm 1   published (ms)")
     for count in sorted(counts):
-        row = [result[key].get(str(count), float("nan")) for key in ("ms", "slowest_ms", "cold_ms", "algorithm_1_ms", "published_ms")]
+        row = [
+            result[key].get(str(count), float("nan"))
+            for key in ("ms", "slowest_ms", "cold_ms", "algorithm_1_ms", "published_ms")
+        ]
         click.echo(f"{count:4d} " + " ".join(f"{ms:10.1f}" for ms in row))
 
 

@@ -5,18 +5,22 @@
 Workloads (refs/rollmux.md 6): phases of small, medium and large jobs of the profiles Balanced, Rollout-heavy and
 Train-heavy, Mixed being all three; bounds on slowdown 1.2, 1.5, 2.0 or uniform in (1, 2); group caps 2 to 5.
 
-relative_to_optimum: jobs come one at a time into an empty cluster until as many run as the published trace has on average
-    (300 jobs of 14.4 h in 580 h: 7.4), and what each policy then pays is divided by the optimum for these jobs; ratio of the
+relative_to_optimum: jobs come one at a time into an empty cluster until as many run as the published trace has on
+    average (300 jobs of 14.4 h in 580 h: 7.4), and what each policy then pays is divided by the optimum for these jobs;
+    ratio of the
     sums over `--snapshots` draws. Our program is the optimum wherever it says `optimal`, which here is everywhere; its
     groups obey what the published optimum does not ask: bounds by simulation of the policy that runs them.
 brute_force: our program against exhaustion (planner/groups/brute_force.py) on `--instances` draws of 3 to 8 jobs.
-gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3), in `seconds_200_jobs`. The bound is valid for
-    every group that is feasible also in every two and three of its members. `gaps` has the same for five, where the search
-    does not end and the fluid bound is what is proven.
+gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3), in `seconds_200_jobs`. The bound
+    is valid for
+    every group that is feasible also in every two and three of its members. `gaps` has the same for five, where the
+    search does not end and the fluid bound is what is proven.
 
-Where the published figures differ, and why they may: the paper gives neither nodes nor host memory of its jobs (here 1 + 1
-nodes, and memory never binds), nor how its optimum was found beyond 13 jobs; its Random and Most-Idle break bounds, as ours
-do, so that their ratio buys less than it says; ratios are of the offline optimum of the jobs at one time, the paper's of a
+Where the published figures differ, and why they may: the paper gives neither nodes nor host memory of its jobs (here
+1 + 1
+nodes, and memory never binds), nor how its optimum was found beyond 13 jobs; its Random and Most-Idle break bounds,
+as ours do, so that their ratio buys less than it says; ratios are of the offline optimum of the jobs at one time, the
+paper's of a
 trace with departures; and our optimum is of our permit policy, which is worth more than theirs (`algorithm_1` runs
 first-come, the paper's executor).
 
@@ -39,7 +43,8 @@ from rlplan.planner.groups.greedy import Algorithm1
 from rlplan.planner.groups.model import GroupJob, NodeKind, Rules, Way
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import Placer, State
-from rlplan.planner.groups.program import Effort, GroupSolution, solve_groups
+from rlplan.planner.groups.program import solve_groups
+from rlplan.planner.groups.solution import Effort, GroupSolution
 
 ROLLOUT, TRAIN = "H20", "H800"
 KINDS = {
@@ -100,7 +105,7 @@ def draw_jobs(profiles: tuple[str, ...], count: int, slo: float | None, rng: np.
 
 
 def snapshot(jobs: list[GroupJob], cap: int, seed: int) -> dict[str, float]:
-    """USD per hour of each policy for these jobs, arriving in order, and of the optimum (`optimum`, and `proven`: 1 or 0)."""
+    """USD per hour of each policy for these jobs, arriving in order, of the `optimum`, and whether it is `proven`."""
     ours, theirs = Rules(group_cap=cap), Rules(policy="first_come", group_cap=cap)
     placers: dict[str, Placer] = {
         "random": Random(KINDS, theirs, seed),
@@ -191,7 +196,9 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.option("--snapshots", default=20, show_default=True, type=click.IntRange(1), help="Draws of jobs for each workload.")
+@click.option(
+    "--snapshots", default=20, show_default=True, type=click.IntRange(1), help="Draws of jobs for each workload."
+)
 @click.option("--instances", default=30, show_default=True, type=click.IntRange(1), help="Draws against brute force.")
 @click.option("--jobs", default=200, show_default=True, type=click.IntRange(2), help="Jobs whose gap is proven.")
 @click.option("--cap", default=3, show_default=True, type=click.IntRange(2, 5), help="Group cap of the proven gap.")

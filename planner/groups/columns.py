@@ -1,11 +1,13 @@
 """Candidate columns of the group program: which jobs, in which ways, on which nodes.
 
-A *mode* is one rollout way with one train way of a job. Its *share* of a node is the part of all time (times the part of
+A *mode* is one rollout way with one train way of a job. Its *share* of a node is the part of all time (times the
+part of
 the node's slots) that a phase must hold the node for the job to keep its bound. No unit is held more than all of the
 time under any policy, so that shares of at most 1 are a necessary condition, and in dollars they are the least that a
 job can cost (the fluid bound of refs/rollmux.md 9). What passes is feasible if `rates.feasible_many` says so.
 
-`Checker` keeps what was simulated, by content: which jobs (by identity: a job whose durations changed is another object),
+`Checker` keeps what was simulated, by content: which jobs (by identity: a job whose durations changed is another
+object),
 in which ways, and who shares units with whom. The permit machine knows no more of a group than that, so that re-solves
 and renumbered nodes find the same entry.
 """
@@ -19,7 +21,8 @@ from itertools import combinations
 from .assemble import grow, resident
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown
 from .policy import node_of_units
-from .rates import bound, feasible_many, slowdowns
+from .rates import feasible_many, slowdowns
+from .seats import bound
 
 FULL = 1.0 + 1e-6
 """Share of the time that a unit can be held."""
@@ -75,7 +78,9 @@ def modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mo
                 continue
             # Units of a rollout that its tail can do without are certainly held only until then.
             held = (1.0 - job.tail_share if rules.tail_keep else 1.0, 1.0)
-            share = [h * way.mean_s / pace * way.slots / kinds[way.pool].slots for h, way in zip(held, ways, strict=True)]
+            share = [
+                h * way.mean_s / pace * way.slots / kinds[way.pool].slots for h, way in zip(held, ways, strict=True)
+            ]
             found.append(
                 Mode(
                     job.name,
@@ -115,7 +120,11 @@ def unit_shares(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, kinds:
 
 
 def attach(
-    group: Group, mode: Mode, on: tuple[Sequence[int], Sequence[int]], held: Sequence[float], kinds: Mapping[str, NodeKind]
+    group: Group,
+    mode: Mode,
+    on: tuple[Sequence[int], Sequence[int]],
+    held: Sequence[float],
+    kinds: Mapping[str, NodeKind],
 ) -> Group:
     """The group with a job pinned to nodes `on` (rollout, train); of a node cut into slots it takes the least held.
 
@@ -123,7 +132,7 @@ def attach(
         held: share of each unit held by others, by unit; which slots a job takes is this rule and no choice.
     """
     node = node_of_units(group, kinds)
-    taken = []
+    taken: list[tuple[int, ...]] = []
     for nodes, slots in zip(on, mode.slots, strict=True):
         units: list[int] = []
         for at in nodes:

@@ -29,7 +29,7 @@ class Relaxation:
     def __init__(self, names: Sequence[str], limits: Mapping[str, int]) -> None:
         self._row = {name: at for at, name in enumerate(names)}
         self._pools = sorted(limits)
-        self._highs: Any = highspy.Highs()
+        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1)):
             self._highs.setOptionValue(option, value)
         for _ in names:

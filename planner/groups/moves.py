@@ -1,6 +1,7 @@
 """Re-planning from a running placement: which jobs to move, each with its price and what it saves.
 
-A move stops a job: it loses the iteration in progress (half of one on average; nothing if it waits for the boundary) and
+A move stops a job: it loses the iteration in progress (half of one on average; nothing if it waits for the boundary)
+and
 starts cold on its new nodes while its old ones may still be held. Its price in USD is that time on the nodes that it
 would have alone, held twice for the cold start. A plan's saving in USD per hour lasts until the next change near it
 undoes it: with arrivals and departures every `change_every_h` hours in the cluster, a plan saves for about that long
@@ -11,7 +12,8 @@ before it is thought over again, and what is still good then stays. So moves are
 as set partitioning over the columns of program.py, where a column may *inherit* one running group: members that find
 there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
 
-A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit: the
+A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit:
+the
 seconds by which the job is ahead of its bound so far, which `observe` counts. Without that much credit it moves only to
 repair a bound: when its running group no longer keeps all of them (a member left, durations drifted). New groups are
 taken only if they keep all bounds whoever leaves, so that departures seldom need a repair.
@@ -32,7 +34,8 @@ from .columns import Column
 from .model import Group, GroupJob, NodeKind, Rules
 from .place import BestFit, lasts
 from .policy import State, depart_in_place, moves, next_id, nodes_of_pins
-from .program import Effort, Memory, Solve
+from .program import Solve
+from .solution import Effort, Memory
 
 QUICK = Effort(
     exact_jobs=0,
@@ -88,7 +91,7 @@ class Replanner:
         self,
         kinds: Mapping[str, NodeKind],
         rules: Rules,
-        patience: Patience = Patience(),  # noqa: B008
+        patience: Patience = Patience(),
         effort: Effort = QUICK,
     ) -> None:
         self.kinds, self.rules, self.patience, self.effort = kinds, rules, patience, effort
@@ -186,7 +189,8 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
                 continue
             moved = [name for name in column.jobs if name not in stay and name not in new]
             owed = sum(
-                planner.credit_s.get(name, 0.0) < planner.longest_outage_s(state.jobs[name], now[name][1]) for name in moved
+                planner.credit_s.get(name, 0.0) < planner.longest_outage_s(state.jobs[name], now[name][1])
+                for name in moved
             )
             if column.group not in running and not lasts(column.group, state.jobs, kinds, checker):
                 owed += 1
@@ -239,9 +243,7 @@ def _partition(
     return [v for v, variable in zip(variants, x, strict=True) if variable.value() > 0.5]
 
 
-def _stay(
-    old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]
-) -> frozenset[str]:
+def _stay(old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]) -> frozenset[str]:
     """Members of `new` that can keep the nodes they have in `old`: the dearest to move that fit together."""
     ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
     common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]

@@ -7,7 +7,8 @@ bound of the price of any choice of groups in the universe (Farley's bound: the 
 its cost). The integer program over the columns gives the groups.
 
 Universe of the proof: connected groups of at most `group_cap` jobs, in modes of `columns.modes`, on whole nodes or the
-slots that `columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a group must also be robust: every
+slots that `columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a group must also be
+robust: every
 two and every three of its members that share nodes must be feasible without the others, so that a departure that
 leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the optimum.
 
@@ -18,20 +19,20 @@ Limits are of work, never of seconds, so that the same inputs give the same grou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 
 from ...plans.errors import Infeasible
 from .assemble import resident
-from .columns import FULL, Checker, Column, Mode, built, lone, modes, unit_shares
+from .columns import FULL, Column, Mode, built, lone, modes, unit_shares
 from .greedy import Algorithm1
 from .master import Relaxation, choose
-from .model import Group, GroupJob, NodeKind, Rules, Slowdown
+from .model import Group, GroupJob, NodeKind, Rules
 from .policy import State
-from .pricing import Found, Known, Table, price, table, word_of
+from .pricing import Found, Table, price, table, word_of
+from .solution import PLAN, Effort, GroupSolution, Memory, fluid_bound
 
 ROUNDING = 1e-7
 _BATCH = 64
@@ -41,103 +42,13 @@ Members = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 """(mode by index, rollout nodes, train nodes) of each member."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Limits of work, the same on every machine."""
-
-    exact_jobs: int = 10
-    """Jobs up to which all groups are searched without the clause of robustness."""
-    gap: float = 0.01
-    """Relative gap at which pricing and integer program may stop, above `exact_jobs`."""
-    first_tolerance: float = 0.32
-    """By how much job values are scaled down at first, so that the best groups are found before many good ones."""
-    small_first: bool = True
-    """Whether groups of two, then of three are priced to the end before larger ones."""
-    greedy: bool = True
-    """Whether Algorithm 1 is run for its groups."""
-    simulated: int = 60_000
-    """Groups simulated for columns."""
-    steps: int = 60_000_000
-    """Placements tried in one search."""
-    rounds: int = 400
-    columns: int = 1_500
-    """That the integer program chooses from, the ones of least reduced cost."""
-    nodes: int = 300
-    """Of the branch and bound."""
-
-
-class Memory:
-    """What solves under one set of rules learn and later solves use: simulations, structures that are out, columns."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.checker = Checker(rules)
-        self.known = Known()
-        self.sound: set[int] = set()
-        """Words of parts that are feasible."""
-        self.columns: dict[tuple[str, ...], Column] = {}
-        """The cheapest feasible group of each set of jobs."""
-        self._jobs: dict[str, GroupJob] = {}
-
-    def see(self, jobs: Mapping[str, GroupJob]) -> None:
-        """Forget what holds a job that is gone, and all that was learnt of one whose durations changed."""
-        changed = {name for name, job in jobs.items() if name in self._jobs and self._jobs[name] is not job}
-        if changed:
-            # A word does not say which jobs it is of.
-            self.known, self.sound = Known(), set()
-        self.columns = {
-            names: column
-            for names, column in self.columns.items()
-            if all(name in jobs and name not in changed for name in names)
-        }
-        self._jobs = dict(jobs)
-
-
-@dataclass(frozen=True)
-class GroupSolution:
-    """Groups, what they cost, and what was proven. Prices are USD per hour."""
-
-    groups: tuple[Group, ...]
-    usd_per_hour: float
-    usd_per_unit: float
-    """USD for the training that one USD buys if every job has its own nodes (Solo-D)."""
-    bound_usd_per_hour: float
-    gap: float
-    """(price - bound) / price."""
-    slowdowns: Mapping[str, Slowdown]
-    columns: int
-    """Feasible groups that the program chose from."""
-    simulated: int
-    status: str
-    """`optimal`, `gap` (pricing ended at its tolerance, or the integer program at its gap) or `limit` (work ran out)."""
-    universe: str
-    """What the bound is valid for."""
-    greedy_usd_per_hour: float
-    fluid_usd_per_hour: float
-
-
-def units(groups: Iterable[Group], jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], checker: Checker) -> float:
-    """Training per hour in USD that it would cost on nodes of the jobs' own: sum of solo price over slowdown."""
-    return sum(
-        jobs[name].solo_usd_per_hour(kinds) / found.mean
-        for group in groups
-        for name, found in checker.slowdowns(group, jobs).items()
-    )
-
-
-def fluid_bound(
-    modes_of: Mapping[str, Sequence[Mode]], usd_per_hour: Mapping[str, float]
-) -> float:
-    """USD per hour that any plan costs: every node filled all of the time, every job at its bound (refs/rollmux.md 9)."""
-    return sum(min(mode.fluid_usd_per_hour(usd_per_hour) for mode in found) for found in modes_of.values())
-
-
 def solve_groups(
     jobs: Sequence[GroupJob],
     kinds: Mapping[str, NodeKind],
     rules: Rules,
     *,
     previous: Sequence[Group] = (),
-    effort: Effort = Effort(),  # noqa: B008
+    effort: Effort = PLAN,
     memory: Memory | None = None,
 ) -> GroupSolution:
     """Group jobs at the least USD per hour. Raises Infeasible, naming what does not fit and what would make it fit.
@@ -214,7 +125,9 @@ class Solve:
                     self.add(group)
                     break
             else:
-                raise Infeasible(f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo")
+                raise Infeasible(
+                    f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo"
+                )
         state = State()
         greedy = Algorithm1(self.kinds, self.rules)
         for job in self.jobs.values() if self.effort.greedy else ():
@@ -229,8 +142,6 @@ class Solve:
         """Columns until nothing is left above the tolerance; the lower bound."""
         effort = self.effort
         bound = fluid_bound(self.modes_of, self.usd)
-        if self.limits and not self.exact:
-            bound = 0.0 if not math.isfinite(bound) else bound
         top = min(self.rules.group_cap, len(self.names))
         # Small groups first: they are many of the columns, quickly searched, and their prices guide what follows.
         for cap in sorted({min(2, top), min(3, top), top}) if effort.small_first else [top]:
@@ -279,7 +190,11 @@ class Solve:
                     seen[name] += 1
             for one, group in self._robust(batch):
                 held = self.columns.get(tuple(pin.job for pin in group.pins))
-                if held is not None and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING and not self.limits:
+                if (
+                    held is not None
+                    and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING
+                    and not self.limits
+                ):
                     continue
                 self.simulated += 1
                 if self.checker.keeps([group], self.jobs)[0]:
@@ -309,7 +224,9 @@ class Solve:
                     self.memory.sound.add(word)
                 else:
                     self.memory.known.add(word)
-            found = [one for one, words in zip(found, of, strict=True) if all(word in self.memory.sound for word in words)]
+            found = [
+                one for one, words in zip(found, of, strict=True) if all(word in self.memory.sound for word in words)
+            ]
         return [(one, self._group(one.members, one.pools)) for one in found]
 
     def _group(self, members: Members, pools: Sequence[str]) -> Group:
@@ -346,17 +263,22 @@ class Solve:
             for c in columns
         ]
         limit = sorted(extra)[min(len(extra), self.effort.columns) - 1]
-        return [c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm]
+        return [
+            c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm
+        ]
 
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
         """The cheapest choice of columns, and whether it was proven; ties go to groups of the previous plan."""
         columns = self.shortlist()
         running = set(previous)
         rank = [
-            (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns) for at, c in enumerate(columns)
+            (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns)
+            for at, c in enumerate(columns)
         ]
         gap = 0.0 if self.exact else self.effort.gap / 2
-        chosen, proof, short = choose(columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None)
+        chosen, proof, short = choose(
+            columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None
+        )
         if any(short.values()):
             raise Infeasible(self._short(short))
         return chosen, proof.proven
@@ -392,7 +314,9 @@ class Solve:
 
     def _short(self, short: Mapping[str, int]) -> str:
         parts = [
-            f"{missing} more of pool {pool} (limit {self.limits[pool]})" for pool, missing in sorted(short.items()) if missing
+            f"{missing} more of pool {pool} (limit {self.limits[pool]})"
+            for pool, missing in sorted(short.items())
+            if missing
         ]
         return f"{len(self.names)} jobs do not fit into the nodes there are; they would with " + " and ".join(parts)
 
@@ -435,5 +359,7 @@ def _modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[M
             for p, n in zip(wants.pools, wants.nodes, strict=True)
             if kinds[p].limit is not None and n > (kinds[p].limit or 0)
         )
-        raise Infeasible(f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way")
+        raise Infeasible(
+            f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way"
+        )
     return within

@@ -37,12 +37,18 @@ def listed(jobs: dict[str, GroupJob], values: dict[str, float], cap: int, floor:
                 left, reach = set(range(size)), {0}
                 while reach:
                     left -= reach
-                    reach = {i for i in left for k in set(range(size)) - left if place[i][0] == place[k][0] or place[i][1] == place[k][1]}
+                    reach = {
+                        i
+                        for i in left
+                        for k in set(range(size)) - left
+                        if place[i][0] == place[k][0] or place[i][1] == place[k][1]
+                    }
                 if left:
                     continue
                 pools = ["H20"] * len(r_used) + ["H800"] * len(t_used)
                 members = [
-                    (modes(jobs[n], KINDS, Rules())[0], [r], [len(r_used) + t]) for n, (r, t) in zip(names, place, strict=True)
+                    (modes(jobs[n], KINDS, Rules())[0], [r], [len(r_used) + t])
+                    for n, (r, t) in zip(names, place, strict=True)
                 ]
                 group = built(members, pools, KINDS)
                 held = [sum(3e11 for m in members for on in m[1:] if at in on) for at in range(len(pools))]

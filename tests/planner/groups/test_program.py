@@ -8,15 +8,18 @@ from rlplan.planner.groups.assemble import resident
 from rlplan.planner.groups.brute_force import cheapest_groups
 from rlplan.planner.groups.columns import FULL, Checker, modes, unit_shares
 from rlplan.planner.groups.model import GroupJob, NodeKind, Rules, Way
-from rlplan.planner.groups.program import Effort, solve_groups
-from rlplan.planner.groups.rates import bound
+from rlplan.planner.groups.program import solve_groups
+from rlplan.planner.groups.seats import bound
+from rlplan.planner.groups.solution import Effort
 from rlplan.plans.errors import Infeasible
 
 KINDS = {"H20": NodeKind("H20", 14.8, 1.5e12), "H800": NodeKind("H800", 42.24, 1.5e12)}
 LARGE = Effort(exact_jobs=0)
 
 
-def job(name: str, rollout_s: float, train_s: float, slo: float, state_bytes: float = 3e11, spill: bool = False) -> GroupJob:
+def job(
+    name: str, rollout_s: float, train_s: float, slo: float, state_bytes: float = 3e11, spill: bool = False
+) -> GroupJob:
     rollout = [Way("H20", 1, 1, rollout_s, state_bytes)]
     if spill:
         rollout.append(Way("H800", 1, 1, rollout_s, state_bytes))
@@ -25,7 +28,11 @@ def job(name: str, rollout_s: float, train_s: float, slo: float, state_bytes: fl
 
 def jobs_strategy(most: int) -> st.SearchStrategy[list[GroupJob]]:
     one = st.tuples(
-        st.integers(50, 600), st.integers(50, 600), st.integers(0, 100), st.sampled_from([1e11, 3e11, 6e11]), st.booleans()
+        st.integers(50, 600),
+        st.integers(50, 600),
+        st.integers(0, 100),
+        st.sampled_from([1e11, 3e11, 6e11]),
+        st.booleans(),
     )
     return st.lists(one, min_size=1, max_size=most).map(
         lambda rows: [job(f"j{at}", r, t, 1 + s / 100, b, spill) for at, (r, t, s, b, spill) in enumerate(rows)]
@@ -104,7 +111,9 @@ def test_node_limits_are_kept_where_another_plan_fits() -> None:
 def test_a_job_larger_than_the_pools_is_named() -> None:
     kinds = {"H20": NodeKind("H20", 14.8, 1.5e12, limit=1), "H800": NodeKind("H800", 42.24, 1.5e12)}
     wide = GroupJob("wide", 1.5, (Way("H20", 2, 1, 100.0, 1e11),), (Way("H800", 2, 1, 100.0, 1e11),))
-    with pytest.raises(Infeasible, match=r"job wide is larger than the pools: it needs 2 nodes of pool H20 \(limit 1\)"):
+    with pytest.raises(
+        Infeasible, match=r"job wide is larger than the pools: it needs 2 nodes of pool H20 \(limit 1\)"
+    ):
         solve_groups([wide], kinds, Rules())
 
 
