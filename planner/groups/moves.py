@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -49,6 +49,9 @@ QUICK = Effort(
     columns=250,
 )
 """For every arrival and departure: what is learnt adds up over re-solves."""
+
+
+_LOOKS = 6
 
 
 @dataclass(frozen=True)
@@ -192,10 +195,19 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
                 planner.credit_s.get(name, 0.0) < planner.longest_outage_s(state.jobs[name], now[name][1])
                 for name in moved
             )
-            if column.group not in running and not lasts(column.group, state.jobs, kinds, checker):
-                owed += 1
             variants.append(_Variant(column, home, sum(price[name] for name in moved), owed))
     chosen = _partition(variants, sorted(state.jobs), patience, kinds)
+    for _ in range(_LOOKS):
+        # Only what is chosen is asked whether it outlives departures: that is many simulations.
+        fragile = {
+            v.column.group
+            for v in chosen
+            if v.column.group not in running and not lasts(v.column.group, state.jobs, kinds, checker)
+        }
+        if not fragile:
+            break
+        variants = [replace(v, owed=v.owed + 1) if v.column.group in fragile else v for v in variants]
+        chosen = _partition(variants, sorted(state.jobs), patience, kinds)
     groups = {v.inherits: v.column.group for v in chosen if v.inherits}
     kept = {key: groups[key] for key in state.groups if key in groups}
     taken: dict[str, Group] = {**state.groups, **kept}

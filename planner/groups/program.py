@@ -275,7 +275,7 @@ class Solve:
             (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns)
             for at, c in enumerate(columns)
         ]
-        gap = 0.0 if self.exact else self.effort.gap / 2
+        gap = 0.0 if self.exact else 0.75 * self.effort.gap
         chosen, proof, short = choose(
             columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None
         )
