@@ -1,0 +1,120 @@
+"""Placing one arrival, and moving jobs that run."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.groups.assemble import resident
+from rlplan.planner.groups.columns import Checker
+from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Rules, Way
+from rlplan.planner.groups.moves import Patience, Replanner
+from rlplan.planner.groups.place import BestFit
+from rlplan.planner.groups.policy import State, moves, without_idle_nodes
+
+KINDS = {"H20": NodeKind("H20", 14.8, 1.5e12), "H800": NodeKind("H800", 42.24, 1.5e12)}
+RULES = Rules()
+
+
+def job(name: str, rollout_s: float, train_s: float, slo: float) -> GroupJob:
+    return GroupJob(
+        name,
+        slo,
+        (Way("H20", 1, 1, rollout_s, 2e11), Way("H800", 1, 1, rollout_s, 2e11)),
+        (Way("H800", 1, 1, train_s, 2e11),),
+        cold_s=82.0,
+    )
+
+
+rows = st.lists(st.tuples(st.integers(50, 600), st.integers(50, 600), st.integers(0, 100)), min_size=1, max_size=7)
+
+
+def sound(state: State) -> None:
+    """Every job is in exactly one group, fits and keeps its bound."""
+    assert sorted(pin.job for group in state.groups.values() for pin in group.pins) == sorted(state.jobs)
+    for group in state.groups.values():
+        assert len(group.pins) <= RULES.group_cap
+        assert resident(group, state.jobs, KINDS)
+        assert Checker(RULES).keeps([group], state.jobs) == [True]
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows)
+def test_placing_keeps_bounds_whoever_leaves_and_moves_nobody(rows: list[tuple[int, int, int]]) -> None:
+    placer, state = BestFit(KINDS, RULES), State()
+    for at, (r, t, s) in enumerate(rows):
+        after = placer.arrive(state, job(f"j{at}", r, t, 1 + s / 100))
+        assert moves(state, after, KINDS) == []
+        state = after
+        sound(state)
+    for group in state.groups.values():
+        for size in range(1, len(group.pins)):
+            for some in combinations(group.pins, size):
+                rest = without_idle_nodes(Group(group.nodes, some), KINDS)
+                assert placer.checker.keeps([rest], state.jobs) == [True]
+
+
+def test_an_arrival_shares_nodes_that_have_room() -> None:
+    placer = BestFit(KINDS, RULES)
+    state = placer.arrive(placer.arrive(State(), job("a", 300, 100, 1.8)), job("b", 300, 100, 1.8))
+    alone = sum(placer.arrive(State(), j).usd_per_hour(KINDS) for j in state.jobs.values())
+    assert state.usd_per_hour(KINDS) < alone
+
+
+@settings(max_examples=8, deadline=None)
+@given(rows)
+def test_replanning_keeps_every_bound_through_arrivals_and_departures(rows: list[tuple[int, int, int]]) -> None:
+    placer, state = Replanner(KINDS, RULES), State()
+    for at, (r, t, s) in enumerate(rows):
+        state = placer.arrive(state, job(f"j{at}", r, t, 1 + s / 100))
+        sound(state)
+        placer.observe(36000.0, dict.fromkeys(state.jobs, 36000.0), state.jobs)
+    for at in range(len(rows)):
+        state = placer.depart(state, f"j{at}")
+        sound(state)
+    assert not state.groups
+
+
+def running_apart() -> State:
+    """Two jobs that could share nodes, each on its own."""
+    jobs = [job("a", 300, 100, 1.9), job("b", 300, 100, 1.9)]
+    groups = {f"g{at:06d}": BestFit(KINDS, RULES).arrive(State(), j).groups["g000001"] for at, j in enumerate(jobs, 1)}
+    return State({j.name: j for j in jobs}, groups)
+
+
+def test_a_move_that_pays_is_made_once_the_job_has_the_credit_for_it() -> None:
+    state = running_apart()
+    placer = Replanner(KINDS, RULES)
+    assert placer.replan(state).moves == ()
+    placer.observe(36000.0, dict.fromkeys(state.jobs, 36000.0), state.jobs)
+    found = placer.replan(state)
+    assert len(found.moves) == 1
+    assert found.saves_usd_per_hour > 0
+    assert found.moves[0].price_usd > 0
+    assert found.moves[0].outage_s == pytest.approx(82.0 + 200.0)
+    assert found.state.usd_per_hour(KINDS) < state.usd_per_hour(KINDS)
+
+
+def test_a_move_that_would_be_undone_too_soon_is_not_made() -> None:
+    state = running_apart()
+    placer = Replanner(KINDS, RULES, Patience(change_every_h=0.01))
+    placer.observe(36000.0, dict.fromkeys(state.jobs, 36000.0), state.jobs)
+    assert placer.replan(state).moves == ()
+
+
+def test_waiting_for_the_boundary_loses_no_work() -> None:
+    state = running_apart()
+    placer = Replanner(KINDS, RULES, Patience(wait_for_boundary=True))
+    placer.observe(36000.0, dict.fromkeys(state.jobs, 36000.0), state.jobs)
+    assert [move.outage_s for move in placer.replan(state).moves] == [82.0]
+
+
+def test_jobs_that_drifted_out_of_their_bounds_are_repaired() -> None:
+    placer = BestFit(KINDS, RULES)
+    state = placer.arrive(placer.arrive(State(), job("a", 300, 100, 1.8)), job("b", 250, 90, 1.8))
+    assert len(state.groups) == 1
+    now = {"a": job("a", 300, 500, 1.3), "b": job("b", 250, 450, 1.3)}
+    shared = next(iter(state.groups.values()))
+    assert Checker(RULES).keeps([shared], now) == [False]
+    sound(Replanner(KINDS, RULES).drifted(state, now))

@@ -1,0 +1,112 @@
+"""Pricing: what is worth more than it costs."""
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.groups.columns import FULL, built, modes, unit_shares
+from rlplan.planner.groups.model import GroupJob, NodeKind, Rules, Way
+from rlplan.planner.groups.pricing import Known, price, table, word_of
+
+KINDS = {"H20": NodeKind("H20", 14.8, 1e12), "H800": NodeKind("H800", 42.24, 1e12)}
+
+
+def made(rows: list[tuple[int, int, int]]) -> dict[str, GroupJob]:
+    return {
+        f"j{at}": GroupJob(
+            f"j{at}", 1 + slo / 100, (Way("H20", 1, 1, float(r), 3e11),), (Way("H800", 1, 1, float(t), 3e11),)
+        )
+        for at, (r, t, slo) in enumerate(rows)
+    }
+
+
+def listed(jobs: dict[str, GroupJob], values: dict[str, float], cap: int, floor: float) -> set[tuple[str, ...]]:
+    """Sets of jobs that some connected choice of nodes makes worth more than `floor`, by listing all choices."""
+    found = set()
+    for size in range(1, cap + 1):
+        for names in combinations(sorted(jobs), size):
+            places = [[]]
+            for _ in names:
+                places = [[*p, (r, t)] for p in places for r in range(size) for t in range(size)]
+            for place in places:
+                r_used, t_used = {r for r, _ in place}, {t for _, t in place}
+                if max(r_used) + 1 != len(r_used) or max(t_used) + 1 != len(t_used):
+                    continue
+                left, reach = set(range(size)), {0}
+                while reach:
+                    left -= reach
+                    reach = {
+                        i
+                        for i in left
+                        for k in set(range(size)) - left
+                        if place[i][0] == place[k][0] or place[i][1] == place[k][1]
+                    }
+                if left:
+                    continue
+                pools = ["H20"] * len(r_used) + ["H800"] * len(t_used)
+                members = [
+                    (modes(jobs[n], KINDS, Rules())[0], [r], [len(r_used) + t])
+                    for n, (r, t) in zip(names, place, strict=True)
+                ]
+                group = built(members, pools, KINDS)
+                held = [sum(3e11 for m in members for on in m[1:] if at in on) for at in range(len(pools))]
+                if max(unit_shares(group, jobs, Rules(), KINDS)) > FULL or max(held) >= 1e12:
+                    continue
+                if sum(values[n] for n in names) - group.usd_per_hour(KINDS) > floor:
+                    found.add(names)
+    return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(50, 400), st.integers(50, 400), st.integers(0, 100)), min_size=1, max_size=4),
+    st.lists(st.integers(0, 60), min_size=4, max_size=4),
+    st.sampled_from([0.0, 10.0, -10.0]),
+)
+def test_the_search_finds_what_listing_all_groups_finds(
+    rows: list[tuple[int, int, int]], worth: list[int], floor: float
+) -> None:
+    jobs = made(rows)
+    modes_of = {name: modes(job, KINDS, Rules()) for name, job in jobs.items()}
+    tab = table(modes_of, KINDS)
+    values = {name: float(worth[at]) for at, name in enumerate(tab.names)}
+    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
+    result = price(tab, np.array([values[n] for n in tab.names]), usd, 3, floor, Known(), True)
+    names = {tuple(sorted(tab.modes[m].job for m, _, _ in one.members)) for one in result.found}
+    assert result.floor == floor
+    assert names == listed(jobs, values, 3, floor)
+    assert all(word_of(tab, one.members) == one.word for one in result.found)
+
+
+def test_a_known_pair_takes_all_that_hold_it_and_nothing_else() -> None:
+    jobs = made([(100, 100, 90)] * 3)
+    tab = table({name: modes(job, KINDS, Rules()) for name, job in jobs.items()}, KINDS)
+    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
+    values = np.full(3, 60.0)
+    known = Known()
+    everything = price(tab, values, usd, 3, 0.0, known, True)
+    pair = next(one for one in everything.found if len(one.members) == 2)
+    known.add(pair.word)
+    rest = price(tab, values, usd, 3, 0.0, known, True)
+    lost = {one.word for one in everything.found} - {one.word for one in rest.found}
+    assert pair.word in lost
+    assert any(len(one.members) == 3 for one in everything.found if one.word in lost)
+    assert any(len(one.members) == 2 for one in rest.found)
+
+
+def test_a_search_that_is_cut_short_proves_nothing() -> None:
+    jobs = made([(100, 100, 90)] * 4)
+    tab = table({name: modes(job, KINDS, Rules()) for name, job in jobs.items()}, KINDS)
+    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
+    assert price(tab, np.full(4, 60.0), usd, 4, 0.0, Known(), True, max_steps=10).floor == float("inf")
+
+
+def test_known_structures_survive_growth() -> None:
+    known = Known()
+    words = [int(w) for w in np.random.default_rng(0).integers(1, 2**63, 50_000)]
+    for word in words:
+        known.add(word)
+    assert all(word in known for word in words[::97])
+    assert 12345 not in known
