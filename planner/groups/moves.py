@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import pulp
 
 from ..highs import minimise
-from .columns import Checker, Column
+from .columns import Column
 from .model import Group, GroupJob, NodeKind, Rules
 from .place import BestFit
 from .policy import State, depart_in_place, moves, next_id, nodes_of_pins
@@ -79,7 +79,7 @@ class Replanner:
         self,
         kinds: Mapping[str, NodeKind],
         rules: Rules,
-        patience: Patience = Patience(),  # noqa: B008
+        patience: Patience = Patience(),
         effort: Effort = QUICK,
     ) -> None:
         self.kinds, self.rules, self.patience, self.effort = kinds, rules, patience, effort
@@ -217,9 +217,7 @@ def _partition(
     return [v for v, variable in zip(variants, x, strict=True) if variable.value() > 0.5]
 
 
-def _stay(
-    old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]
-) -> frozenset[str]:
+def _stay(old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]) -> frozenset[str]:
     """Members of `new` that can keep the nodes they have in `old`: the dearest to move that fit together."""
     ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
     common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]
