@@ -142,12 +142,16 @@ def _match(
     def shared(a: int, b: int) -> int:
         return sum((a in x) and (b in y) for was, now in pins for x, y in zip(was, now, strict=True))
 
+    def alien(a: int, b: int) -> int:
+        return sum((a in x) != (b in y) for was, now in pins for x, y in zip(was, now, strict=True))
+
     if max(len(olds), len(news)) > _EXACT_NODES:
-        free, found = list(news), {}
-        for a in olds:
-            b = max(free, key=lambda b: (shared(a, b), -b), default=-1)
-            found[a] = b
-            free = [x for x in free if x != b]
+        free, found = list(news), dict.fromkeys(olds, -1)
+        pairs = sorted((-shared(a, b), alien(a, b), a, b) for a in olds for b in news)
+        for count, _, a, b in pairs:  # what is most alike first
+            if count and found[a] < 0 and b in free:
+                found[a] = b
+                free.remove(b)
         return found
     newset = set(news)
     padded = news + [-1] * max(0, len(olds) - len(news))

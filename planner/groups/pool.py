@@ -20,7 +20,8 @@ from .brute_force import cheapest_group
 from .columns import FULL, Column
 from .master import Relaxation
 from .model import Group, GroupJob, NodeKind, Pin, Rules
-from .rates import bound, feasible_many
+from .rates import feasible_many
+from .seats import bound
 
 Names = tuple[str, ...]
 _SPILLED = -1

@@ -4,9 +4,9 @@
 
 over the pool's best columns, what is left of the running groups, and running groups without some of their members. A
 column may *inherit* one running group: members that `policy.moved_within` finds on their old nodes do not move. Every
-job is in one column, a running group is inherited at most once. A move costs the cold start and half an iteration, on the
-nodes that the job would have alone. A job that may not move (`may_move`) moves only where a bound is broken anyway and
-nothing else is left.
+job is in one column, a running group is inherited at most once. A move costs the cold start and half an iteration, on
+the nodes that the job would have alone. A job that may not move (`may_move`) moves only where a bound is broken anyway
+and nothing else is left.
 """
 
 from __future__ import annotations
