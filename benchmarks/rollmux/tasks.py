@@ -35,8 +35,8 @@ SLOW_SPILL = 1.19
 DRIFT_MOST = 0.3
 DRIFT_MARGIN = 0.1
 """Share of every job's slack that no plan uses where phases drift, since they are looked at every hour only."""
-_HORIZON_H = 1.0
-"""A re-plan follows every 0.9 h on average."""
+HORIZON_H = {"": 1.0, "up": 0.3, "down": 0.3, "mixed": 0.3}
+"""Hours that a saving is taken to last, by drift: a re-plan follows every 0.9 h on average; what drifts lasts less."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,12 @@ def rules_of(policy: str, lever: str = "", margin: float = 0.0) -> Rules:
     return Rules(policy=permits, margin=margin)
 
 
-def placer_of(policy: str, rules: Rules, seed: int, may_move: Callable[[str], bool] = lambda name: True) -> Placer:
+def placer_of(
+    policy: str, rules: Rules, seed: int, may_move: Callable[[str], bool] = lambda name: True, drift: str = ""
+) -> Placer:
     """The policy by its name in the result; `may_move` is asked by `ours` alone."""
     if policy == "ours":
-        return Repack(KINDS, rules, may_move, _HORIZON_H)
+        return Repack(KINDS, rules, may_move, HORIZON_H[drift])
     if policy == "ours_no_moves":
         return BestFit(KINDS, rules)
     if policy == "solo_d":
@@ -121,7 +123,7 @@ def run(task: Task) -> dict[str, Any]:
         real = {name: without_spill(job) for name, job in real.items()}
     rules = rules_of(task.policy, task.lever, DRIFT_MARGIN if task.drift else 0.0)
     accounts: dict[str, Account] = {}
-    placer = placer_of(task.policy, rules, task.seed, lambda name: accounts[name].bears_a_move(real[name]))
+    placer = placer_of(task.policy, rules, task.seed, lambda name: accounts[name].bears_a_move(real[name]), task.drift)
     drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
     replan = partial(_repaired, placer, rules) if task.replan and isinstance(placer, Repack) else None
     outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift, replan=replan, accounts=accounts)
