@@ -1,0 +1,153 @@
+"""From groups to the plan document: nodes with their memory, pins, slowdowns, timelines, costs beside the baselines, why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...plans.groups_plan import (
+    CostFigures,
+    GroupMember,
+    GroupNode,
+    GroupsInputs,
+    GroupsPlan,
+    GroupsPredicted,
+    GroupsSolver,
+    GroupTimeline,
+    Move,
+    Permit,
+    PinnedPhase,
+    PlannedGroup,
+    PlannedSlowdown,
+    Span,
+)
+from ...plans.origin import Volatile
+from ...plans.workload import Workload
+from .assemble import bound, resident_bytes
+from .baselines import SoloD
+from .from_plans import Problem
+from .greedy import Algorithm1
+from .limits import excess
+from .model import Group, GroupJob, NodeKind, Slowdown, Way
+from .policy import Placer, State
+from .rates import slowdowns
+from .why import explain
+
+_TOLERANCE = 1e-6
+
+
+def write_plan(
+    problem: Problem,
+    workload: Workload,
+    state: State,
+    solver: GroupsSolver,
+    moves: Sequence[Move],
+    inputs: GroupsInputs,
+    volatile: Volatile,
+) -> GroupsPlan:
+    """The document of `state`, which places every job of the problem."""
+    got = {key: slowdowns(group, state.jobs, problem.rules) for key, group in state.groups.items()}
+    greedy = placed_in_turn(Algorithm1(problem.kinds, problem.rules), problem.jobs)
+    return GroupsPlan(
+        rlplan_groups=1,
+        inputs=inputs,
+        solver=solver,
+        rules=workload.rules,
+        groups={key: _group(key, state, got[key], problem) for key in sorted(state.groups)},
+        moves=tuple(moves),
+        predicted=GroupsPredicted(
+            plan=figures(state, problem, got),
+            solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),
+            algorithm_1=None if excess(greedy.groups.values(), problem.kinds) else figures(greedy, problem),
+        ),
+        volatile=volatile,
+    )
+
+
+def placed_in_turn(placer: Placer, jobs: Mapping[str, GroupJob]) -> State:
+    """All jobs, placed one after the other by name."""
+    state = State()
+    for name in sorted(jobs):
+        state = placer.arrive(state, jobs[name])
+    return state
+
+
+def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowdown]] | None = None) -> CostFigures:
+    """What a placement costs per hour and per unit of training (what a job does alone in an hour)."""
+    slow: dict[str, Slowdown] = {}
+    for key, group in state.groups.items():
+        slow |= got[key] if got is not None else slowdowns(group, state.jobs, problem.rules)
+    kept = [s.p95 <= bound(state.jobs[name], problem.rules) + _TOLERANCE for name, s in slow.items()]
+    price = state.usd_per_hour(problem.kinds)
+    return CostFigures(
+        usd_per_hour=price,
+        usd_per_unit=price / sum(1 / slow[name].mean for name in sorted(slow)),
+        slo_attained=sum(kept) / len(kept),
+    )
+
+
+def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
+    group, kinds = state.groups[key], problem.kinds
+    timeline = _timeline(group, state.jobs, problem)
+    return PlannedGroup(
+        nodes=_nodes(group, state.jobs, kinds, timeline),
+        jobs={
+            pin.job: GroupMember(
+                rollout=_phase(state.jobs[pin.job].rollout, pin.rollout, pin.rollout_units),
+                train=_phase(state.jobs[pin.job].train, pin.train, pin.train_units),
+                slowdown=_slowdown(state.jobs[pin.job], got[pin.job]),
+            )
+            for pin in group.pins
+        },
+        permit=Permit(policy=problem.rules.policy, tail_from=None),
+        usd_per_hour=group.usd_per_hour(kinds),
+        timeline=timeline,
+        why=explain(key, state, got, kinds, problem.rules),
+    )
+
+
+def _phase(ways: tuple[Way, ...], way: int, units: tuple[int, ...]) -> PinnedPhase:
+    return PinnedPhase(pool=ways[way].pool, units=units, way=way, mean_s=ways[way].mean_s)
+
+
+def _slowdown(job: GroupJob, got: Slowdown) -> PlannedSlowdown:
+    return PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, alone_s=job.solo_s)
+
+
+def _nodes(
+    group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], timeline: GroupTimeline
+) -> tuple[GroupNode, ...]:
+    held = resident_bytes(group, jobs, kinds)
+    nodes, first = [], 0
+    for pool, used in zip(group.nodes, held, strict=True):
+        slots = kinds[pool].slots
+        units = set(range(first, first + slots))
+        first += slots
+        nodes.append(
+            GroupNode(
+                pool=pool,
+                slots=slots,
+                resident_bytes=used,
+                host_memory_bytes=round(kinds[pool].host_memory_bytes),
+                busy=_busy(group, units, timeline),
+            )
+        )
+    return tuple(nodes)
+
+
+def _busy(group: Group, units: set[int], timeline: GroupTimeline) -> float:
+    """Mean over a node's units of the share of the timeline in which a phase runs on them."""
+    held = {pin.job: {"rollout": pin.rollout_units, "train": pin.train_units} for pin in group.pins}
+    seconds = sum(
+        (span.end_s - span.begin_s) * len(units.intersection(held[span.job][span.phase])) for span in timeline.spans
+    )
+    return min(1.0, seconds / (timeline.span_s * len(units)))
+
+
+def _timeline(group: Group, jobs: Mapping[str, GroupJob], problem: Problem) -> GroupTimeline:
+    at, spans = 0.0, []
+    for pin in group.pins:
+        job = jobs[pin.job]
+        for phase, seconds in (("rollout", job.rollout[pin.rollout].mean_s), ("train", job.train[pin.train].mean_s)):
+            spans.append(Span(job=pin.job, phase=phase, begin_s=at, end_s=at + seconds))
+            at += seconds
+    return GroupTimeline(span_s=at, spans=tuple(spans))
