@@ -67,7 +67,10 @@ def render(plan: GroupsPlan, width: int) -> Renderables:
     """The whole plan, timelines drawn to `width` characters."""
     parts: list[Text | Table] = [Text(costs_text(plan))]
     for key, group in plan.groups.items():
-        parts += [Text(), Text(f"{key}  {group.usd_per_hour:.2f} USD/h, {group.permit.policy}", style="bold")]
+        tail = group.permit.tail_from
+        moved = f", tails move together at {tail:.0%} of a rollout" if tail is not None else ""
+        head = f"{key}  {group.usd_per_hour:.2f} USD/h, {group.permit.policy}{moved}"
+        parts += [Text(), Text(head, style="bold")]
         parts += [_gantt(group, max(20, width - LABELS)), _jobs(group)]
         parts += [Text(f"{name}: {text}", style="dim") for name, text in group.why.items()]
     parts += [Text(line) for line in moves_text(plan)]
@@ -82,7 +85,7 @@ def _marks(group: PlannedGroup) -> dict[str, tuple[str, str]]:
 
 
 def _gantt(group: PlannedGroup, width: int) -> Table:
-    """A row for each node, or each slot of it: small letters decode, capitals train, `~` is a tail that moved together."""
+    """A row for each node, or each slot of it: small letters decode, capitals train, `~` is a tail."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for title in ("node", "time", "busy", "memory"):
         table.add_column(title, no_wrap=True, justify="left" if title in ("node", "time") else "right")

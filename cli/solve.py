@@ -81,9 +81,9 @@ def solve_command(
 ) -> int:
     """Simulate candidate rounds of JOB, choose by integer program, and write the plan.
 
-    JOB is a job.yaml or the folder that holds it; or a workload.yaml, many jobs that share a cluster: then the plan says
-    which of them form groups on which nodes (default: groups.yaml beside it), and of the options only --out, --from,
-    --no-moves and --json apply. The same inputs give the same plan, byte for byte, but for its `volatile` block.
+    JOB is a job.yaml or the folder that holds it; or a workload.yaml, many jobs that share a cluster: then the plan
+    says which of them form groups on which nodes (default: groups.yaml beside it), and of the options only --out,
+    --from, --no-moves and --json apply. The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
     from ..plans.errors import InputError
     from ..plans.groups_plan import document_kind

@@ -127,13 +127,6 @@ class Cluster(Strict):
             seen.add(frozenset(link.pools))
         return self
 
-    def stream_bytes_per_s(self, one: str, other: str) -> float | None:
-        """Rate of a stream between two pools, or between nodes of one; None where no link is named."""
-        for link in self.links:
-            if set(link.pools) == {one, other}:
-                return link.stream_bytes_per_s
-        return None
-
 
 def load_cluster(path: str | Path) -> Cluster:
     """Read cluster.yaml. Raises InputError."""

@@ -53,8 +53,8 @@ def explain(error: ValidationError, document: Document, model: type[BaseModel]) 
         ctx = item.get("ctx", {})
         if item["type"] == "cross_field" and ctx["field"]:
             for part in ctx["field"].split("."):
-                index = (*loc, int(part)) if part.isdigit() else loc
-                loc = index if index in document.lines else (*loc, part)
+                listed = part.isdigit() and (*loc, int(part)) in document.lines
+                loc = (*loc, int(part) if listed else part)
         line = document.line_of(loc)
         if item["type"] == "missing" and document.line_of(loc[:-1]) == 1 and len(loc) == 1:
             line = document.last_line  # missing at the top: the place to add it is the end

@@ -31,7 +31,8 @@ class GroupsInputs(Strict):
     """cluster.yaml."""
 
     sources: dict[Name, InputFile]
-    """By job, the plan or run that the seconds of its phases were read from; jobs with figures of their own have none."""
+    """By job, the plan or run that the seconds of its phases were read from; jobs with figures of their own have no
+    entry."""
 
     previous: InputFile | None
     """The running plan that moves begin from; null for none."""
@@ -133,7 +134,7 @@ class Permit(Strict):
     """Each job once in turn, the first that asks, or the one with least slack."""
 
     tail_from: Annotated[float, Field(gt=0, lt=1)] | None
-    """Share of a rollout's seconds after which its last responses move together and free the other units; null: never."""
+    """Share of a rollout's seconds after which its last responses move together and free the rest; null: never."""
 
 
 class Span(Strict):
@@ -190,15 +191,15 @@ class PlannedGroup(Strict):
             for phase, pinned in (("rollout", member.rollout), ("train", member.train)):
                 wrong = [unit for unit in pinned.units if unit >= len(pool_of) or pool_of[unit] != pinned.pool]
                 if wrong:
+                    right = ", ".join(str(unit) for unit, pool in enumerate(pool_of) if pool == pinned.pool)
                     raise cross_error(
-                        f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group, which has "
-                        f"{len(pool_of)} unit(s); write one of {[u for u, p in enumerate(pool_of) if p == pinned.pool]}",
+                        f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}",
                         f"jobs.{name}.{phase}.units",
                     )
         for index, node in enumerate(self.nodes):
             if node.resident_bytes > node.host_memory_bytes:
                 raise cross_error(
-                    f"{node.resident_bytes:.0f} bytes of state do not fit into the {node.host_memory_bytes} of the node",
+                    f"{node.resident_bytes:.0f} bytes of state do not fit into the node's {node.host_memory_bytes}",
                     f"nodes.{index}.resident_bytes",
                 )
         for index, span in enumerate(self.timeline.spans):

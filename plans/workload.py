@@ -1,8 +1,8 @@
 """workload.yaml: jobs that share a cluster, each with its bound on slowdown, and the rules of sharing.
 
-It is what `rlplan solve` makes co-execution groups from. A job's phases have a *reference* (pool and nodes: what the job
-would run alone, and what its slowdown is measured against) and may have other *ways*: another pool, another width, a
-part of a node. Seconds of the reference are written here, or read from the job's own plan or from a run of it.
+It is what `rlplan solve` makes co-execution groups from. A job's phases have a *reference* (pool and nodes: what the
+job would run alone, and what its slowdown is measured against) and may have other *ways*: another pool, another width,
+a part of a node. Seconds of the reference are written here, or read from the job's own plan or from a run of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a workload document to what the group planner works on: jobs with their ways, node kinds, rules.
 
-Seconds come from the document, from a job's plan or from a run (phases.py); host memory, warm and cold switches from the
-model's size where the document does not give them (memory.py, switch.py). The time of a weight sync over the cluster's
-links counts as training where seconds are written down; plans and runs have theirs in it.
+Seconds come from the document, from a job's plan or from a run (phases.py); host memory, warm and cold switches from
+the model's size where the document does not give them (memory.py, switch.py). The time of a weight sync over the
+cluster's links counts as training where seconds are written down; plans and runs have theirs in it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Problem:
 
 
 def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
-    """The problem that the workload at `path` states. Raises InputError: a source that cannot be read, a model of unknown
-    size where something has to be derived from it, a state that no node can hold."""
+    """The problem that the workload at `path` states. Raises InputError: a source that cannot be read, a model of
+    unknown size where something has to be derived from it, a state that no node can hold."""
     kinds = {
         name: NodeKind(name, pool.usd_per_node_hour, float(pool.host_memory_bytes), pool.slots, pool.nodes)
         for name, pool in sorted(cluster.pools.items())

@@ -32,8 +32,8 @@ class Shortage:
 
 
 def shortages(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules: Rules) -> list[Shortage]:
-    """Pools that are certainly too small, the one that is short of most nodes first. A phase that could run elsewhere is
-    not counted, so an empty list proves nothing."""
+    """Pools that are certainly too small, the one that is short of most nodes first. A phase that could run elsewhere
+    is not counted, so an empty list proves nothing."""
     found = []
     for pool, kind in sorted(kinds.items()):
         if kind.limit is None:
@@ -48,7 +48,9 @@ def shortages(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules
                 time += min(_share(way, kind) * way.mean_s for way in ways) / pace_s
                 memory += min(way.nodes * way.state_bytes for way in ways) / kind.host_memory_bytes
         if time > kind.limit * (1 + 1e-9):
-            found.append(Shortage(pool, "the time of its phases at the slowest pace that every slo allows", time, kind.limit))
+            found.append(
+                Shortage(pool, "the time of its phases at the slowest pace that every slo allows", time, kind.limit)
+            )
         if memory > kind.limit * (1 + 1e-9):
             found.append(Shortage(pool, "the host memory of its sleeping states", memory, kind.limit))
     return sorted(found, key=lambda s: (s.limit - s.needed, s.pool, s.what))

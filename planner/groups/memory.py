@@ -55,7 +55,7 @@ def train_bytes(
 
 def pinned_weight_bytes(a: Architecture, tp: int) -> float:
     """Bytes of one replica's weights in pinned host memory, over its `tp` ranks: each tensor of each rank is rounded up
-    to a power of two. Tensors as an engine fuses them: query-key-value, output, gate-up, down, each layer's experts, and
+    to a power of two. Tensors as an engine fuses them: query-key-value, output, gate-up, down, a layer's experts, and
     the embeddings."""
 
     def pinned(values: float) -> float:

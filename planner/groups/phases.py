@@ -1,7 +1,8 @@
 """Seconds of a job's two phases, with their spread, from what is known: figures, the job's own plan, or a run of it.
 
-A spread is `PAIRS` equally likely (rollout, train) pairs over their means: midpoints of equal slices of the distribution,
-in a fixed shuffled order, so that a stretch of iterations sees a mixture and the same document gives the same bytes.
+A spread is `PAIRS` equally likely (rollout, train) pairs over their means: midpoints of equal slices of the
+distribution, in a fixed shuffled order, so that a stretch of iterations sees a mixture and the same document gives the
+same bytes.
 """
 
 from __future__ import annotations

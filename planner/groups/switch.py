@@ -2,8 +2,8 @@
 
 Warm and cold starts are published for one 8-GPU node and four sizes of a dense model (refs/rollmux.md 5, from the
 paper's Fig. 4); between them they are interpolated by parameters, beyond them the nearest segment goes on. What a start
-consists of differs: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so neither follows
-from bytes alone.
+consists of differs: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so neither
+follows from bytes alone.
 """
 
 from __future__ import annotations
@@ -50,23 +50,26 @@ def _at(billions: float, seconds: tuple[float, ...]) -> float:
     return max(seconds[0] / 5, y0 + (billions - x0) * (y1 - y0) / (x1 - x0))
 
 
-def sync_seconds(
-    a: Architecture, cluster: Cluster, rollout: tuple[str, int], train: tuple[str, int]
-) -> float:
+def sync_seconds(a: Architecture, cluster: Cluster, rollout: tuple[str, int], train: tuple[str, int]) -> float:
     """Seconds of the two-stage transfer (refs/rollmux.md 5): the weights cross the link between the pools once, in as
     many streams as the narrower phase has accelerators, and are broadcast among the rollout's nodes, if several.
 
-    `rollout`, `train`: (pool, nodes). A link that the cluster does not name costs nothing. Against the published 7B, 14B
-    and 32B syncs at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and 3.9 s were measured; the
-    broadcast inside the node, 0.1-0.3 s, is what is left out.
+    `rollout`, `train`: (pool, nodes). A link that the cluster does not name costs nothing. Against the published 7B,
+    14B and 32B syncs at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and 3.9 s were measured;
+    the broadcast inside the node, 0.1-0.3 s, is what is left out.
     """
     size = SYNC_BYTES * a.parameters
     seconds = 0.0
-    across = cluster.stream_bytes_per_s(rollout[0], train[0]) if rollout[0] != train[0] else None
+    across = _rate(cluster, rollout[0], train[0]) if rollout[0] != train[0] else None
     if across is not None:
         streams = min(nodes * cluster.pools[pool].accelerators.per_node for pool, nodes in (rollout, train))
         seconds += size / (across * streams)
-    within = cluster.stream_bytes_per_s(rollout[0], rollout[0])
+    within = _rate(cluster, rollout[0], rollout[0])
     if within is not None and rollout[1] > 1:
         seconds += size / within
     return seconds
+
+
+def _rate(cluster: Cluster, one: str, other: str) -> float | None:
+    """Bytes per second of a stream between two pools, or between nodes of one; None where no link is named."""
+    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {one, other}), None)

@@ -1,5 +1,5 @@
-"""Why a group is as it is: what it saves, what binds, what else could be done and what that would cost, and what another
-permit policy would do to its jobs. Text, by key."""
+"""Why a group is as it is: what it saves, what binds, what else could be done and what that would cost, and what
+another permit policy would do to its jobs. Text, by key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .policy import State, without_idle_nodes
 from .rates import slowdowns
 
 
-def explain(key: str, state: State, got: Mapping[str, Slowdown], kinds: Mapping[str, NodeKind], rules: Rules) -> dict[str, str]:
+def explain(
+    key: str, state: State, got: Mapping[str, Slowdown], kinds: Mapping[str, NodeKind], rules: Rules
+) -> dict[str, str]:
     """Text by key for group `key` of `state`, whose slowdowns are `got`."""
     group = state.groups[key]
     why = {"cost": _cost(group, state.jobs, kinds), "slack": _slack(group, state.jobs, got, rules)}
@@ -88,7 +90,8 @@ def _joining(key: str, state: State, kinds: Mapping[str, NodeKind], rules: Rules
             got = slowdowns(candidate, state.jobs, rules)
             worst = max(candidate.pins, key=lambda pin: (got[pin.job].p95 / bound(state.jobs[pin.job], rules), pin.job))
             excess = got[worst.job].p95 / bound(state.jobs[worst.job], rules)
-            text = f"in {other} {worst.job} would be slowed {got[worst.job].p95:.2f}x, over {state.jobs[worst.job].slo:.2f}"
+            limit = state.jobs[worst.job].slo
+            text = f"in {other} {worst.job} would be slowed {got[worst.job].p95:.2f}x, over {limit:.2f}"
             if nearest is None or (excess, text) < nearest:
                 nearest = (excess, text)
     if nearest is None:

@@ -1,4 +1,4 @@
-"""From groups to the plan document: nodes with their memory, pins, slowdowns, timelines, costs beside the baselines, why."""
+"""From groups to the plan document: nodes with their memory, pins, slowdowns, timelines, costs, why."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_plan(
         inputs=inputs,
         solver=solver,
         rules=workload.rules,
-        groups={key: _group(key, state, got[key], problem) for key in sorted(state.groups)},
+        groups={key: _group(key, state, got[key], problem, workload) for key in sorted(state.groups)},
         moves=tuple(moves),
         predicted=GroupsPredicted(
             plan=figures(state, problem, got),
@@ -85,7 +85,9 @@ def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowd
     )
 
 
-def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
+def _group(
+    key: str, state: State, got: Mapping[str, Slowdown], problem: Problem, workload: Workload
+) -> PlannedGroup:
     group, kinds = state.groups[key], problem.kinds
     timeline = _timeline(group, state.jobs, problem)
     return PlannedGroup(
@@ -98,7 +100,7 @@ def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem
             )
             for pin in group.pins
         },
-        permit=Permit(policy=problem.rules.policy, tail_from=None),
+        permit=Permit(policy=workload.rules.policy, tail_from=None),
         usd_per_hour=group.usd_per_hour(kinds),
         timeline=timeline,
         why=explain(key, state, got, kinds, problem.rules),

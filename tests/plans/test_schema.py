@@ -128,11 +128,6 @@ def test_every_declared_key_is_read_by_something() -> None:
         for file in sorted((ROOT / room).rglob("*.py")):
             if not (room == "plans" and file.name in SCHEMA_MODULES):
                 read |= names_read(file.read_text(encoding="utf-8"))
-    declared = {
-        (m.__name__, k)
-        for m in all_models()
-        for k in m.model_fields
-        if not k.startswith("rlplan")
-    }
+    declared = {(m.__name__, k) for m in all_models() for k in m.model_fields if not k.startswith("rlplan")}
     unread = sorted(f"{model}.{key}" for model, key in declared if key not in read)
     assert unread == []
