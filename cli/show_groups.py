@@ -56,9 +56,11 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
 
 def moves_text(plan: GroupsPlan) -> Iterator[str]:
     """A line for each move."""
+    if plan.inputs.previous is not None:
+        yield f"{len(plan.moves) or 'no'} move(s) from {plan.inputs.previous.path}" + (":" if plan.moves else "")
     for move in plan.moves:
         yield (
-            f"move {move.job}: {move.from_group} -> {move.to_group}, costs {move.price_usd:.2f} USD "
+            f"  {move.job}: {move.from_group} -> {move.to_group}, costs {move.price_usd:.2f} USD "
             f"({move.price_s:.0f} s), saves {move.saves_usd_per_hour:.2f} USD/h"
         )
 

@@ -83,17 +83,19 @@ def solve_command(
 
     JOB is a job.yaml or the folder that holds it; or a workload.yaml, many jobs that share a cluster: then the plan
     says which of them form groups on which nodes (default: groups.yaml beside it), and of the options only --out,
-    --from, --no-moves and --json apply. The same inputs give the same plan, byte for byte, but for its `volatile` block.
+    --from, --no-moves and --json apply.
+
+    The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
     from ..plans.errors import InputError
     from ..plans.groups_plan import document_kind
+    from .options import refuse_options_but
     from .paths import job_file
     from .solve_groups import solve_groups_command
 
     job_path = job_file(job_path)
     if document_kind(job_path) == "rlplan_workload":
-        if own := _options_given("out", "previous_path", "no_moves", "as_json", "job_path"):
-            raise InputError(f"{own[0]} is for a job; a workload takes --out, --from, --no-moves and --json")
+        refuse_options_but("a workload", "out", "previous_path", "no_moves", "as_json")
         if no_moves and previous_path is None:
             raise InputError("--no-moves needs --from: without a running plan nothing can move")
         return solve_groups_command(job_path, out, previous_path, not no_moves, as_json)
@@ -167,17 +169,6 @@ def solve_command(
     dump(plan, out)
     click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))
     return 0
-
-
-def _options_given(*besides: str) -> list[str]:
-    """Names of the options that stand on the command line, but for some parameters."""
-    context = click.get_current_context()
-    return [
-        param.opts[0]
-        for param in context.command.params
-        if param.name not in besides
-        and context.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
-    ]
 
 
 def _check_subject(job: Job, profile: Profile, profile_path: Path) -> None:

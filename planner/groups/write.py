@@ -85,9 +85,7 @@ def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowd
     )
 
 
-def _group(
-    key: str, state: State, got: Mapping[str, Slowdown], problem: Problem, workload: Workload
-) -> PlannedGroup:
+def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem, workload: Workload) -> PlannedGroup:
     group, kinds = state.groups[key], problem.kinds
     timeline = _timeline(group, state.jobs, problem)
     return PlannedGroup(
