@@ -1,13 +1,13 @@
 """Seconds of a job's two phases, with their spread, from what is known: figures, the job's own plan, or a run of it.
 
-A spread is `PAIRS` equally likely (rollout, train) pairs over their means: midpoints of equal slices of the
-distribution, in a fixed shuffled order, so that a stretch of iterations sees a mixture and the same document gives the
-same bytes.
+A spread is `PAIRS` equally likely (rollout, train) pairs over their means: means of equal slices of the distribution,
+in a fixed shuffled order, so that a stretch of iterations sees a mixture and the same document gives the same bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,11 +87,14 @@ def _quantiles(figures: Quantiles, count: int) -> list[float]:
 
 
 def _lognormal(p50: float, p95: float, count: int, mean: float | None) -> list[float]:
-    """Midpoints of `count` equal slices, ascending; scaled to `mean` if given, else to the distribution's own mean."""
+    """Means of `count` equal slices, ascending; scaled to `mean` if given, else they have the distribution's own.
+
+    The mean below a quantile z of a lognormal is the whole mean times Phi(z - sigma).
+    """
     sigma = math.log(p95 / p50) / _Z95
-    values = [p50 * math.exp(sigma * _NORMAL.inv_cdf((i + 0.5) / count)) for i in range(count)]
+    below = [0.0, *(_NORMAL.cdf(_NORMAL.inv_cdf(i / count) - sigma) for i in range(1, count)), 1.0]
     wanted = mean if mean is not None else p50 * math.exp(sigma * sigma / 2)
-    return [value * wanted * count / math.fsum(values) for value in values]
+    return [wanted * count * (high - low) for low, high in itertools.pairwise(below)]
 
 
 def _normalised(columns: Sequence[Sequence[float]]) -> PhaseSeconds:
