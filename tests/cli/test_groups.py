@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def test_show_writes_a_timeline_whose_spans_lie_on_named_rows_and_never_overlap(
     assert set(by_row) <= rows and by_row
     for spans in by_row.values():
         spans.sort()
-        assert all(end <= begin + 1 for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= begin + 1 for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def test_simulating_a_plan_with_changed_phases_says_who_breaks_the_bound(solved, tmp_path):
@@ -105,8 +106,8 @@ FAULTS = {
     "bound below one": ("workload.yaml", "slo: 1.5", "slo: 0.5", ["at least 1"]),
     "duplicate name": ("workload.yaml", "  small:", "  big:", ["given twice"]),
     "negative price": ("cluster.yaml", "usd_per_node_hour: 40.0", "usd_per_node_hour: -1.0", ["at least 0"]),
-    "job larger than the pool": ("workload.yaml", "train: {pool: train, tp", "train: {pool: train, nodes: 9, tp", ["9 nodes", "7 more"]),
-    "memory that fits nowhere": ("workload.yaml", "tp: 2, mean_s", "tp: 2, resident_bytes: 2000000000000, mean_s", ["1000 GB more"]),
+    "job larger than the pool": ("workload.yaml", "{pool: train, tp", "{pool: train, nodes: 9, tp", ["9 nodes", "7 more"]),
+    "memory that fits nowhere": ("workload.yaml", "tp: 2", "tp: 2, resident_bytes: 2000000000000", ["1000 GB more"]),
     "pool of no cluster": ("workload.yaml", "train: {pool: train, tp", "train: {pool: gpu, tp", ["no pool 'gpu'"]),
     "no YAML": ("workload.yaml", "jobs:", "jobs: [", ["not valid YAML"]),
 }  # fmt: skip
