@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..plans.groups_plan import CostFigures, GroupsPlan, PlannedGroup, Span
+    from ..plans.groups_plan import CostFigures, GroupsPlan, PlannedGroup
 
 LABELS = 38  # characters of a timeline's row beside the bar
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -69,10 +69,7 @@ def render(plan: GroupsPlan, width: int) -> Renderables:
     """The whole plan, timelines drawn to `width` characters."""
     parts: list[Text | Table] = [Text(costs_text(plan))]
     for key, group in plan.groups.items():
-        tail = group.permit.tail_from
-        moved = f", tails move together at {tail:.0%} of a rollout" if tail is not None else ""
-        head = f"{key}  {group.usd_per_hour:.2f} USD/h, {group.permit.policy}{moved}"
-        parts += [Text(), Text(head, style="bold")]
+        parts += [Text(), Text(f"{key}  {group.usd_per_hour:.2f} USD/h, {plan.rules.policy}", style="bold")]
         parts += [_gantt(group, max(20, width - LABELS)), _jobs(group)]
         parts += [Text(f"{name}: {text}", style="dim") for name, text in group.why.items()]
     parts += [Text(line) for line in moves_text(plan)]
@@ -87,7 +84,7 @@ def _marks(group: PlannedGroup) -> dict[str, tuple[str, str]]:
 
 
 def _gantt(group: PlannedGroup, width: int) -> Table:
-    """A row for each node, or each slot of it: small letters decode, capitals train, `~` is a tail."""
+    """A row for each node, or each slot of it: small letters decode, capitals train."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for title in ("node", "time", "busy", "memory"):
         table.add_column(title, no_wrap=True, justify="left" if title in ("node", "time") else "right")
@@ -110,23 +107,18 @@ def _row(group: PlannedGroup, unit: int, width: int) -> Text:
     scale = width / group.timeline.span_s
     cells = [(" ", "")] * width
     for span in group.timeline.spans:
-        if unit in _units(group, span):
+        if unit in span.units:
             letter, colour = marks[span.job]
-            shown = {"rollout": letter, "train": letter.upper(), "tail": "~"}[span.phase]
+            shown = letter if span.phase == "rollout" else letter.upper()
             first = min(width - 1, int(span.begin_s * scale))
             last = max(first + 1, min(width, int(span.end_s * scale)))
             cells[first:last] = [(shown, colour)] * (last - first)
     return Text.assemble(*cells)
 
 
-def _units(group: PlannedGroup, span: Span) -> tuple[int, ...]:
-    member = group.jobs[span.job]
-    return member.train.units if span.phase == "train" else member.rollout.units
-
-
 def _jobs(group: PlannedGroup) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("job", "rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most"):
+    for title in ("job", "rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most", "tail"):
         table.add_column(title, justify="left" if title == "job" else "right")
     for name, (letter, colour) in _marks(group).items():
         member = group.jobs[name]
@@ -140,5 +132,6 @@ def _jobs(group: PlannedGroup) -> Table:
             f"{s.p50:.3f}x",
             f"{s.p95:.3f}x",
             f"{s.slo:.3f}x",
+            "" if member.tail_from is None else f"from {member.tail_from:.0%}",
         )
     return table

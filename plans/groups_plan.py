@@ -104,6 +104,10 @@ class GroupMember(Strict):
     train: PinnedPhase
     """Where it trains."""
 
+    tail_from: Annotated[float, Field(gt=0, lt=1)] | None
+    """Share of a rollout's seconds after which its last responses move together onto `rules.tail_keep` of its units;
+    null: never."""
+
     slowdown: PlannedSlowdown
     """What the group does to it."""
 
@@ -127,24 +131,17 @@ class GroupNode(Strict):
     """Share of the timeline in which a phase runs on it."""
 
 
-class Permit(Strict):
-    """Who gets free units."""
-
-    policy: Literal["round_robin", "first_come", "multi_rate"]
-    """Each job once in turn, the first that asks, or the one with least slack."""
-
-    tail_from: Annotated[float, Field(gt=0, lt=1)] | None
-    """Share of a rollout's seconds after which its last responses move together and free the rest; null: never."""
-
-
 class Span(Strict):
     """A phase that runs."""
 
     job: Name
     """The job."""
 
-    phase: Literal["rollout", "train", "tail"]
-    """The phase; `tail`: the last responses of a rollout, on fewer units."""
+    phase: Literal["rollout", "train"]
+    """The phase."""
+
+    units: Indices
+    """Units that it holds; fewer than its own while only a rollout's last responses run."""
 
     begin_s: NonNegative
     """Seconds from the beginning of the timeline."""
@@ -171,9 +168,6 @@ class PlannedGroup(Strict):
 
     jobs: Annotated[dict[Name, GroupMember], Field(min_length=1)]
     """Its jobs by name."""
-
-    permit: Permit
-    """Who gets free units."""
 
     usd_per_hour: NonNegative
     """Price of its nodes."""

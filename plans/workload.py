@@ -45,6 +45,12 @@ class GroupRules(Strict):
     interference: Share = 0.0
     """Share by which a phase is slower while another job's phase runs in its group."""
 
+    tail_keep: Share = 0.0
+    """Share of its units that a rollout keeps for its last responses (a job's tail_share); 0: all."""
+
+    pause_train: bool = False
+    """Whether training may be put aside between micro-batches for a more urgent job; policy multi_rate only."""
+
     host_copies: Literal["per_replica", "one"] = "per_replica"
     """Copies of a job's weights that a node keeps in host memory: one per replica of the model on it, or one."""
 

@@ -73,6 +73,8 @@ def rules_of(rules: GroupRules) -> Rules:
         quantile=rules.quantile,
         stretch=rules.stretch,
         interference=rules.interference,
+        tail_keep=rules.tail_keep,
+        pause_train=rules.pause_train,
     )
 
 

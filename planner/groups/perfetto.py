@@ -23,8 +23,7 @@ def chrome_trace(plan: GroupsPlan) -> dict[str, Any]:
                 named.append({"ph": "M", "pid": pid, "tid": unit, "name": "thread_name", "args": {"name": name}})
                 unit += 1
         for span in group.timeline.spans:
-            member = group.jobs[span.job]
-            for held in (member.train if span.phase == "train" else member.rollout).units:
+            for held in span.units:
                 spans.append(
                     {
                         "ph": "X",

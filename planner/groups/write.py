@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ...plans.groups_plan import (
@@ -14,11 +15,9 @@ from ...plans.groups_plan import (
     GroupsSolver,
     GroupTimeline,
     Move,
-    Permit,
     PinnedPhase,
     PlannedGroup,
     PlannedSlowdown,
-    Span,
 )
 from ...plans.origin import Volatile
 from ...plans.workload import Workload
@@ -27,9 +26,10 @@ from .baselines import SoloD
 from .from_plans import Problem
 from .greedy import Algorithm1
 from .limits import excess
-from .model import Group, GroupJob, NodeKind, Slowdown, Way
+from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
 from .rates import slowdowns
+from .settled import settled_timeline
 from .why import explain
 
 _TOLERANCE = 1e-6
@@ -52,7 +52,7 @@ def write_plan(
         inputs=inputs,
         solver=solver,
         rules=workload.rules,
-        groups={key: _group(key, state, got[key], problem, workload) for key in sorted(state.groups)},
+        groups={key: _group(key, state, got[key], problem) for key in sorted(state.groups)},
         moves=tuple(moves),
         predicted=GroupsPredicted(
             plan=figures(state, problem, got),
@@ -87,18 +87,18 @@ def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowd
 
 def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem, workload: Workload) -> PlannedGroup:
     group, kinds = state.groups[key], problem.kinds
-    timeline = _timeline(group, state.jobs, problem)
+    timeline = settled_timeline(group, state.jobs, problem.rules)
     return PlannedGroup(
         nodes=_nodes(group, state.jobs, kinds, timeline),
         jobs={
             pin.job: GroupMember(
                 rollout=_phase(state.jobs[pin.job].rollout, pin.rollout, pin.rollout_units),
                 train=_phase(state.jobs[pin.job].train, pin.train, pin.train_units),
+                tail_from=_tail_from(state.jobs[pin.job], pin, problem.rules),
                 slowdown=_slowdown(state.jobs[pin.job], got[pin.job]),
             )
             for pin in group.pins
         },
-        permit=Permit(policy=workload.rules.policy, tail_from=None),
         usd_per_hour=group.usd_per_hour(kinds),
         timeline=timeline,
         why=explain(key, state, got, kinds, problem.rules),
@@ -128,26 +128,19 @@ def _nodes(
                 slots=slots,
                 resident_bytes=used,
                 host_memory_bytes=round(kinds[pool].host_memory_bytes),
-                busy=_busy(group, units, timeline),
+                busy=_busy(units, timeline),
             )
         )
     return tuple(nodes)
 
 
-def _busy(group: Group, units: set[int], timeline: GroupTimeline) -> float:
+def _busy(units: set[int], timeline: GroupTimeline) -> float:
     """Mean over a node's units of the share of the timeline in which a phase runs on them."""
-    held = {pin.job: {"rollout": pin.rollout_units, "train": pin.train_units} for pin in group.pins}
-    seconds = sum(
-        (span.end_s - span.begin_s) * len(units.intersection(held[span.job][span.phase])) for span in timeline.spans
-    )
+    seconds = sum((span.end_s - span.begin_s) * len(units.intersection(span.units)) for span in timeline.spans)
     return min(1.0, seconds / (timeline.span_s * len(units)))
 
 
-def _timeline(group: Group, jobs: Mapping[str, GroupJob], problem: Problem) -> GroupTimeline:
-    at, spans = 0.0, []
-    for pin in group.pins:
-        job = jobs[pin.job]
-        for phase, seconds in (("rollout", job.rollout[pin.rollout].mean_s), ("train", job.train[pin.train].mean_s)):
-            spans.append(Span(job=pin.job, phase=phase, begin_s=at, end_s=at + seconds))
-            at += seconds
-    return GroupTimeline(span_s=at, spans=tuple(spans))
+def _tail_from(job: GroupJob, pin: Pin, rules: Rules) -> float | None:
+    """Where a rollout's last responses move together, if it has a tail and units that this would free."""
+    frees = math.ceil(rules.tail_keep * len(pin.rollout_units)) < len(pin.rollout_units)
+    return 1 - job.tail_share if rules.tail_keep and job.tail_share and frees else None
