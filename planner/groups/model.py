@@ -113,6 +113,11 @@ class Rules:
     interference: float = 0.0
     """Share by which a phase is slower while another job's phase runs in the group (2-10 %, refs/rollmux.md 0)."""
 
+    tail_keep: float = 0.0
+    """Share of its units on which a rollout's last responses continue once its tail is reached; 0: no migration."""
+    pause_train: bool = False
+    """Whether a training turn may be put aside between micro-batches for a more urgent one (multi_rate only)."""
+
 
 @dataclass(frozen=True)
 class Slowdown:

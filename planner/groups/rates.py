@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .model import Group, GroupJob, Rules, Slowdown
-from .twin import FIRST_COME, MULTI_RATE, ROUND_ROBIN, long_run_many, state
-
-POLICIES = {"round_robin": ROUND_ROBIN, "first_come": FIRST_COME, "multi_rate": MULTI_RATE}
+from .twin import long_run_many
+from .twin_machine import POLICIES, Seats, empty_state
 
 PACE = 0.998
-"""Share of its bound that a job is paced at: what the machine regulates ends this little inside the bound."""
+"""Share of its bound that a job is paced at, so that what the machine regulates ends just inside the bound."""
 
-_ROWS = 400
+_ROWS = 240
+"""Iterations of the slowest job after which a group that finds no period is averaged."""
 
 
 def bound(job: GroupJob, rules: Rules) -> float:
@@ -23,14 +23,21 @@ def bound(job: GroupJob, rules: Rules) -> float:
     return job.slo - rules.margin * (job.slo - 1.0)
 
 
-def _seats(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) -> tuple[NDArray[np.float64], ...]:
+def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) -> Seats:
+    """What the twin takes, with a leading axis of groups; jobs of a group in the order of its pins."""
     most = max(len(group.pins) for group in groups)
-    shape = (len(groups), most, 2)
-    units, expected = np.zeros(shape, np.uint64), np.zeros(shape)
-    warm, pace = np.zeros(shape), np.zeros(shape[:2])
-    counts = np.zeros(len(groups), np.int64)
+    shape = (len(groups), most)
+    seats = Seats(
+        units=np.zeros((*shape, 2), np.uint64),
+        expected_s=np.zeros((*shape, 2)),
+        switch_s=np.zeros((*shape, 2)),
+        pace_s=np.zeros(shape),
+        keep=np.zeros(shape, np.int64),
+        pausable=np.zeros((*shape, 2), np.bool_),
+        tail_share=np.zeros(shape),
+        draws_s=np.zeros((*shape, 1, 2)),
+    )
     for g, group in enumerate(groups):
-        counts[g] = len(group.pins)
         for j, pin in enumerate(group.pins):
             job = jobs[pin.job]
             ways = job.rollout[pin.rollout], job.train[pin.train]
@@ -38,19 +45,29 @@ def _seats(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) 
                 bits = 0
                 for unit in held:
                     bits |= 1 << unit
-                units[g, j, phase] = bits
-                expected[g, j, phase] = way.mean_s
-                warm[g, j, phase] = way.warm_s
-            pace[g, j] = PACE * bound(job, rules) * job.solo_s
-    return units, expected + warm, warm, pace, expected[:, :, None, :].copy(), counts  # type: ignore[return-value]
+                seats.units[g, j, phase] = bits
+                seats.expected_s[g, j, phase] = way.mean_s
+                seats.switch_s[g, j, phase] = way.warm_s
+            seats.pace_s[g, j] = PACE * bound(job, rules) * job.solo_s
+            seats.tail_share[g, j] = job.tail_share
+            keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
+            seats.keep[g, j] = keep if 0 < keep < len(pin.rollout_units) else 0
+            seats.pausable[g, j] = (False, rules.pause_train)
+    seats.draws_s[:, :, 0] = seats.expected_s
+    return seats
 
 
-def _factors(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) -> list[list[float]]:
-    seats = _seats(groups, jobs, rules)
-    most = seats[3].shape[1]
-    out = np.zeros(seats[3].shape)
-    log, times = np.zeros((_ROWS, most, 4)), np.zeros(_ROWS)
-    long_run_many(*seats, state(most), log, times, POLICIES[rules.policy], rules.interference, out)
+def _factors(
+    groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, give_up: bool
+) -> list[list[float]]:
+    seats = seats_of(groups, jobs, rules)
+    most = seats.pace_s.shape[1]
+    out = np.zeros(seats.pace_s.shape)
+    counts = np.array([len(group.pins) for group in groups])
+    log, times = np.zeros((_ROWS, most, 4)), np.zeros(_ROWS + 1)
+    long_run_many(
+        seats, empty_state(most), counts, log, times, POLICIES[rules.policy], rules.interference, give_up, out
+    )
     return [
         [float(out[g, j]) / jobs[pin.job].solo_s for j, pin in enumerate(group.pins)] for g, group in enumerate(groups)
     ]
@@ -58,7 +75,7 @@ def _factors(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
 
 def slowdowns(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> dict[str, Slowdown]:
     """Simulated slowdown of every member of `group` under `rules`."""
-    factors = _factors([group], jobs, rules)[0]
+    factors = _factors([group], jobs, rules, False)[0]
     return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, factors, strict=True)}
 
 
@@ -72,8 +89,8 @@ def feasible_many(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: 
     if not groups:
         return []
     found = []
-    for group, factors in zip(groups, _factors(groups, jobs, rules), strict=True):
+    for group, factors in zip(groups, _factors(groups, jobs, rules, True), strict=True):
         alone = len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
         held = zip(group.pins, factors, strict=True)
-        found.append(alone or all(factor <= bound(jobs[pin.job], rules) for pin, factor in held))
+        found.append(alone or all(0 <= factor <= bound(jobs[pin.job], rules) for pin, factor in held))
     return found

@@ -1,0 +1,173 @@
+"""Policies of the permit machine: in which order phases are asked, and which of them may start.
+
+round_robin: each job takes its turns in one fixed cyclic order, one rollout and one training a round (RollMux, section
+    4.1 of the paper): optimal for one rollout node, ruinous for a short job beside a long one.
+first_come: each unit serves the phases that need it in the order in which they became ready (what RollMux's executor
+    does, refs/rollmux.md 4.2).
+multi_rate, ours: every job has a deadline for its iteration, a pace after the one before it, and the earliest deadline
+    goes first. A phase that is not yet pressed leaves its units idle for a more pressed one that is about to need them,
+    if starting now would make that one miss its deadline and waiting makes it miss none itself. A turn that can be
+    paused is paused for an earlier deadline that would otherwise be missed by more than the switches cost.
+
+A job ahead of its pace may lag later by as much as it was ahead, but for no more than `CREDIT` paces either way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .permit import PermitMachine, Turn
+
+CREDIT = 2.0
+"""Paces that a job can be ahead of its deadlines, or behind them, and have it remembered."""
+
+PATIENCE = 64
+"""Overtakings after which a phase goes before all others. Far above what jobs need whose paces differ tenfold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a phase whose units are free may start; if not, for whom it waits, and until when at most."""
+
+    may: bool
+    for_whom: list[str] = field(default_factory=list)
+    until_s: float = math.inf
+
+
+class Policy(Protocol):
+    """What the machine asks."""
+
+    def rank(self, turn: Turn) -> tuple[float, ...]:
+        """Sort key of the waiting: who is asked first."""
+
+    def asks(
+        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
+    ) -> Verdict:
+        """May `turn` start on `units`, which are free? `asked` were asked before and wait on."""
+
+    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+        """Turns to pause so that `turn`, whose units are not free, can start."""
+
+    def turn_bound(self, jobs: int) -> int:
+        """How often a phase is overtaken at most."""
+
+
+class RoundRobin:
+    """See the module."""
+
+    def rank(self, turn: Turn) -> tuple[float, ...]:
+        return turn.begun, turn.number
+
+    def asks(
+        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
+    ) -> Verdict:
+        wanted, before = turn.units, []
+        for other in machine.turns:
+            if other is turn or other.stranded:
+                continue
+            for phase in (0, 1):
+                # Phases are numbered rollout 0, train 0, rollout 1, ...: the other's next one of this kind.
+                place = other.begun + (other.begun - phase) % 2
+                if wanted.intersection(other.seat.units[phase]) and (place, other.number) < (turn.begun, turn.number):
+                    before.append(other.seat.job)
+        return Verdict(not before, before)
+
+    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+        return []
+
+    def turn_bound(self, jobs: int) -> int:
+        return 2 * (jobs - 1)
+
+
+class FirstCome:
+    """See the module."""
+
+    def rank(self, turn: Turn) -> tuple[float, ...]:
+        return turn.since_s, turn.number
+
+    def asks(
+        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
+    ) -> Verdict:
+        before = [other.seat.job for other in asked if other.units & turn.units]
+        return Verdict(not before, before)
+
+    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+        return []
+
+    def turn_bound(self, jobs: int) -> int:
+        return jobs - 1
+
+
+class MultiRate:
+    """See the module."""
+
+    def rank(self, turn: Turn) -> tuple[float, ...]:
+        if _overdue(turn):
+            return 0, turn.since_s, turn.number
+        return 1, turn.deadline_s, turn.number
+
+    def asks(
+        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
+    ) -> Verdict:
+        end_s = machine.expected_end_s(turn, units, now_s)
+        if before := _harms(machine, turn, end_s, asked, now_s):
+            return Verdict(False, before)
+        until_s, for_whom = -math.inf, []
+        for other in machine.turns:
+            phase = 1 - other.phase
+            if not other.running or other.stranded or not turn.units.intersection(other.seat.units[phase]):
+                continue
+            deadline_s = other.deadline_s if phase else other.deadline_s + other.pace_s
+            latest_s = deadline_s - other.need_s(1) - (0.0 if phase else other.need_s(0))
+            ready_s = max(now_s, other.due_s)
+            if end_s <= ready_s or end_s <= latest_s:
+                continue
+            if turn.seat.pausable[turn.phase] and not _overdue(turn) and deadline_s < turn.deadline_s:
+                continue
+            spare_s = _latest_s(turn) - other.need_s(phase)
+            if ready_s < spare_s:
+                until_s = max(until_s, spare_s)
+                for_whom.append(other.seat.job)
+        return Verdict(not for_whom, for_whom, until_s)
+
+    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+        holders = [other for other in machine.turns if other.running and other.held & turn.units]
+        cost_s = turn.seat.switch_s[turn.phase]
+        for other in holders:
+            can = other.seat.pausable[other.phase] and not other.tail and not _overdue(other)
+            if not can or other.deadline_s <= turn.deadline_s:
+                return []
+            cost_s = max(cost_s, turn.seat.switch_s[turn.phase] + other.seat.switch_s[other.phase])
+        if machine.free_s(turn, now_s) - _latest_s(turn) <= cost_s:
+            return []
+        end_s = machine.expected_end_s(turn, turn.units, now_s)
+        return [] if _harms(machine, turn, end_s, asked, now_s) else holders
+
+    def turn_bound(self, jobs: int) -> int:
+        return PATIENCE + jobs - 1
+
+
+def _overdue(turn: Turn) -> bool:
+    return turn.overtaken >= PATIENCE
+
+
+def _latest_s(turn: Turn) -> float:
+    """Latest start of a waiting phase that meets its deadline."""
+    if _overdue(turn):
+        return -math.inf
+    return turn.deadline_s - turn.need_s(1) - (turn.need_s(0) if turn.phase == 0 else 0.0)
+
+
+def _harms(machine: PermitMachine, turn: Turn, end_s: float, asked: list[Turn], now_s: float) -> list[str]:
+    """Those asked before that a turn until `end_s` would delay beyond both their deadlines and when they can start."""
+    return [
+        other.seat.job
+        for other in asked
+        if other.units & turn.units and (_overdue(other) or end_s > max(machine.free_s(other, now_s), _latest_s(other)))
+    ]
+
+
+POLICIES: dict[str, type[Policy]] = {"round_robin": RoundRobin, "first_come": FirstCome, "multi_rate": MultiRate}
