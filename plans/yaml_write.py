@@ -1,8 +1,9 @@
 """Canonical YAML text: the same values give the same bytes, and a small change of values changes few lines.
 
 The rules: keys in the order they come in; two spaces of indentation; a list of scalars, and a mapping of scalars below
-the root that holds no prose and fits a line (as an item of a list, also one of lists of scalars), in flow style; floats with at most six significant digits; strings quoted
-only where YAML 1.1 or 1.2 could take them for something else; no aliases; LF; one line break at the end.
+the root that holds no prose and fits a line, in flow style (as an item of a list also if it holds lists of scalars);
+floats with at most six significant digits; strings quoted only where YAML 1.1 or 1.2 may take them for something else;
+no aliases; LF; one line break at the end.
 """
 
 from __future__ import annotations

@@ -6,44 +6,78 @@ mean. A group whose jobs have no common period shows one round of many; the slow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ...plans.groups_plan import GroupTimeline
 from ...plans.groups_plan import Span as PlannedSpan
-from .model import Group, GroupJob, Rules
-from .reference import Span, drive_group
+from ...rounds.permit import PermitMachine
+from ...rounds.permit_events import Seat
+from .model import Group, GroupJob, Pin, Rules
+from .rates import PACE, bound
+from .reference import Span, Truth, drive
 
 WARM_UP = 8
 """Rounds of the longest job before the one that is shown."""
 
 
-def settled_timeline(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> GroupTimeline:
-    """Spans in order of their begin, from the start of a rollout of the job that is longest alone to its next."""
+@dataclass(frozen=True)
+class Settled:
+    """Turns of a group from its beginning, and the round of its longest job that is shown."""
+
+    spans: tuple[Span, ...]
+    begin_s: float
+    end_s: float
+
+
+def settle(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> Settled:
+    """Drive the group until its longest job has gone round often enough; a round goes from rollout to rollout."""
     longest = max((pin.job for pin in group.pins), key=lambda name: (jobs[name].solo_s, name))
     spans: list[Span] = []
     begins: list[float] = []  # of rollouts of the longest job
     between = True  # its rollout has not begun
-    for span in drive_group(group, jobs, rules):
+    seats = [_seat(pin, jobs[pin.job], rules) for pin in group.pins]
+    truths = [Truth((seat.expected_s,), jobs[seat.job].tail_share) for seat in seats]
+    for span in drive(PermitMachine(rules.policy), seats, truths, rules.interference):
         spans.append(span)
         if span.job != longest:
             continue
         if span.phase == "rollout" and between:
             begins.append(span.start_s)
         between = span.phase == "train" and span.ends_phase
-        if len(begins) == WARM_UP + 2:
+        if len(begins) == WARM_UP + 3:
             break
-    begin, end = begins[-2], begins[-1]
-    # Spans come in the order of their ends: whoever still runs at the window's end has not ended yet.
+    # Spans come in the order of their ends: who runs across the end of the round has not ended, but does in the next.
+    return Settled(tuple(spans), begins[-3], begins[-2])
+
+
+def timeline_of(settled: Settled) -> GroupTimeline:
+    """What is shown, in order of begin, from zero; turns that reach beyond the round are cut."""
     shown = []
-    for span in spans:
-        first, last = max(span.start_s, begin), min(span.end_s, end)
+    for span in settled.spans:
+        first, last = max(span.start_s, settled.begin_s), min(span.end_s, settled.end_s)
         if last > first:
-            shown.append((first - begin, last - begin, span))
+            shown.append((first - settled.begin_s, last - settled.begin_s, span))
     shown.sort(key=lambda item: (item[0], item[2].job))
     return GroupTimeline(
-        span_s=end - begin,
+        span_s=settled.end_s - settled.begin_s,
         spans=tuple(
             PlannedSpan(job=span.job, phase=span.phase, units=span.units, begin_s=first, end_s=last)
             for first, last, span in shown
         ),
+    )
+
+
+def _seat(pin: Pin, job: GroupJob, rules: Rules) -> Seat:
+    """What the machine knows of a job, as in rates.py."""
+    rollout, train = job.rollout[pin.rollout], job.train[pin.train]
+    keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
+    return Seat(
+        job=pin.job,
+        units=(pin.rollout_units, pin.train_units),
+        expected_s=(rollout.mean_s, train.mean_s),
+        switch_s=(rollout.warm_s, train.warm_s),
+        pace_s=PACE * bound(job, rules) * job.solo_s,
+        keep=keep if 0 < keep < len(pin.rollout_units) else 0,
     )

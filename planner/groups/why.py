@@ -7,19 +7,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .assemble import alone, bound, resident
+from .critical import critical_cycle
 from .greedy import placements
 from .model import Group, GroupJob, NodeKind, Rules, Slowdown
-from .policy import State, without_idle_nodes
+from .policy import State, node_of_units, without_idle_nodes
 from .rates import slowdowns
+from .settled import Settled
 
 
 def explain(
-    key: str, state: State, got: Mapping[str, Slowdown], kinds: Mapping[str, NodeKind], rules: Rules
+    key: str,
+    state: State,
+    got: Mapping[str, Slowdown],
+    settled: Settled,
+    kinds: Mapping[str, NodeKind],
+    rules: Rules,
 ) -> dict[str, str]:
-    """Text by key for group `key` of `state`, whose slowdowns are `got`."""
+    """Text by key for group `key` of `state`, whose slowdowns are `got` and whose turns are `settled`."""
     group = state.groups[key]
     why = {"cost": _cost(group, state.jobs, kinds), "slack": _slack(group, state.jobs, got, rules)}
     if len(group.pins) > 1:
+        why["pace"] = _pace(group, settled, kinds)
         why["next_best"] = _without_one(group, state.jobs, kinds)
         why["policy"] = _policy(group, state.jobs, got, rules)
     else:
@@ -45,6 +53,24 @@ def _slack(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdow
     limit, slo = bound(jobs[tightest], rules), jobs[tightest].slo
     kept = f", of which the margin keeps {slo - limit:.3f}" if limit < slo else ""
     return f"{tightest} is nearest to its bound: {got[tightest].p95:.3f} (p95) of {slo:.3f}{kept}"
+
+
+def _pace(group: Group, settled: Settled, kinds: Mapping[str, NodeKind]) -> str:
+    """The cycle of turns that sets the pace, and the busiest node."""
+    node = node_of_units(group, kinds)
+    window = settled.end_s - settled.begin_s
+    busy = [0.0] * len(group.nodes)
+    for span in settled.spans:
+        seconds = min(span.end_s, settled.end_s) - max(span.start_s, settled.begin_s)
+        for unit in span.units if seconds > 0 else ():
+            busy[node[unit]] += seconds / kinds[group.nodes[node[unit]]].slots
+    most = max(range(len(busy)), key=lambda at: (busy[at], -at))
+    full = f"{group.nodes[most]} {most} is the busiest node, {min(1.0, busy[most] / window):.0%} of the time"
+    cycle = critical_cycle([span for span in settled.spans if span.end_s <= settled.end_s])
+    if not cycle:
+        return full
+    turns = ", ".join(f"{span.job} {span.phase} {span.end_s - span.start_s:.0f} s" for span in cycle)
+    return f"critical cycle of {sum(span.end_s - span.start_s for span in cycle):.0f} s: {turns}; {full}"
 
 
 def _without_one(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> str:

@@ -29,7 +29,7 @@ from .limits import excess
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
 from .rates import slowdowns
-from .settled import settled_timeline
+from .settled import settle, timeline_of
 from .why import explain
 
 _TOLERANCE = 1e-6
@@ -85,9 +85,10 @@ def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowd
     )
 
 
-def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem, workload: Workload) -> PlannedGroup:
+def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
     group, kinds = state.groups[key], problem.kinds
-    timeline = settled_timeline(group, state.jobs, problem.rules)
+    settled = settle(group, state.jobs, problem.rules)
+    timeline = timeline_of(settled)
     return PlannedGroup(
         nodes=_nodes(group, state.jobs, kinds, timeline),
         jobs={
@@ -101,7 +102,7 @@ def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem
         },
         usd_per_hour=group.usd_per_hour(kinds),
         timeline=timeline,
-        why=explain(key, state, got, kinds, problem.rules),
+        why=explain(key, state, got, settled, kinds, problem.rules),
     )
 
 

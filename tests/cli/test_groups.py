@@ -106,7 +106,7 @@ FAULTS = {
     "bound below one": ("workload.yaml", "slo: 1.5", "slo: 0.5", ["at least 1"]),
     "duplicate name": ("workload.yaml", "  small:", "  big:", ["given twice"]),
     "negative price": ("cluster.yaml", "usd_per_node_hour: 40.0", "usd_per_node_hour: -1.0", ["at least 0"]),
-    "job larger than the pool": ("workload.yaml", "{pool: train, tp", "{pool: train, nodes: 9, tp", ["9 nodes", "7 more"]),
+    "job larger than the pool": ("workload.yaml", "{pool: train, tp", "{pool: train, nodes: 9, tp", ["7 more"]),
     "memory that fits nowhere": ("workload.yaml", "tp: 2", "tp: 2, resident_bytes: 2000000000000", ["1000 GB more"]),
     "pool of no cluster": ("workload.yaml", "train: {pool: train, tp", "train: {pool: gpu, tp", ["no pool 'gpu'"]),
     "no YAML": ("workload.yaml", "jobs:", "jobs: [", ["not valid YAML"]),
