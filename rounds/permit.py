@@ -239,7 +239,7 @@ class PermitMachine:
         return actions + ([WakeAt(wake_s)] if wake_s < math.inf else [])
 
     def _pause(self, turn: Turn, now_s: float) -> None:
-        turn.rest_s = max(0.0, turn.due_s - now_s)
+        turn.rest_s = max(0.0, turn.due_s - now_s) + (turn.seat.resume_s[turn.phase] or 0.0)
         turn.begun -= 1
         self._stop(turn, now_s)
 

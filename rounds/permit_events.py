@@ -27,8 +27,8 @@ class Seat:
     """Seconds within which an iteration should end on average: the bound on slowdown times the seconds alone."""
     keep: int = 0
     """Units on which the last responses of a rollout continue once its tail is reached; 0: it keeps all."""
-    pausable: tuple[bool, bool] = (False, False)
-    """Whether a turn can be put aside for a more urgent one and resumed (training: between micro-batches)."""
+    resume_s: tuple[float | None, float | None] = (None, None)
+    """Seconds lost, beside the switch, when a turn is put aside for a more urgent one; None: it cannot be."""
 
 
 # -- events ------------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class MultiRate:
             ready_s = max(now_s, other.due_s)
             if end_s <= ready_s or end_s <= latest_s:
                 continue
-            if turn.seat.pausable[turn.phase] and not _overdue(turn) and deadline_s < turn.deadline_s:
+            if turn.seat.resume_s[turn.phase] is not None and not _overdue(turn) and deadline_s < turn.deadline_s:
                 continue
             spare_s = _latest_s(turn) - other.need_s(phase)
             if ready_s < spare_s:
@@ -135,12 +135,12 @@ class MultiRate:
 
     def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
         holders = [other for other in machine.turns if other.running and other.held & turn.units]
-        cost_s = turn.seat.switch_s[turn.phase]
+        cost_s = 0.0
         for other in holders:
-            can = other.seat.pausable[other.phase] and not other.tail and not _overdue(other)
-            if not can or other.deadline_s <= turn.deadline_s:
+            resume_s = other.seat.resume_s[other.phase]
+            if resume_s is None or other.tail or _overdue(other) or other.deadline_s <= turn.deadline_s:
                 return []
-            cost_s = max(cost_s, turn.seat.switch_s[turn.phase] + other.seat.switch_s[other.phase])
+            cost_s = max(cost_s, turn.seat.switch_s[turn.phase] + other.seat.switch_s[other.phase] + resume_s)
         if machine.free_s(turn, now_s) - _latest_s(turn) <= cost_s:
             return []
         end_s = machine.expected_end_s(turn, turn.units, now_s)

@@ -42,6 +42,10 @@ class Way:
     """Host memory per node that the resident state takes between turns."""
     warm_s: float = 0.0
     """Seconds to load that state into the accelerators, paid at the start of a turn unless the job had the last one."""
+    resume_s: float | None = None
+    """Seconds lost, beside the warm switch, when multi_rate puts a turn aside for a more urgent one (training: a
+    micro-batch and the gradients' way to host memory; rollout: the KV cache's way, or its recomputation); None: never.
+    """
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,6 @@ class Rules:
 
     tail_keep: float = 0.0
     """Share of its units on which a rollout's last responses continue once its tail is reached; 0: no migration."""
-    pause_train: bool = False
-    """Whether a training turn may be put aside between micro-batches for a more urgent one (multi_rate only)."""
 
 
 @dataclass(frozen=True)

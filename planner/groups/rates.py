@@ -33,7 +33,7 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
         switch_s=np.zeros((*shape, 2)),
         pace_s=np.zeros(shape),
         keep=np.zeros(shape, np.int64),
-        pausable=np.zeros((*shape, 2), np.bool_),
+        resume_s=np.full((*shape, 2), math.nan),
         tail_share=np.zeros(shape),
         draws_s=np.zeros((*shape, 1, 2)),
     )
@@ -48,25 +48,26 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
                 seats.units[g, j, phase] = bits
                 seats.expected_s[g, j, phase] = way.mean_s
                 seats.switch_s[g, j, phase] = way.warm_s
+                if way.resume_s is not None:
+                    seats.resume_s[g, j, phase] = way.resume_s
             seats.pace_s[g, j] = PACE * bound(job, rules) * job.solo_s
             seats.tail_share[g, j] = job.tail_share
             keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
             seats.keep[g, j] = keep if 0 < keep < len(pin.rollout_units) else 0
-            seats.pausable[g, j] = (False, rules.pause_train)
     seats.draws_s[:, :, 0] = seats.expected_s
     return seats
 
 
 def _factors(
-    groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, give_up: bool
+    groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, verdict: bool
 ) -> list[list[float]]:
     seats = seats_of(groups, jobs, rules)
     most = seats.pace_s.shape[1]
     out = np.zeros(seats.pace_s.shape)
     counts = np.array([len(group.pins) for group in groups])
-    log, times = np.zeros((_ROWS, most, 4)), np.zeros(_ROWS + 1)
+    log, times = np.zeros((_ROWS, most, 4)), np.zeros(_ROWS)
     long_run_many(
-        seats, empty_state(most), counts, log, times, POLICIES[rules.policy], rules.interference, give_up, out
+        seats, empty_state(most), counts, log, times, POLICIES[rules.policy], rules.interference, verdict, out
     )
     return [
         [float(out[g, j]) / jobs[pin.job].solo_s for j, pin in enumerate(group.pins)] for g, group in enumerate(groups)

@@ -102,7 +102,7 @@ def drive(
                 if now_s > clock.span_s:
                     yield clock.span(now_s, False)
                 if isinstance(action, Pause):
-                    clock.left_s = (clock.ends_s - now_s) * clock.rate
+                    clock.left_s = (clock.ends_s - now_s) * clock.rate + (clock.seat.resume_s[clock.phase] or 0.0)
                     clock.running, clock.ends_s, clock.tail_at_s = False, math.inf, math.inf
             if isinstance(action, Start | Grow):
                 clock.share = len(action.units) / len(clock.seat.units[clock.phase])

@@ -28,8 +28,13 @@ NEARLY = 5e-4
 NEARLY_AFTER = 48
 """Iterations of the slowest job after which it is enough to stand nearly as before: a difference of this share of the
 time between moves no mean by more than that."""
-HOPELESS = -1.0
-"""What stands for a mean if the simulation ended early since a bound is broken."""
+HOPELESS_PACES = 1.5
+"""Paces behind its deadline at which a job is given up. Deadlines remember no more than `CREDIT` - 1 behind."""
+SETTLED = 24
+"""Iterations of the slowest job in which nobody missed a deadline, after which all are taken to keep their pace."""
+
+BROKEN, KEPT = -1, -2
+"""Verdicts in place of a period's first row."""
 
 
 @compiled
@@ -132,10 +137,10 @@ def _alike(log: Any, a: int, b: int, slack_s: float) -> bool:
 
 
 @compiled
-def _in_debt(P: Seats, S: State, now: float) -> bool:
-    """Whether a job has fallen behind its deadlines by as much as is remembered."""
+def _hopeless(P: Seats, S: State, now: float) -> bool:
+    """Whether a job is further behind its deadline than any that keeps its pace ever is."""
     for j in range(len(S.phase)):
-        if S.deadline_s[j] < now - 1.0 * P.pace_s[j]:
+        if S.deadline_s[j] < now - HOPELESS_PACES * P.pace_s[j]:
             return True
     return False
 
@@ -151,37 +156,43 @@ def slowest_of(P: Seats) -> int:
 
 
 @compiled
-def settle(P: Seats, S: State, log: Any, times: Any, policy: int, interference: float, give_up: bool) -> int:
-    """Simulate until a period is found: the row at its beginning; its end is the last row written, `log[row]` after.
+def settle(P: Seats, S: State, log: Any, times: Any, policy: int, interference: float, verdict: bool) -> tuple[int, int]:
+    """Simulate until a period is found: rows of `log` and `times` at its beginning and end.
 
-    The group is looked at whenever its slowest job ends an iteration; `log` and `times` are rings of as many rows as
-    are looked back at. Returns -1 where `give_up` and a job is out of credit.
+    The group is looked at whenever its slowest job ends an iteration. With `verdict`, multi_rate groups of which it is
+    clear before whether all keep their paces end early: (BROKEN or KEPT, row).
     """
     slowest = slowest_of(P)
-    rows = len(times) - 1
     begin(P, S)
-    now, row = 0.0, 0
+    now, row, missed = 0.0, 0, 0
+    verdict = verdict and policy == MULTI_RATE
     while True:
         who, now = advance(P, S, policy, interference, now)
-        if who != slowest or S.phase[who] != 0:
+        if who < 0 or S.phase[who] != 0:
             continue
-        if give_up and row > 3 and _in_debt(P, S, now):
-            return -1
+        # The new deadline is a pace after the last one, which was met if that is no less than a pace from now.
+        if S.deadline_s[who] < now + P.pace_s[who] * (1.0 - EXACT):
+            missed = row
+        if who != slowest:
+            continue
+        if verdict and row > 3 and _hopeless(P, S, now):
+            return BROKEN, row
+        if verdict and row - missed >= SETTLED:
+            return KEPT, row
         _note(S, log, row, policy, now)
         times[row] = now
         for before in range(row - 1, -1, -1):
             slack = EXACT if row - before < NEARLY_AFTER else NEARLY
             if _alike(log, row, before, slack * (now - times[before])):
-                times[rows] = row
-                return before
-        if row + 1 == rows:
-            times[rows] = row
-            begins = row // 4
-            for j in range(len(P.pace_s)):
-                if log[row, j, 3] == log[begins, j, 3]:
-                    begins = 0
-            return begins
+                return before, row
+        if row + 1 == len(times):
+            break
         row += 1
+    since = row // 4
+    for j in range(len(P.pace_s)):
+        if log[row, j, 3] == log[since, j, 3]:
+            since = 0
+    return since, row
 
 
 def _make_trace(digest: str) -> Any:
@@ -199,7 +210,7 @@ def _make_trace(digest: str) -> Any:
 
 
 def _make_entry(digest: str) -> Any:
-    def long_run_many(P, S, counts, log, times, policy, interference, give_up, out):  # type: ignore[no-untyped-def]
+    def long_run_many(P, S, counts, log, times, policy, interference, verdict, out):  # type: ignore[no-untyped-def]
         # The digest is part of the key under which numba keeps the machine code (../twin/compiled.py).
         assert len(digest) > 0
         for g in range(len(counts)):
@@ -210,7 +221,7 @@ def _make_entry(digest: str) -> Any:
                 P.switch_s[g, :n],
                 P.pace_s[g, :n],
                 P.keep[g, :n],
-                P.pausable[g, :n],
+                P.resume_s[g, :n],
                 P.tail_share[g, :n],
                 P.draws_s[g, :n],
             )
@@ -239,10 +250,9 @@ def _make_entry(digest: str) -> Any:
                 S.done[:n],
             )
             rows = log[:, :n]
-            a = settle(one, state, rows, times, policy, interference, give_up)
-            b = int(times[-1])
+            a, b = settle(one, state, rows, times, policy, interference, verdict)
             for j in range(n):
-                out[g, j] = HOPELESS if a < 0 else (times[b] - times[a]) / (rows[b, j, 3] - rows[a, j, 3])
+                out[g, j] = a if a < 0 else (times[b] - times[a]) / (rows[b, j, 3] - rows[a, j, 3])
 
     return entry(long_run_many)
 
@@ -254,5 +264,5 @@ trace = _make_trace(sources_digest(*_SOURCES))
 rollout or 1 for train, seconds."""
 
 long_run_many = _make_entry(sources_digest(*_SOURCES))
-"""(Seats with a leading axis of groups, State, jobs by group (groups,), log (rows, jobs, 4), times (rows + 1,), policy,
-interference, give_up, out (groups, jobs)) -> None; `out` gets mean seconds of an iteration, or HOPELESS."""
+"""(Seats with a leading axis of groups, State, jobs by group (groups,), log (rows, jobs, 4), times (rows,), policy,
+interference, verdict, out (groups, jobs)) -> None; `out` gets mean seconds of an iteration, or BROKEN or KEPT."""

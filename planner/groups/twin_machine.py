@@ -26,7 +26,7 @@ class Seats(NamedTuple):
     switch_s: Any  # (jobs, 2) expected, and true
     pace_s: Any  # (jobs,)
     keep: Any  # (jobs,) units of a consolidated tail; 0: none
-    pausable: Any  # (jobs, 2)
+    resume_s: Any  # (jobs, 2) nan: cannot be paused
     tail_share: Any  # (jobs,) of a rollout's seconds
     draws_s: Any  # (jobs, draws, 2) true seconds of a turn without its switch, used cyclically
 
@@ -206,7 +206,7 @@ def multi_rate_asks(P: Seats, S: State, j: int, units: np.uint64, now: float) ->
         ready = max(now, S.due_s[k])
         if end <= ready or end <= latest:
             continue
-        if P.pausable[j, S.phase[j]] and S.overtaken[j] < PATIENCE and deadline < S.deadline_s[j]:
+        if not math.isnan(P.resume_s[j, S.phase[j]]) and S.overtaken[j] < PATIENCE and deadline < S.deadline_s[j]:
             continue
         spare = latest_s(P, S, j) - need_s(P, S, k, phase)
         if ready < spare:
@@ -218,15 +218,14 @@ def multi_rate_asks(P: Seats, S: State, j: int, units: np.uint64, now: float) ->
 def pauses(P: Seats, S: State, j: int, now: float) -> bool:
     """`MultiRate.pauses`: whether all that run on its units are paused for it."""
     units = wanted(P, S, j)
-    cost = P.switch_s[j, S.phase[j]]
+    cost = 0.0
     for k in range(len(S.phase)):
         if not S.running[k] or not S.held[k] & units:
             continue
-        if not P.pausable[k, S.phase[k]] or S.tail[k] or S.overtaken[k] >= PATIENCE:
+        resume = P.resume_s[k, S.phase[k]]
+        if math.isnan(resume) or S.tail[k] or S.overtaken[k] >= PATIENCE or S.deadline_s[k] <= S.deadline_s[j]:
             return False
-        if S.deadline_s[k] <= S.deadline_s[j]:
-            return False
-        cost = max(cost, P.switch_s[j, S.phase[j]] + P.switch_s[k, S.phase[k]])
+        cost = max(cost, P.switch_s[j, S.phase[j]] + P.switch_s[k, S.phase[k]] + resume)
     if free_s(P, S, j, now) - latest_s(P, S, j) <= cost:
         return False
     return not harms(P, S, j, expected_end_s(P, S, j, units, now), now)
@@ -248,9 +247,9 @@ def pause(P: Seats, S: State, j: int, now: float) -> None:
     units = wanted(P, S, j)
     for k in range(len(S.phase)):
         if S.running[k] and S.held[k] & units:
-            S.rest_s[k] = max(0.0, S.due_s[k] - now)
+            S.rest_s[k] = max(0.0, S.due_s[k] - now) + P.resume_s[k, S.phase[k]]
             S.begun[k] -= 1
-            S.left_s[k] = (S.ends_s[k] - now) * S.rate[k]
+            S.left_s[k] = (S.ends_s[k] - now) * S.rate[k] + P.resume_s[k, S.phase[k]]
             S.ends_s[k] = math.inf
             stop(S, k, now)
 

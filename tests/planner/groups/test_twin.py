@@ -25,7 +25,7 @@ def arrays(seats: list[Seat], truths: list[Truth]) -> Seats:
         switch_s=np.array([seat.switch_s for seat in seats]),
         pace_s=np.array([seat.pace_s for seat in seats]),
         keep=np.array([seat.keep for seat in seats]),
-        pausable=np.array([seat.pausable for seat in seats]),
+        resume_s=np.array([seat.resume_s for seat in seats], np.float64),
         tail_share=np.array([truth.tail_share for truth in truths]),
         draws_s=np.array([(truth.draws_s * draws)[:draws] for truth in truths]),
     )
@@ -54,7 +54,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Seat], list[Truth]]:
                 switch_s=draw(st.sampled_from([(0.0, 0.0), (1.8, 4.7)])),
                 pace_s=sum(expected) * draw(st.floats(1, 2)),
                 keep=draw(st.integers(0, max(0, len(rollout) - 1))),
-                pausable=(False, draw(st.booleans())),
+                resume_s=draw(st.sampled_from([(None, None), (None, 2.0), (5.0, 0.0)])),
             )
         )
         truths.append(
