@@ -17,7 +17,7 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def costs_text(plan: GroupsPlan) -> str:
-    """What the plan costs beside what else could be done. A job-hour is what a job does alone in an hour."""
+    """What the plan costs beside what else could be done. A unit of training is what one USD buys alone."""
     predicted = plan.predicted
     rows: list[tuple[str, CostFigures | None]] = [
         ("this plan", predicted.plan),
@@ -30,7 +30,7 @@ def costs_text(plan: GroupsPlan) -> str:
             lines.append(f"  {name:22} does not fit the cluster")
             continue
         lines.append(
-            f"  {name:22} {figures.usd_per_hour:9.2f} USD/h {figures.usd_per_unit:8.2f} USD/job-hour"
+            f"  {name:22} {figures.usd_per_hour:9.2f} USD/h {figures.usd_per_unit:6.3f} USD/unit"
             f"   bounds kept {figures.slo_attained:.0%}"
         )
     return "\n".join(lines)

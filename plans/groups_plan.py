@@ -235,7 +235,7 @@ class CostFigures(Strict):
     """Price of its nodes."""
 
     usd_per_unit: NonNegative
-    """That over training done: a unit is what a job does alone in an hour, on its reference."""
+    """That over training done per hour; a unit is the training that one USD buys if each job has its own nodes."""
 
     slo_attained: Annotated[float, Field(ge=0, le=1)]
     """Share of the jobs whose bound holds."""

@@ -18,8 +18,8 @@ from .cluster import Cluster, load_cluster
 from .yaml_doc import Loc
 
 Objective = Literal["usd_per_hour", "usd_per_unit"]
-"""`usd_per_hour`: price of the nodes; `usd_per_unit`: that over training done, a unit being what a job does alone in an
-hour."""
+"""`usd_per_hour`: price of the nodes; `usd_per_unit`: that over training done, a unit being what one USD buys if each
+job has its own nodes."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -47,9 +47,6 @@ class GroupRules(Strict):
 
     tail_keep: Share = 0.0
     """Share of its units that a rollout keeps for its last responses (a job's tail_share); 0: all."""
-
-    pause_train: bool = False
-    """Whether training may be put aside between micro-batches for a more urgent job; policy multi_rate only."""
 
     host_copies: Literal["per_replica", "one"] = "per_replica"
     """Copies of a job's weights that a node keeps in host memory: one per replica of the model on it, or one."""
@@ -103,6 +100,10 @@ class Phase(Strict):
 
     warm_s: NonNegative | None = None
     """Seconds to load that state into the accelerators; null: from the model's size."""
+
+    resume_s: NonNegative | None = None
+    """Seconds lost, beside the warm switch, when the phase is put aside for a more urgent job's; null: it never is.
+    Policy multi_rate only."""
 
     ways: Annotated[tuple[OtherWay, ...], Field(strict=False)] = ()
     """Other ways to run the phase."""

@@ -74,7 +74,6 @@ def rules_of(rules: GroupRules) -> Rules:
         stretch=rules.stretch,
         interference=rules.interference,
         tail_keep=rules.tail_keep,
-        pause_train=rules.pause_train,
     )
 
 
@@ -137,13 +136,17 @@ class _Job:
             switch = self._switch("phases", name, "warm_s")
             warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
         reference = self._bytes(name, phase, None, kinds)
-        ways = [Way(phase.pool, phase.nodes, kinds[phase.pool].slots, seconds + sync_s, reference, warm)]
+        ways = [
+            Way(phase.pool, phase.nodes, kinds[phase.pool].slots, seconds + sync_s, reference, warm, phase.resume_s)
+        ]
         self._must_fit(("phases", name), phase.pool, reference, kinds)
         for index, other in enumerate(phase.ways):
             held = self._bytes(name, phase, other, kinds)
             self._must_fit(("phases", name, "ways", index), other.pool, held, kinds)
             slots = other.slots or kinds[other.pool].slots
-            ways.append(Way(other.pool, other.nodes, slots, seconds * other.factor + sync_s, held, warm))
+            ways.append(
+                Way(other.pool, other.nodes, slots, seconds * other.factor + sync_s, held, warm, phase.resume_s)
+            )
         return tuple(ways)
 
     def _bytes(self, name: str, phase: Phase, other: OtherWay | None, kinds: Mapping[str, NodeKind]) -> float:

@@ -80,4 +80,5 @@ def _seat(pin: Pin, job: GroupJob, rules: Rules) -> Seat:
         switch_s=(rollout.warm_s, train.warm_s),
         pace_s=PACE * bound(job, rules) * job.solo_s,
         keep=keep if 0 < keep < len(pin.rollout_units) else 0,
+        resume_s=(rollout.resume_s, train.resume_s),
     )

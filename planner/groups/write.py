@@ -72,15 +72,16 @@ def placed_in_turn(placer: Placer, jobs: Mapping[str, GroupJob]) -> State:
 
 
 def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowdown]] | None = None) -> CostFigures:
-    """What a placement costs per hour and per unit of training (what a job does alone in an hour)."""
+    """What a placement costs per hour, and per unit of training: what one USD buys if each job has its own nodes."""
     slow: dict[str, Slowdown] = {}
     for key, group in state.groups.items():
         slow |= got[key] if got is not None else slowdowns(group, state.jobs, problem.rules)
     kept = [s.p95 <= bound(state.jobs[name], problem.rules) + _TOLERANCE for name, s in slow.items()]
     price = state.usd_per_hour(problem.kinds)
+    units = sum(state.jobs[name].solo_usd_per_hour(problem.kinds) / slow[name].mean for name in sorted(slow))
     return CostFigures(
         usd_per_hour=price,
-        usd_per_unit=price / sum(1 / slow[name].mean for name in sorted(slow)),
+        usd_per_unit=price / units if units else 0.0,
         slo_attained=sum(kept) / len(kept),
     )
 
