@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
 
 from rlplan.planner.groups.from_plans import problem_of
@@ -27,11 +29,12 @@ def executed(tmp_path_factory):
 def test_plan_and_run_give_the_same_phases_where_the_run_went_as_predicted(executed):
     run = load_run(executed / "run")
     planned, measured = from_plan(run.plan, "job"), from_run(run)
-    assert planned.rollout_s == pytest.approx(measured.rollout_s, rel=0.1)
+    # The plan was solved on 16 rounds of heavy-tailed lengths: its own mean is off by a standard error of 8 %.
+    assert planned.rollout_s == pytest.approx(measured.rollout_s, rel=0.25)
     assert planned.train_s == pytest.approx(measured.train_s, rel=0.1)
-    assert planned.rollout_s + planned.train_s == pytest.approx(run.plan.predicted.step_s.mean, rel=0.02)
-    p95 = [sorted(pair[0] * s.rollout_s for pair in s.spread)[int(0.95 * len(s.spread))] for s in (planned, measured)]
-    assert p95[0] == pytest.approx(p95[1], rel=0.15)
+    assert planned.rollout_s + planned.train_s == pytest.approx(run.plan.predicted.step_s.mean, rel=1e-6)
+    assert measured.rollout_s + measured.train_s == pytest.approx(fmean(step.total_s for step in run.steps))
+    assert max(pair[0] for pair in planned.spread) == pytest.approx(max(pair[0] for pair in measured.spread), rel=0.5)
 
 
 @pytest.mark.parametrize(("source", "read"), [("plan: plan.yaml", "plan.yaml"), ("run: run", "run/trace.jsonl")])
