@@ -43,8 +43,12 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
 
 
-def minimise(problem: Any, objective: Any, max_nodes: int = MAX_NODES) -> Minimum | None:
-    """Minimise over a PuLP problem; None if it is infeasible. Raises RuntimeError if HiGHS fails."""
+def minimise(problem: Any, objective: Any, max_nodes: int = MAX_NODES, gap: float = 0.0) -> Minimum | None:
+    """Minimise over a PuLP problem; None if it is infeasible. Raises RuntimeError if HiGHS fails.
+
+    Args:
+        gap: relative, at which the search may end; the bound says what was proven.
+    """
     problem.setObjective(objective)
     # At so tight a tolerance presolve now and then takes a feasible program for an infeasible one (1 in 300 of
     # benchmarks.round_optimality), so nothing is called infeasible that was not solved without it.
@@ -53,7 +57,7 @@ def minimise(problem: Any, objective: Any, max_nodes: int = MAX_NODES) -> Minimu
             _Highs(
                 msg=False,
                 threads=1,
-                gapRel=0.0,
+                gapRel=gap,
                 random_seed=_SEED,
                 mip_max_nodes=max_nodes,
                 mip_feasibility_tolerance=1e-9,

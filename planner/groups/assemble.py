@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from .model import Group, GroupJob, NodeKind, Pin, Rules
 from .policy import node_of_units
-from .rates import slowdowns
+from .rates import bound, feasible
 
 _LONG_RUN = 0.05
 """A simulated stretch may do this share better than the long run; the load test must not reject what it accepts."""
@@ -119,11 +119,6 @@ def cycle_s(group: Group, jobs: Mapping[str, GroupJob]) -> float:
     return max(jobs[pin.job].solo_s for pin in group.pins)
 
 
-def bound(job: GroupJob, rules: Rules) -> float:
-    """Slowdown that the job may have at most in a plan under `rules`."""
-    return job.slo - rules.margin * (job.slo - 1.0)
-
-
 def overloaded(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
     """Whether some unit would be held more than all of the time if every member kept its bound; true for any policy."""
     share: dict[int, float] = {}
@@ -141,5 +136,4 @@ def keeps_bounds(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bo
     """Whether every member keeps its bound under `rules`: group cap, then load (cheap), then simulation."""
     if len(group.pins) > rules.group_cap or overloaded(group, jobs, rules):
         return False
-    found = slowdowns(group, jobs, rules)
-    return all(value.p95 <= bound(jobs[name], rules) + 1e-9 for name, value in found.items())
+    return feasible(group, jobs, rules)

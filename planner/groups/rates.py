@@ -1,97 +1,139 @@
-"""What a group gives its jobs: slowdown of each member in the long run, and whether all keep their bounds."""
+"""What a group gives its jobs: slowdown of each member in the long run, and whether all keep their bounds.
+
+Slowdown is iteration seconds in the group over the job's mean alone on its reference ways. With durations that are
+known it is one number, the long-run mean. With spread it differs from stretch to stretch: each job draws its own
+iterations in an order that its name seeds, the same in every group (common random numbers), so that groups are compared
+on the same luck.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .model import Group, GroupJob, Rules, Slowdown
-from .twin import long_run_many
+from .seats import bound, seats_of
+from .twin import BROKEN, KEPT, completions, long_run_many
 from .twin_machine import POLICIES, Seats, empty_state
-
-PACE = 0.998
-"""Share of its bound that a job is paced at, so that what the machine regulates ends just inside the bound."""
 
 _ROWS = 240
 """Iterations of the slowest job after which a group that finds no period is averaged."""
 
+_WARM_UP = 4
+_STRETCHES = 24
+"""Stretches of the slowest job that are simulated where durations spread."""
 
-def bound(job: GroupJob, rules: Rules) -> float:
-    """The slowdown that a job must stay below."""
-    return job.slo - rules.margin * (job.slo - 1.0)
+_FEW = 6
+"""Stretches after which a group that is far off is given up."""
 
+_FAR = 1.05
 
-def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) -> Seats:
-    """What the twin takes, with a leading axis of groups; jobs of a group in the order of its pins."""
-    most = max(len(group.pins) for group in groups)
-    shape = (len(groups), most)
-    seats = Seats(
-        units=np.zeros((*shape, 2), np.uint64),
-        expected_s=np.zeros((*shape, 2)),
-        switch_s=np.zeros((*shape, 2)),
-        pace_s=np.zeros(shape),
-        keep=np.zeros(shape, np.int64),
-        resume_s=np.full((*shape, 2), math.nan),
-        tail_share=np.zeros(shape),
-        draws_s=np.zeros((*shape, 1, 2)),
-    )
-    for g, group in enumerate(groups):
-        for j, pin in enumerate(group.pins):
-            job = jobs[pin.job]
-            ways = job.rollout[pin.rollout], job.train[pin.train]
-            for phase, (way, held) in enumerate(zip(ways, (pin.rollout_units, pin.train_units), strict=True)):
-                bits = 0
-                for unit in held:
-                    bits |= 1 << unit
-                seats.units[g, j, phase] = bits
-                seats.expected_s[g, j, phase] = way.mean_s
-                seats.switch_s[g, j, phase] = way.warm_s
-                if way.resume_s is not None:
-                    seats.resume_s[g, j, phase] = way.resume_s
-            seats.pace_s[g, j] = PACE * bound(job, rules) * job.solo_s
-            seats.tail_share[g, j] = job.tail_share
-            keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
-            seats.keep[g, j] = keep if 0 < keep < len(pin.rollout_units) else 0
-    seats.draws_s[:, :, 0] = seats.expected_s
-    return seats
+Real = NDArray[np.float64]
 
 
-def _factors(
-    groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, verdict: bool
-) -> list[list[float]]:
-    seats = seats_of(groups, jobs, rules)
+def cannot_hold(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
+    """Whether no schedule at all keeps every bound: some job's ways, or what some unit has to do, take too long.
+
+    A unit is asked for the sum of s_j / (bound_j * solo_j) over the phases that hold it, which must not exceed 1.
+    """
+    asked: dict[int, float] = {}
+    for pin in group.pins:
+        job = jobs[pin.job]
+        limit_s = bound(job, rules) * job.solo_s
+        rollout_s, train_s = job.rollout[pin.rollout].mean_s, job.train[pin.train].mean_s
+        if rollout_s + train_s > limit_s * (1 + 1e-12):
+            return not _is_alone(group)
+        for unit in pin.train_units:
+            asked[unit] = asked.get(unit, 0.0) + train_s / limit_s
+        if rules.tail_keep == 0:  # else a rollout can do without some of its units for a while
+            for unit in pin.rollout_units:
+                asked[unit] = asked.get(unit, 0.0) + rollout_s / limit_s
+    return max(asked.values()) > 1 + 1e-12 and not _is_alone(group)
+
+
+def _is_alone(group: Group) -> bool:
+    """One job on its reference ways: what its slowdown is measured against."""
+    return len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
+
+
+def judge(seats: Seats, counts: NDArray[np.int64], rules: Rules, verdict: bool) -> Real:
+    """Mean seconds of an iteration of each job, (groups, jobs), of groups whose durations are known.
+
+    Args:
+        seats: with a leading axis of groups (seats.py).
+        counts: (groups,) jobs of each group.
+        verdict: end multi_rate groups as soon as it is clear whether all keep their pace: BROKEN or KEPT instead.
+    """
     most = seats.pace_s.shape[1]
     out = np.zeros(seats.pace_s.shape)
-    counts = np.array([len(group.pins) for group in groups])
     log, times = np.zeros((_ROWS, most, 4)), np.zeros(_ROWS)
-    long_run_many(
-        seats, empty_state(most), counts, log, times, POLICIES[rules.policy], rules.interference, verdict, out
-    )
-    return [
-        [float(out[g, j]) / jobs[pin.job].solo_s for j, pin in enumerate(group.pins)] for g, group in enumerate(groups)
-    ]
+    policy = POLICIES[rules.policy]
+    long_run_many(seats, empty_state(most), counts, log, times, policy, rules.interference, verdict, out)
+    return out
+
+
+def _stretches(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, stretches: int) -> list[Real]:
+    """Slowdowns of each job over every stretch of consecutive iterations (they overlap)."""
+    seats = seats_of([group], jobs, rules)
+    n, limit = len(group.pins), _WARM_UP + rules.stretch * stretches
+    one = Seats(*(part[0] for part in seats))
+    ends = np.zeros((n, 8 * limit))  # a fast job's later iterations are not looked at
+    counts = np.zeros(n, np.int64)
+    completions(one, empty_state(n), POLICIES[rules.policy], rules.interference, limit, ends, counts)
+    found = []
+    for pin, row, count in zip(group.pins, ends, counts, strict=True):
+        kept = row[_WARM_UP : min(count, len(row))]
+        found.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * jobs[pin.job].solo_s))
+    return found
 
 
 def slowdowns(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> dict[str, Slowdown]:
     """Simulated slowdown of every member of `group` under `rules`."""
-    factors = _factors([group], jobs, rules, False)[0]
+    if any(jobs[pin.job].spread for pin in group.pins):
+        found = {}
+        for pin, factors in zip(group.pins, _stretches(group, jobs, rules, _STRETCHES), strict=True):
+            p50, p95 = np.quantile(factors, [0.5, 0.95])
+            found[pin.job] = Slowdown(float(factors.mean()), float(p50), float(p95))
+        return found
+    means = judge(seats_of([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
+    factors = [float(mean) / jobs[pin.job].solo_s for pin, mean in zip(group.pins, means, strict=False)]
     return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, factors, strict=True)}
 
 
 def feasible(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
-    """Whether every member keeps its bound; a lone job on its reference ways always does."""
+    """Whether every member keeps its bound; a lone job on its reference ways always does.
+
+    Where durations spread, the slowdown at `rules.quantile` of stretches must keep the bound, and first the mean one
+    with mean durations.
+    """
     return feasible_many([group], jobs, rules)[0]
 
 
 def feasible_many(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) -> list[bool]:
     """`feasible` of many groups in one call of the compiled twin."""
-    if not groups:
-        return []
-    found = []
-    for group, factors in zip(groups, _factors(groups, jobs, rules, True), strict=True):
-        alone = len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
-        held = zip(group.pins, factors, strict=True)
-        found.append(alone or all(0 <= factor <= bound(jobs[pin.job], rules) for pin, factor in held))
+    found = [_is_alone(group) for group in groups]
+    open_ = [g for g, group in enumerate(groups) if not found[g] and not cannot_hold(group, jobs, rules)]
+    if not open_:
+        return found
+    plain = [groups[g] for g in open_]
+    means = judge(seats_of(plain, jobs, rules, spread=False), np.array([len(g.pins) for g in plain]), rules, True)
+    for g, group, row in zip(open_, plain, means, strict=True):
+        if row[0] == BROKEN:
+            continue
+        limits = [bound(jobs[pin.job], rules) for pin in group.pins]
+        if row[0] != KEPT and any(
+            mean > limit * jobs[pin.job].solo_s for mean, limit, pin in zip(row, limits, group.pins, strict=False)
+        ):
+            continue
+        found[g] = not any(jobs[pin.job].spread for pin in group.pins) or _spread_holds(group, limits, jobs, rules)
     return found
+
+
+def _spread_holds(group: Group, limits: list[float], jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
+    for stretches, far in ((_FEW, _FAR), (_STRETCHES, 1.0)):
+        for factors, limit in zip(_stretches(group, jobs, rules, stretches), limits, strict=True):
+            if np.quantile(factors, rules.quantile) > limit * far:
+                return False
+    return True

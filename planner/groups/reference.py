@@ -80,7 +80,11 @@ class _Clock:
 
 
 def drive(
-    machine: PermitMachine, seats: Sequence[Seat], truths: Sequence[Truth], interference: float = 0.0, check: bool = False
+    machine: PermitMachine,
+    seats: Sequence[Seat],
+    truths: Sequence[Truth],
+    interference: float = 0.0,
+    check: bool = False,
 ) -> Iterator[Span]:
     """Spans in the order of their ends, for ever; all jobs arrive at time 0. `check`: the machine after each event."""
     clocks = {seat.job: _Clock(seat, truth) for seat, truth in zip(seats, truths, strict=True)}

@@ -156,7 +156,9 @@ def slowest_of(P: Seats) -> int:
 
 
 @compiled
-def settle(P: Seats, S: State, log: Any, times: Any, policy: int, interference: float, verdict: bool) -> tuple[int, int]:
+def settle(
+    P: Seats, S: State, log: Any, times: Any, policy: int, interference: float, verdict: bool
+) -> tuple[int, int]:
     """Simulate until a period is found: rows of `log` and `times` at its beginning and end.
 
     The group is looked at whenever its slowest job ends an iteration. With `verdict`, multi_rate groups of which it is
@@ -207,6 +209,23 @@ def _make_trace(digest: str) -> Any:
                 row += 1
 
     return entry(trace)
+
+
+def _make_completions(digest: str) -> Any:
+    def completions(P, S, policy, interference, limit, ends, counts):  # type: ignore[no-untyped-def]
+        assert len(digest) > 0
+        begin(P, S)
+        now, short = 0.0, len(counts)
+        counts[:] = 0
+        while short:
+            j, now = advance(P, S, policy, interference, now)
+            if j >= 0 and S.phase[j] == 0:
+                if counts[j] < ends.shape[1]:
+                    ends[j, counts[j]] = now
+                counts[j] += 1
+                short -= counts[j] == limit
+
+    return entry(completions)
 
 
 def _make_entry(digest: str) -> Any:
@@ -262,6 +281,10 @@ _SOURCES = [Path(__file__), Path(twin_machine.__file__), Path(permit_policies.__
 trace = _make_trace(sources_digest(*_SOURCES))
 """(Seats, State, policy, interference, who (n,), what (n,), when (n,)) -> None; the first n phases that end: job, 0 for
 rollout or 1 for train, seconds."""
+
+completions = _make_completions(sources_digest(*_SOURCES))
+"""(Seats, State, policy, interference, limit, ends (jobs, most), counts (jobs,)) -> None; when each job ended its
+iterations, the first `most` of them, until all have ended `limit`; `counts` says how many."""
 
 long_run_many = _make_entry(sources_digest(*_SOURCES))
 """(Seats with a leading axis of groups, State, jobs by group (groups,), log (rows, jobs, 4), times (rows,), policy,

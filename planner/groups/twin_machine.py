@@ -313,9 +313,7 @@ def grant(P: Seats, S: State, policy: int, now: float) -> float:
         j = -1
         for k in range(jobs):
             if S.waiting[k] and (
-                j < 0
-                or S.urgent[k] < S.urgent[j]
-                or (S.urgent[k] == S.urgent[j] and S.key_s[k] < S.key_s[j])
+                j < 0 or S.urgent[k] < S.urgent[j] or (S.urgent[k] == S.urgent[j] and S.key_s[k] < S.key_s[j])
             ):
                 j = k
         if j < 0:

@@ -1,0 +1,70 @@
+"""`python -m benchmarks.rollmux`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rlplan.plans.errors import InputError
+
+from .curve import read_curve, stays
+from .report import result_of, text_of
+from .tasks import PARTS, Task, run, tasks_of
+
+
+@click.command()
+@click.option("--replay", "file", required=True, type=click.Path(path_type=Path), help="Curve of GPUs in use, JSON.")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Draws of jobs to average over.")
+@click.option("--parts", default=",".join(PARTS), show_default=True, help="What to replay, comma-separated.")
+@click.option(
+    "--spill", default=1.0, show_default=True, type=click.FloatRange(min=0.01), help="Rollout seconds on H800 over H20."
+)
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Processes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def command(file: Path, seeds: int, parts: str, spill: float, workers: int, as_json: bool) -> None:
+    """RollMux's production replay under the published policies and ours; see the package's docstring."""
+    chosen = [part.strip() for part in parts.split(",")]
+    unknown = sorted(set(chosen) - set(PARTS))
+    if unknown:
+        raise click.BadParameter(f"no such part: {unknown[0]}; there are {', '.join(PARTS)}", param_hint="--parts")
+    if not stays(read_curve(file), np.random.default_rng(0)):
+        raise InputError("no job stays for any time: there is nothing to replay", str(file))
+    tasks = tasks_of(file, range(seeds), chosen, spill)
+    result = result_of(tasks, _run_all(tasks, workers))
+    click.echo(json.dumps(result) if as_json else text_of(result))
+
+
+def _run_all(tasks: Sequence[Task], workers: int) -> list[dict[str, Any]]:
+    """The figures of each task, in order."""
+    found: dict[int, dict[str, Any]] = {}
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )  # fmt: skip
+    with bar, ProcessPoolExecutor(min(workers, len(tasks))) as pool:
+        line = bar.add_task("replays", total=len(tasks))
+        futures = {pool.submit(run, task): at for at, task in enumerate(tasks)}
+        for future in as_completed(futures):
+            found[futures[future]] = future.result()
+            bar.advance(line)
+    return [found[at] for at in range(len(tasks))]
+
+
+if __name__ == "__main__":
+    try:
+        command(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,32 @@
+"""What no policy can be cheaper than: fractional nodes, every slack spent.
+
+At any time a job in the system must finish an iteration within its bound times its seconds alone, on average, so it
+holds node-seconds at that rate at least. With nodes bought by the fraction, and no phase ever in another's way, each
+phase takes its cheapest way; the linear program over ways falls apart into one minimum for each phase of each job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlplan.planner.groups.model import GroupJob, NodeKind, Way
+
+from .jobs import Arrival
+
+
+def job_usd_per_hour(job: GroupJob, kinds: Mapping[str, NodeKind]) -> float:
+    """Least price of one job under its bound."""
+
+    def least(ways: tuple[Way, ...]) -> float:
+        return min(
+            way.mean_s * way.nodes * way.slots / kinds[way.pool].slots * kinds[way.pool].usd_per_hour for way in ways
+        )
+
+    return (least(job.rollout) + least(job.train)) / (job.slo * job.solo_s)
+
+
+def fluid_bound(arrivals: Sequence[Arrival], kinds: Mapping[str, NodeKind]) -> float:
+    """USD per hour, averaged from the first arrival to the last departure."""
+    hours = max(a.stay.end_h for a in arrivals) - min(a.stay.start_h for a in arrivals)
+    usd = sum(job_usd_per_hour(a.job, kinds) * (a.stay.end_h - a.stay.start_h) for a in arrivals)
+    return usd / hours

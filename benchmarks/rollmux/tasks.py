@@ -1,0 +1,127 @@
+"""One replay as a task that a worker process can run: which policy, which jobs, which seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlplan.planner.groups.baselines import Colocated, MostIdle, Random, SoloD
+from rlplan.planner.groups.greedy import Algorithm1
+from rlplan.planner.groups.model import GroupJob, Rules
+from rlplan.planner.groups.policy import Placer
+
+from .curve import read_curve, stays
+from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread
+from .fluid import fluid_bound
+from .jobs import KINDS, Arrival, arrivals, without_spill
+from .replay import Outcome, replay
+
+BASELINES = ("solo_d", "colocated", "random", "most_idle", "algorithm_1")
+OURS = ("ours_no_moves", "ours")
+MODES = ("exact", "random")
+PARTS = (*MODES, "levers", "drift")
+LEVERS = ("no_spill", "first_come")
+SLOW_SPILL = 1.19
+"""Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
+MARGIN = {"exact": 0.0, "random": 0.1}
+"""Share of every job's slack that no plan of any policy may use."""
+DRIFT_MOST = 0.3
+
+
+@dataclass(frozen=True)
+class Task:
+    """One replay."""
+
+    file: Path
+    policy: str
+    mode: str
+    seed: int
+    spill: float = 1.0
+    """Seconds of a rollout on training nodes over those on rollout nodes."""
+    lever: str = ""
+    """What ours goes without: `no_spill`, `first_come`, or `slow_spill`; all levers if empty."""
+    drift: str = ""
+    """Direction of drift; none if empty."""
+    replan: bool = False
+
+
+def tasks_of(file: Path, seeds: Iterable[int], parts: Sequence[str], spill: float) -> list[Task]:
+    """All replays of these parts, the slow ones first so that two workers end together."""
+    found = []
+    for seed in seeds:
+        for mode in MODES:
+            if mode in parts:
+                found += [Task(file, policy, mode, seed, spill) for policy in OURS + BASELINES]
+        if "levers" in parts:
+            found += [Task(file, "ours", "exact", seed, spill, lever=lever) for lever in LEVERS]
+            found.append(Task(file, "ours", "exact", seed, SLOW_SPILL, lever="slow_spill"))
+        if "drift" in parts:
+            found += [
+                Task(file, "ours", "exact", seed, spill, drift=direction, replan=replan)
+                for direction in DIRECTIONS
+                for replan in (False, True)
+            ]
+    return sorted(found, key=lambda t: (t.policy not in OURS, t.seed))
+
+
+def case(file: Path, seed: int, mode: str, spill: float) -> tuple[list[Arrival], dict[str, GroupJob]]:
+    """Arrivals as a planner knows them, and the jobs as they are."""
+    rng = np.random.default_rng(seed)
+    planned = arrivals(stays(read_curve(file), rng), rng, spill)
+    real = {a.job.name: a.job for a in planned}
+    if mode == "random":
+        planned = [Arrival(with_spread(a.job, PLANNED_DRAWS, rng), a.stay) for a in planned]
+        real = {name: with_spread(job, REAL_DRAWS, rng) for name, job in real.items()}
+    return planned, real
+
+
+def rules_of(policy: str, mode: str, lever: str = "") -> Rules:
+    """The published policies run on the paper's executor; the margin is the same for all."""
+    permits = "first_come" if policy in BASELINES or lever == "first_come" else "multi_rate"
+    return Rules(policy=permits, margin=MARGIN[mode])
+
+
+def placer_of(policy: str, rules: Rules, seed: int) -> Placer:
+    """The policy by its name in the result."""
+    if policy == "solo_d":
+        return SoloD(KINDS)
+    if policy == "colocated":
+        return Colocated(KINDS)
+    if policy == "random":
+        return Random(KINDS, rules, seed)
+    if policy == "most_idle":
+        return MostIdle(KINDS, rules)
+    assert policy == "algorithm_1", policy
+    return Algorithm1(KINDS, rules)
+
+
+def run(task: Task) -> dict[str, Any]:
+    """Figures of one replay, JSON-ready."""
+    planned, real = case(task.file, task.seed, task.mode, task.spill)
+    if task.lever == "no_spill":
+        planned = [replace(a, job=without_spill(a.job)) for a in planned]
+        real = {name: without_spill(job) for name, job in real.items()}
+    rules = rules_of(task.policy, task.mode, task.lever)
+    placer = placer_of(task.policy, rules, task.seed)
+    drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
+    outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift)
+    return {**figures(outcome), "fluid_bound": fluid_bound(planned, KINDS)}
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """What is reported of a replay."""
+    return {
+        "usd_per_hour": outcome.usd_per_hour,
+        "usd_per_iteration": outcome.usd_per_unit(KINDS),
+        "usd_per_plain_iteration": outcome.usd_per_plain_iteration,
+        "slo_attained": outcome.slo_attained,
+        "slo_attained_by_hours": outcome.slo_attained_by_hours,
+        "moves": outcome.moved,
+        "moves_share_of_gpu_hours": outcome.moves_share_of_gpu_hours,
+        "nodes": {pool: hours / outcome.hours for pool, hours in outcome.node_hours.items()},
+        "jobs": len(outcome.accounts),
+    }

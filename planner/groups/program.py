@@ -1,0 +1,404 @@
+"""The group program: every job in one co-execution group, at the least price, with a bound on what is left.
+
+Set partitioning by column generation. The linear master prices jobs; `pricing.price` finds groups that are worth more
+than they cost by conditions that every feasible group meets; those are simulated, feasible ones become columns, the
+others become known structures. When nothing is left above a tolerance, the master's value over 1 + tolerance is a lower
+bound of the price of any choice of groups in the universe (Farley's bound: the duals, scaled down, price no group above
+its cost). The integer program over the columns gives the groups.
+
+Universe of the proof: connected groups of at most `group_cap` jobs, in modes of `columns.modes`, on whole nodes or the
+slots that `columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a group must also be robust: every
+two and every three of its members that share nodes must be feasible without the others, so that a departure that
+leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the optimum.
+
+Warm start: Algorithm 1's groups and the previous plan's are columns, and the choice of these alone is an upper limit.
+Limits are of work, never of seconds, so that the same inputs give the same groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ...plans.errors import Infeasible
+from .assemble import resident
+from .columns import FULL, Checker, Column, Mode, built, modes, unit_shares
+from .greedy import Algorithm1
+from .master import Relaxation, choose
+from .model import Group, GroupJob, NodeKind, Rules, Slowdown
+from .policy import State
+from .pricing import Found, Known, Table, price, table, word_of
+
+ROUNDING = 1e-7
+_BATCH = 64
+_QUOTA = 24
+
+Members = Sequence[tuple[int, Sequence[int], Sequence[int]]]
+"""(mode by index, rollout nodes, train nodes) of each member."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of work, the same on every machine."""
+
+    exact_jobs: int = 10
+    """Jobs up to which all groups are searched without the clause of robustness."""
+    gap: float = 0.01
+    """Relative gap at which pricing and integer program may stop, above `exact_jobs`."""
+    simulated: int = 60_000
+    """Groups simulated for columns."""
+    steps: int = 60_000_000
+    """Placements tried in one search."""
+    rounds: int = 400
+    columns: int = 1_500
+    """That the integer program chooses from, the ones of least reduced cost."""
+    nodes: int = 300
+    """Of the branch and bound."""
+
+
+@dataclass(frozen=True)
+class GroupSolution:
+    """Groups, what they cost, and what was proven. Prices are USD per hour."""
+
+    groups: tuple[Group, ...]
+    usd_per_hour: float
+    usd_per_unit: float
+    """USD for the training that one USD buys if every job has its own nodes (Solo-D)."""
+    bound_usd_per_hour: float
+    gap: float
+    """(price - bound) / price."""
+    slowdowns: Mapping[str, Slowdown]
+    columns: int
+    """Feasible groups that the program chose from."""
+    simulated: int
+    status: str
+    """`optimal`, `gap` (pricing ended at its tolerance, or the integer program at its gap) or `limit` (work ran out)."""
+    universe: str
+    """What the bound is valid for."""
+    greedy_usd_per_hour: float
+    fluid_usd_per_hour: float
+
+
+def units(groups: Iterable[Group], jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], checker: Checker) -> float:
+    """Training per hour in USD that it would cost on nodes of the jobs' own: sum of solo price over slowdown."""
+    return sum(
+        jobs[name].solo_usd_per_hour(kinds) / found.mean
+        for group in groups
+        for name, found in checker.slowdowns(group, jobs).items()
+    )
+
+
+def fluid_bound(
+    modes_of: Mapping[str, Sequence[Mode]], usd_per_hour: Mapping[str, float]
+) -> float:
+    """USD per hour that any plan costs: every node filled all of the time, every job at its bound (refs/rollmux.md 9)."""
+    return sum(min(mode.fluid_usd_per_hour(usd_per_hour) for mode in found) for found in modes_of.values())
+
+
+def solve_groups(
+    jobs: Sequence[GroupJob],
+    kinds: Mapping[str, NodeKind],
+    rules: Rules,
+    *,
+    previous: Sequence[Group] = (),
+    effort: Effort = Effort(),  # noqa: B008
+    checker: Checker | None = None,
+) -> GroupSolution:
+    """Group jobs at the least USD per hour. Raises Infeasible, naming what does not fit and what would make it fit.
+
+    Args:
+        previous: groups of the running plan; of equally cheap choices the one that keeps most of them is taken.
+        checker: what was simulated before under the same rules.
+    """
+    solve = _Solve(jobs, kinds, rules, effort, checker or Checker(rules))
+    solve.start(previous)
+    bound = solve.generate()
+    return solve.finish(bound, previous)
+
+
+class _Solve:
+    """One run: columns by the jobs that they hold, the cheapest group of each set of jobs."""
+
+    def __init__(
+        self, jobs: Sequence[GroupJob], kinds: Mapping[str, NodeKind], rules: Rules, effort: Effort, checker: Checker
+    ) -> None:
+        self.jobs = {job.name: job for job in sorted(jobs, key=lambda job: job.name)}
+        assert len(self.jobs) == len(jobs), "job names are unique"
+        self.kinds, self.rules, self.effort, self.checker = kinds, rules, effort, checker
+        self.names = list(self.jobs)
+        self.modes_of = {name: _modes(job, kinds, rules) for name, job in self.jobs.items()}
+        self.table: Table = table(self.modes_of, kinds)
+        self.limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
+        self.usd = {pool: kind.usd_per_hour for pool, kind in kinds.items()}
+        self.exact = len(jobs) <= effort.exact_jobs
+        self.known = Known()
+        self.columns: dict[tuple[str, ...], Column] = {}
+        self.master = Relaxation(self.names, self.limits)
+        self.simulated = 0
+        self.sound: set[int] = set()
+        self.warm: set[Group] = set()
+        self.greedy_usd = math.inf
+
+    def add(self, group: Group) -> bool:
+        """Make a feasible group a column, unless its jobs have a cheaper or equal one."""
+        column = Column(group, group.usd_per_hour(self.kinds))
+        held = self.columns.get(column.jobs)
+        if held is not None and held.usd_per_hour <= column.usd_per_hour + ROUNDING and not self.limits:
+            return False
+        if held is None or column.usd_per_hour < held.usd_per_hour:
+            self.columns[column.jobs] = column
+        self.master.add(column)
+        return True
+
+    def fits(self, group: Group) -> bool:
+        """Whether a group of elsewhere is one of ours: members known, cap, loads, memory, bounds."""
+        if len(group.pins) > self.rules.group_cap or any(pin.job not in self.jobs for pin in group.pins):
+            return False
+        for pin in group.pins:
+            job = self.jobs[pin.job]
+            if pin.rollout >= len(job.rollout) or pin.train >= len(job.train):
+                return False
+        return (
+            max(unit_shares(group, self.jobs, self.rules, self.kinds)) <= FULL
+            and resident(group, self.jobs, self.kinds)
+            and self.checker.keeps([group], self.jobs)[0]
+        )
+
+    def start(self, previous: Sequence[Group]) -> None:
+        """Columns of single jobs, of Algorithm 1 and of the previous plan."""
+        for name in self.names:
+            lone = [self._alone(mode) for mode in self.modes_of[name]]
+            for group in sorted(lone, key=lambda g: g.usd_per_hour(self.kinds)):
+                if self.checker.keeps([group], self.jobs)[0]:
+                    self.add(group)
+                    break
+            else:
+                raise Infeasible(f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo")
+        state = State()
+        greedy = Algorithm1(self.kinds, self.rules)
+        for job in self.jobs.values():
+            state = greedy.arrive(state, job)
+        self.greedy_usd = state.usd_per_hour(self.kinds)
+        for group in [*state.groups.values(), *previous]:
+            if self.fits(group):
+                self.add(group)
+                self.warm.add(group)
+
+    def _alone(self, mode: Mode) -> Group:
+        """A job on nodes of its own; phases of one pool share nodes."""
+        r, t = mode.nodes
+        if mode.pools[0] == mode.pools[1]:
+            return built([(mode, range(r), range(t))], [mode.pools[0]] * max(r, t), self.kinds)
+        return built([(mode, range(r), range(r, r + t))], [mode.pools[0]] * r + [mode.pools[1]] * t, self.kinds)
+
+    def generate(self) -> float:
+        """Columns until nothing is left above the tolerance; the lower bound."""
+        effort = self.effort
+        bound = fluid_bound(self.modes_of, self.usd)
+        if self.limits and not self.exact:
+            bound = 0.0 if not math.isfinite(bound) else bound
+        top = min(self.rules.group_cap, len(self.names))
+        # Small groups first: they are many of the columns, quickly searched, and their prices guide what follows.
+        for cap in sorted({min(2, top), min(3, top), top}):
+            tolerance = 0.0 if self.exact else 0.32
+            for _ in range(effort.rounds):
+                _, values, premium = self.master.solve()
+                usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
+                scaled = values / (1.0 + tolerance)
+                found = price(
+                    self.table, scaled, usd, cap, ROUNDING, self.known, not self.exact, max_steps=effort.steps
+                )
+                added, untested = self._try(found.found)
+                if added:
+                    continue
+                if untested or found.floor > ROUNDING:
+                    if self.simulated >= effort.simulated or math.isinf(found.floor):
+                        break
+                    continue
+                if cap == top:
+                    # Scaled duals price no group above its cost; node premiums are paid up to the limits.
+                    paid = sum(premium[pool] * limit for pool, limit in self.limits.items())
+                    bound = max(bound, float(scaled.sum()) - paid)
+                if tolerance <= self.last_tolerance:
+                    break
+                tolerance = max(self.last_tolerance, tolerance / 2)
+        return bound
+
+    @property
+    def last_tolerance(self) -> float:
+        return 0.0 if self.exact else self.effort.gap / 2
+
+    def _try(self, found: Sequence[Found]) -> tuple[int, int]:
+        """Simulate what was found, the most profitable first; (columns added, candidates left untested)."""
+        added, untested, seen = 0, 0, dict.fromkeys(self.names, 0)
+        for at in range(0, len(found), _BATCH):
+            batch = []
+            for one in found[at : at + _BATCH]:
+                names = [self.table.modes[m].job for m, _, _ in one.members]
+                # Many alike above the floor teach little: the best of each job first, then new prices.
+                quota = math.inf if self.exact else _QUOTA
+                if self.simulated >= self.effort.simulated or min(seen[name] for name in names) >= quota:
+                    untested += 1
+                    continue
+                batch.append(one)
+                for name in names:
+                    seen[name] += 1
+            for one, group in self._robust(batch):
+                held = self.columns.get(tuple(pin.job for pin in group.pins))
+                if held is not None and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING and not self.limits:
+                    continue
+                self.simulated += 1
+                if self.checker.keeps([group], self.jobs)[0]:
+                    added += self.add(group)
+                elif len(one.members) > 1:
+                    self.known.add(one.word)
+        return added, untested
+
+    def _robust(self, found: Sequence[Found]) -> list[tuple[Found, Group]]:
+        """Candidates whose every two and three members that share nodes are feasible alone; others become known."""
+        for size in () if self.exact else (2, 3):
+            parts: dict[int, Group] = {}
+            of: list[list[int]] = []
+            for one in found:
+                of.append([])
+                if len(one.members) <= size:
+                    continue
+                for some in combinations(one.members, size):
+                    if _connected(some):
+                        word = word_of(some)
+                        of[-1].append(word)
+                        if word not in self.sound and word not in self.known:
+                            parts[word] = self._group(some, one.pools)
+            self.simulated += len(parts)
+            for word, keeps in zip(parts, self.checker.keeps(list(parts.values()), self.jobs), strict=True):
+                if keeps:
+                    self.sound.add(word)
+                else:
+                    self.known.add(word)
+            found = [one for one, words in zip(found, of, strict=True) if all(word in self.sound for word in words)]
+        return [(one, self._group(one.members, one.pools)) for one in found]
+
+    def _group(self, members: Members, pools: Sequence[str]) -> Group:
+        """Some members of a candidate on the nodes that they use."""
+        used = sorted({n for _, a, b in members for n in (*a, *b)})
+        place = {old: new for new, old in enumerate(used)}
+        return built(
+            [(self.table.modes[m], [place[n] for n in a], [place[n] for n in b]) for m, a, b in members],
+            [pools[n] for n in used],
+            self.kinds,
+        )
+
+    def close(self, bound: float, price_usd: float) -> bool:
+        """Add every column that a choice cheaper than `price_usd` could use; whether all of them are there now.
+
+        A column whose reduced cost exceeds the gap is in no better choice.
+        """
+        objective, values, premium = self.master.solve()
+        floor = -max(0.0, price_usd - objective) - 1e-6
+        usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
+        cap = min(self.rules.group_cap, len(self.names))
+        found = price(self.table, values, usd, cap, floor, self.known, False, 60_000, self.effort.steps)
+        return found.floor <= floor and not self._try(found.found)[1]
+
+    def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
+        """The cheapest choice of columns, and whether it was proven; ties go to groups of the previous plan."""
+        columns = sorted(self.columns.values(), key=lambda c: (c.usd_per_hour, c.jobs))
+        if not self.exact:
+            # The master's prices say which columns can matter; the rest would only slow the branch and bound down.
+            _, values, premium = self.master.solve()
+            of = dict(zip(self.names, values, strict=True))
+            extra = [c.usd_per_hour + sum(premium.get(p, 0.0) for p in c.group.nodes) - sum(of[n] for n in c.jobs) for c in columns]
+            limit = sorted(extra)[min(len(extra), self.effort.columns) - 1]
+            columns = [
+                c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm
+            ]
+        running = set(previous)
+        rank = [
+            (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns) for at, c in enumerate(columns)
+        ]
+        gap = 0.0 if self.exact else self.effort.gap / 2
+        chosen, proof, short = choose(columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None)
+        if any(short.values()):
+            raise Infeasible(self._short(short))
+        return chosen, proof.proven
+
+    def finish(self, bound: float, previous: Sequence[Group]) -> GroupSolution:
+        """The integer program over the columns, and its account."""
+        chosen, proven = self.choice(previous)
+        if self.exact and proven and self.close(bound, sum(c.usd_per_hour for c in chosen)):
+            chosen, proven = self.choice(previous)
+            if proven:
+                bound = math.inf
+        groups = tuple(sorted((c.group for c in chosen), key=lambda g: g.pins[0].job))
+        usd = sum(c.usd_per_hour for c in chosen)
+        bound = min(usd, max(bound, 0.0))
+        gap = 0.0 if usd - bound <= ROUNDING * usd else (usd - bound) / usd
+        slow = {name: s for group in groups for name, s in self.checker.slowdowns(group, self.jobs).items()}
+        trained = sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
+        return GroupSolution(
+            groups=groups,
+            usd_per_hour=usd,
+            usd_per_unit=usd / trained,
+            bound_usd_per_hour=bound,
+            gap=gap,
+            slowdowns=slow,
+            columns=len(self.columns),
+            simulated=self.simulated,
+            status="optimal" if gap == 0.0 else "gap" if gap <= 2 * self.effort.gap else "limit",
+            universe=f"groups of at most {self.rules.group_cap} jobs"
+            + ("" if self.exact else ", feasible also in every two and three of their members"),
+            greedy_usd_per_hour=self.greedy_usd,
+            fluid_usd_per_hour=fluid_bound(self.modes_of, self.usd),
+        )
+
+    def _short(self, short: Mapping[str, int]) -> str:
+        parts = [
+            f"{missing} more of pool {pool} (limit {self.limits[pool]})" for pool, missing in sorted(short.items()) if missing
+        ]
+        return f"{len(self.names)} jobs do not fit into the nodes there are; they would with " + " and ".join(parts)
+
+
+def _connected(members: Members) -> bool:
+    """Whether members form one group through the nodes that they share."""
+    held = [{*a, *b} for _, a, b in members]
+    reach, left = held[0], held[1:]
+    while left:
+        near = [nodes for nodes in left if nodes & reach]
+        if not near:
+            return False
+        reach = reach.union(*near)
+        left = [nodes for nodes in left if not nodes & reach]
+    return True
+
+
+def _modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mode]:
+    """A job's modes within the nodes that there are. Raises Infeasible if there is none."""
+    found = modes(job, kinds, rules)
+    if not found:
+        need = min(
+            max(way.state_bytes / kinds[way.pool].host_memory_bytes for way in (r, t))
+            for r in job.rollout
+            for t in job.train
+        )
+        raise Infeasible(
+            f"job {job.name}: its state takes {need:.2f} of a node's host memory on every way to run it; "
+            "add host memory, or nodes to spread it over"
+        )
+    within = [
+        m
+        for m in found
+        if all(kinds[p].limit is None or n <= (kinds[p].limit or 0) for p, n in zip(m.pools, m.nodes, strict=True))
+    ]
+    if not within:
+        wants = min(((max(m.nodes), m) for m in found), key=lambda pair: pair[0])[1]
+        needs = " and ".join(
+            f"{n} nodes of pool {p} (limit {kinds[p].limit})"
+            for p, n in zip(wants.pools, wants.nodes, strict=True)
+            if kinds[p].limit is not None and n > (kinds[p].limit or 0)
+        )
+        raise Infeasible(f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way")
+    return within

@@ -1,0 +1,123 @@
+"""Groups as the permit machine and its twin take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...rounds.permit_events import Seat
+from .model import Group, GroupJob, Pin, Rules
+from .reference import Truth
+from .twin_machine import Seats
+
+PACE = 0.998
+"""Share of its bound that a job is paced at, so that what the machine regulates ends just inside the bound."""
+
+DRAWS = 1024
+"""Iterations after which a job's luck repeats."""
+
+
+def bound(job: GroupJob, rules: Rules) -> float:
+    """The slowdown that a job must stay below."""
+    return job.slo - rules.margin * (job.slo - 1.0)
+
+
+def pace_s(job: GroupJob, rules: Rules) -> float:
+    """Seconds within which the machine lets an iteration end on average."""
+    return PACE * bound(job, rules) * job.solo_s
+
+
+def kept(pin: Pin, rules: Rules) -> int:
+    """Units that a tail of this job is consolidated on; 0: it is not."""
+    keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
+    return keep if keep < len(pin.rollout_units) else 0
+
+
+@lru_cache(maxsize=4096)
+def _order(name: str, pairs: int) -> NDArray[np.int64]:
+    """Which pair of its spread each iteration of a job draws: every pair equally often, in an order of its name's."""
+    seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+    rng = np.random.default_rng([seed, pairs])
+    return np.concatenate([rng.permutation(pairs) for _ in range(-(-DRAWS // pairs))])[:DRAWS]
+
+
+def factors(job: GroupJob) -> NDArray[np.float64]:
+    """(draws, 2) seconds of each iteration's phases over their means."""
+    if not job.spread:
+        return np.ones((1, 2))
+    drawn: NDArray[np.float64] = np.array(job.spread)[_order(job.name, len(job.spread))]
+    return drawn
+
+
+def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, spread: bool = True) -> Seats:
+    """Arrays with a leading axis of groups; jobs of a group in the order of its pins; rows beyond them are 0.
+
+    `spread`: draw durations from the jobs' spreads, else take their means.
+    """
+    most = max(len(group.pins) for group in groups)
+    shape = (len(groups), most)
+    names = sorted({pin.job for group in groups for pin in group.pins})
+    luck = {name: factors(jobs[name]) for name in names} if spread else {}
+    draws = max((len(drawn) for drawn in luck.values()), default=1)
+    units, expected, switch, resume, pace, keep, tail = [], [], [], [], [], [], []
+    blank = (0, 0), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
+    known: dict[str, tuple[float, float]] = {}
+    for group in groups:
+        for pin in group.pins:
+            job = jobs[pin.job]
+            roll, train = job.rollout[pin.rollout], job.train[pin.train]
+            if pin.job not in known:
+                known[pin.job] = pace_s(job, rules), job.tail_share
+            units.append((sum([1 << u for u in pin.rollout_units]), sum([1 << u for u in pin.train_units])))
+            expected.append((roll.mean_s, train.mean_s))
+            switch.append((roll.warm_s, train.warm_s))
+            resume.append(tuple(math.nan if way.resume_s is None else way.resume_s for way in (roll, train)))
+            pace.append(known[pin.job][0])
+            tail.append(known[pin.job][1])
+            keep.append(kept(pin, rules) if rules.tail_keep else 0)
+        for _ in range(most - len(group.pins)):
+            for part, value in zip((units, expected, switch, resume, pace, keep, tail), blank, strict=True):
+                part.append(value)  # type: ignore[arg-type]
+    seats = Seats(
+        units=np.array(units, np.uint64).reshape(*shape, 2),
+        expected_s=np.array(expected).reshape(*shape, 2),
+        switch_s=np.array(switch).reshape(*shape, 2),
+        pace_s=np.array(pace).reshape(shape),
+        keep=np.array(keep, np.int64).reshape(shape),
+        resume_s=np.array(resume).reshape(*shape, 2),
+        tail_share=np.array(tail).reshape(shape),
+        draws_s=np.zeros((*shape, draws, 2)),
+    )
+    seats.draws_s[:] = seats.expected_s[:, :, None, :]
+    if draws > 1:
+        for g, group in enumerate(groups):
+            for j, pin in enumerate(group.pins):
+                seats.draws_s[g, j] *= luck[pin.job]
+    return seats
+
+
+def machine_seats(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> tuple[list[Seat], list[Truth]]:
+    """The same for the machine itself: what the executor gives it, and what the simulator takes for true."""
+    seats, truths = [], []
+    for pin in group.pins:
+        job = jobs[pin.job]
+        ways = job.rollout[pin.rollout], job.train[pin.train]
+        seats.append(
+            Seat(
+                job=pin.job,
+                units=(pin.rollout_units, pin.train_units),
+                expected_s=(ways[0].mean_s, ways[1].mean_s),
+                switch_s=(ways[0].warm_s, ways[1].warm_s),
+                pace_s=pace_s(job, rules),
+                keep=kept(pin, rules) if rules.tail_keep else 0,
+                resume_s=(ways[0].resume_s, ways[1].resume_s),
+            )
+        )
+        drawn = factors(job) * np.array([[ways[0].mean_s, ways[1].mean_s]])
+        truths.append(Truth(tuple((float(a), float(b)) for a, b in drawn), job.tail_share))
+    return seats, truths

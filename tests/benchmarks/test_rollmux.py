@@ -1,0 +1,179 @@
+"""The production replay: the curve, the jobs, the account of a replay, the fluid bound."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.rollmux.curve import Stay, read_curve, stays
+from benchmarks.rollmux.durations import Drift, response_tokens, spread
+from benchmarks.rollmux.fluid import fluid_bound
+from benchmarks.rollmux.jobs import KINDS, TRAIN, WORKLOADS, Arrival, arrivals, footprint_bytes, job_of, without_spill
+from benchmarks.rollmux.replay import Account, replay
+from rlplan.planner.groups.baselines import Colocated, SoloD
+from rlplan.planner.groups.greedy import Algorithm1
+from rlplan.planner.groups.model import Rules
+from rlplan.planner.groups.policy import State
+from rlplan.plans.errors import InputError
+
+RULES = Rules(policy="first_come")
+
+
+def curve_file(folder: Path, points: object) -> Path:
+    path = folder / "curve.json"
+    path.write_text(json.dumps({"series": {"H800_SoloD": points}}))
+    return path
+
+
+def at(job, start: float, end: float) -> Arrival:
+    return Arrival(job, Stay(start, end, 1))
+
+
+def test_gpu_counts_may_be_one_off(tmp_path):
+    assert read_curve(curve_file(tmp_path, [[0, 9], [1.5, 15], [2, 0]])) == [(0.0, 1), (1.5, 2), (2.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("points", "says"),
+    [
+        ([], "no list of points"),
+        ([[0, 12]], "no multiple of 8"),
+        ([[1, 8], [0, 0]], "before the point"),
+        ([[0, "8"]], r"must be \[hour, GPUs\]"),
+        ([[0, float("nan")]], r"must be \[hour, GPUs\]"),
+        ([[0, 0], [1, 0]], "no job"),
+        ("x", "no list of points"),
+    ],
+)
+def test_a_bad_curve_is_one_line_that_names_the_file(tmp_path, points, says):
+    path = curve_file(tmp_path, points)
+    with pytest.raises(InputError, match=says) as error:
+        read_curve(path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_absent_or_no_json_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_curve(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text("{\n!")
+    with pytest.raises(InputError, match="not JSON"):
+        read_curve(tmp_path / "bad.json")
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(InputError, match="no list of points"):
+        read_curve(tmp_path / "list.json")
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(0, 5))
+def test_the_jobs_nodes_add_up_to_the_curve_at_all_times(heights, seed):
+    curve = [(float(hour), nodes) for hour, nodes in enumerate(heights)]
+    found = stays(curve, np.random.default_rng(seed))
+    for hour, nodes in curve[:-1]:
+        assert sum(s.nodes for s in found if s.start_h <= hour < s.end_h) == nodes
+    assert all(s.start_h < s.end_h for s in found)
+
+
+def test_one_job_in_25_is_wide_where_steps_allow():
+    curve = [(0.0, 0)]
+    for at_ in range(104):
+        curve += [(3.0 * at_ + 1, 2), (3.0 * at_ + 2, 0)]
+    found = stays(curve, np.random.default_rng(0))
+    assert sum(s.nodes == 2 for s in found) == 8 and len(found) == 200
+
+
+def test_footprints_between_published_sizes_are_interpolated():
+    assert footprint_bytes("7B") == (275.7e9, 240.0e9)
+    assert footprint_bytes("3B")[0] < footprint_bytes("4B")[0] < footprint_bytes("7B")[0]
+    assert footprint_bytes("7B")[1] < footprint_bytes("8B")[1] < footprint_bytes("14B")[1]
+
+
+def test_arrivals_are_the_same_for_a_seed_and_bounds_lie_between_one_and_two():
+    where = [Stay(float(i), i + 1.0, 1 + (i % 5 == 0)) for i in range(50)]
+    first, again = (arrivals(where, np.random.default_rng(4)) for _ in range(2))
+    assert first == again
+    assert all(1 <= a.job.slo <= 2 and a.job.train[0].nodes == a.stay.nodes for a in first)
+    assert all(way.pool != TRAIN for a in first for way in without_spill(a.job).rollout)
+
+
+def test_solo_d_costs_its_nodes_for_as_long_as_jobs_stay_and_one_dollar_a_unit():
+    jobs = [at(job_of("x", WORKLOADS[0], 1.0, 1, 1.0), 0, 10), at(job_of("y", WORKLOADS[1], 1.5, 1, 1.0), 5, 20)]
+    outcome = replay(jobs, SoloD(KINDS), KINDS, RULES)
+    assert outcome.usd == pytest.approx(57.04 * 25)
+    assert outcome.hours == 20
+    assert outcome.usd_per_unit(KINDS) == pytest.approx(1.0)
+    assert outcome.slo_attained == outcome.slo_attained_by_hours == 1.0
+    assert outcome.accounts["x"].iterations == pytest.approx(10 * 3600 / 247)
+
+
+def test_colocated_pays_for_training_nodes_alone():
+    jobs = [at(job_of("x", WORKLOADS[0], 1.0, 1, 1.0), 0, 10)]
+    outcome = replay(jobs, Colocated(KINDS), KINDS, RULES)
+    assert outcome.usd_per_hour == pytest.approx(42.24)
+    assert outcome.usd_per_unit(KINDS) == pytest.approx(42.24 / 57.04)
+
+
+def test_a_move_takes_lost_work_and_cold_start_from_the_job():
+    job = job_of("x", WORKLOADS[0], 1.0, 1, 1.0)
+    account = Account()
+    account.advance(1.0, 2470.0, job)
+    account.move(0.5, 1.0, job)
+    account.advance(1.0, 2470.0, job)
+    assert account.lost_s == pytest.approx(82.0 + 0.5 * 247)
+    assert account.iterations == pytest.approx(20 - account.lost_s / 247)
+    assert account.kept_s == 2470.0
+
+
+def test_a_job_that_leaves_before_it_has_done_lost_work_again_has_not_done_it():
+    job = job_of("x", WORKLOADS[0], 1.0, 1, 1.0)
+    account = Account()
+    account.advance(1.0, 2470.0, job)
+    account.move(1.0, 1.0, job)
+    account.leave()
+    assert account.solo_s == pytest.approx(2470 - 247)
+
+
+class Shuffler(SoloD):
+    """Moves everybody at each arrival."""
+
+    def arrive(self, state, job):
+        after = super().arrive(state, job)
+        old = {f"g{int(key[1:]) + 500:06d}": group for key, group in after.groups.items()}
+        return State(after.jobs, old)
+
+
+def test_every_move_of_a_policy_is_charged():
+    jobs = [at(job_of(n, WORKLOADS[0], 1.2, 1, 1.0), float(i), 10.0) for i, n in enumerate("xyz")]
+    calm, restless = (replay(jobs, placer, KINDS, RULES) for placer in (SoloD(KINDS), Shuffler(KINDS)))
+    assert restless.moved == 3
+    assert restless.moves_share_of_gpu_hours > 3 * 82 / (27 * 3600)
+    assert restless.usd == pytest.approx(calm.usd)
+    assert restless.usd_per_unit(KINDS) > calm.usd_per_unit(KINDS)
+
+
+def test_random_phases_have_mean_one_and_long_responses_lengthen_both():
+    draws = np.array(spread(2000, np.random.default_rng(1)))
+    assert draws.mean(axis=0) == pytest.approx([1.0, 1.0])
+    assert np.corrcoef(draws.T)[0, 1] > 0.3
+    assert (np.diff(response_tokens(np.linspace(-4, 4, 50))) >= 0).all()
+
+
+def test_drift_ends_within_its_limit_and_starts_at_nothing():
+    job = job_of("x", WORKLOADS[0], 1.2, 1, 1.0)
+    for direction, low, high in (("up", 1.0, 1.3), ("down", 0.7, 1.0), ("mixed", 0.7, 1.3)):
+        drift = Drift(direction, 0.3, np.random.default_rng(0))
+        assert drift.at(job, 0.0) == job
+        assert low <= drift.at(job, 1.0).train[0].mean_s / job.train[0].mean_s <= high
+    with pytest.raises(ValueError, match="no such direction"):
+        Drift("sideways", 0.3, np.random.default_rng(0))
+
+
+def test_no_policy_is_below_the_fluid_bound():
+    rng = np.random.default_rng(0)
+    jobs = arrivals([Stay(0.0, 5.0 + i, 1) for i in range(8)], rng)
+    bound = fluid_bound(jobs, KINDS)
+    for placer in (SoloD(KINDS), Algorithm1(KINDS, RULES)):
+        assert replay(jobs, placer, KINDS, RULES).usd_per_hour > bound
+    one = [at(job_of("x", WORKLOADS[0], 2.0, 1, 1.0), 0.0, 1.0)]
+    assert fluid_bound(one, KINDS) == pytest.approx((134 * 14.80 + 113 * 42.24) / (2 * 247))

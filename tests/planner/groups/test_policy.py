@@ -1,0 +1,87 @@
+"""Which jobs moved, and small edits of groups."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplan.planner.groups.assemble import alone, grow, pinned, resident, resident_bytes
+from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Way
+from rlplan.planner.groups.policy import State, depart_in_place, moves, next_id, nodes_of_pins
+
+KINDS = {"a": NodeKind("a", 10.0, 1e12), "b": NodeKind("b", 30.0, 1e12)}
+
+
+def job(name: str, rollout_s: float = 100.0, train_s: float = 50.0, slo: float = 1.5, nodes: int = 1, gb: float = 1.0):
+    return GroupJob(name, slo, (Way("a", nodes, 1, rollout_s, gb * 1e9),), (Way("b", nodes, 1, train_s, gb * 1e9),))
+
+
+def pair() -> State:
+    """Two jobs that share a training node, each with a rollout node of its own."""
+    x, y = job("x"), job("y")
+    group, new = grow(alone(x, KINDS), ["a"], KINDS)
+    return State({"x": x, "y": y}, {"g000001": pinned(group, "y", (0, 0), new, [2], KINDS)})
+
+
+def test_a_job_keeps_its_nodes_when_nodes_are_added_for_others():
+    state = pair()
+    group, new = grow(state.groups["g000001"], ["a", "b"], KINDS)
+    z = job("z")
+    after = State({**state.jobs, "z": z}, {"g000001": pinned(group, "z", (0, 0), new[:1], new[1:], KINDS)})
+    assert after.groups["g000001"].nodes == ("a", "a", "a", "b", "b")
+    assert moves(state, after, KINDS) == []
+
+
+def test_nodes_given_back_by_a_departure_move_nobody():
+    state = pair()
+    after = depart_in_place(state, "x", KINDS)
+    assert after.groups["g000001"].nodes == ("a", "b")
+    assert moves(state, after, KINDS) == []
+
+
+def test_a_job_that_trains_on_another_jobs_node_has_moved():
+    state = pair()
+    alone_again = {"g000001": alone(state.jobs["x"], KINDS), "g000002": alone(state.jobs["y"], KINDS)}
+    apart = State(state.jobs, alone_again)
+    assert moves(state, apart, KINDS) == ["y"]
+    assert moves(apart, state, KINDS) == ["y"]
+
+
+def test_a_job_that_trains_wider_has_moved():
+    x = job("x")
+    wide = GroupJob("x", 1.5, x.rollout, (*x.train, Way("b", 2, 1, 50.0, 1e9)))
+    before = State({"x": wide}, {"g000001": alone(wide, KINDS)})
+    after = State({"x": wide}, {"g000001": alone(wide, KINDS, (0, 1))})
+    assert moves(before, after, KINDS) == ["x"]
+
+
+def test_a_departed_job_has_not_moved_and_a_new_id_is_free():
+    state = pair()
+    assert moves(state, State(), KINDS) == []
+    assert next_id(state.groups) not in state.groups
+
+
+def test_residency_counts_both_states_of_every_job_on_a_node():
+    x, y = job("x", gb=600.0), job("y", gb=500.0)
+    group, new = grow(alone(x, KINDS), ["a"], KINDS)
+    both = pinned(group, "y", (0, 0), new, [2], KINDS)
+    jobs = {"x": x, "y": y}
+    assert resident_bytes(both, jobs, KINDS) == [600e9, 500e9, 1100e9]
+    assert not resident(both, jobs, KINDS)
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from("ab"), max_size=3))
+def test_growth_keeps_every_pin_on_its_nodes(first, second):
+    x = job("x", nodes=2)
+    group, _ = grow(alone(x, KINDS), first, KINDS)
+    grown, new = grow(group, second, KINDS)
+    assert sorted(grown.nodes) == list(grown.nodes)
+    assert len(new) == len(second)
+    rollout, train = nodes_of_pins(grown, KINDS)["x"]
+    assert {grown.nodes[at] for at in rollout} == {"a"} and {grown.nodes[at] for at in train} == {"b"}
+    assert not (rollout | train) & set(new)
+    before = State({"x": x}, {"g000001": group})
+    assert moves(before, State({"x": x}, {"g000001": grown}), KINDS) == []
+
+
+def test_an_empty_group_grows_from_nothing():
+    group, new = grow(Group((), ()), ["b", "a"], KINDS)
+    assert group.nodes == ("a", "b") and new == (0, 1)
