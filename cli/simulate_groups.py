@@ -12,8 +12,9 @@ import click
 def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
     from ..planner.groups.from_plans import problem_of
-    from ..planner.groups.rates import bound, slowdowns
+    from ..planner.groups.rates import slowdowns
     from ..planner.groups.running import running_state
+    from ..planner.groups.write import keeps
     from ..plans.check import changed_inputs, input_path
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload
@@ -35,7 +36,7 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
                 "p50": now.p50,
                 "p95": now.p95,
                 "slo": problem.jobs[name].slo,
-                "keeps": now.p95 <= bound(problem.jobs[name], problem.rules) + 1e-6,
+                "keeps": keeps(group, problem.jobs[name], now, problem.rules),
             }
     waiting = sorted(set(problem.jobs) - set(rows))
     result = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}

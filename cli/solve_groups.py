@@ -58,15 +58,17 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
     greedy = plan.predicted.algorithm_1
     return {
         "plan": str(out),
-        "objective": plan.solver.objective,
         "status": plan.solver.status,
         "gap": plan.solver.gap,
-        "bound": plan.solver.bound,
+        "universe": plan.solver.universe,
         "columns": plan.solver.columns,
+        "simulated": plan.solver.simulated,
         "usd_per_hour": {
             "plan": plan.predicted.plan.usd_per_hour,
             "solo_d": plan.predicted.solo_d.usd_per_hour,
             "algorithm_1": greedy.usd_per_hour if greedy else None,
+            "bound": plan.solver.bound_usd_per_hour,
+            "fluid": plan.solver.fluid_usd_per_hour,
         },
         "usd_per_unit": {
             "plan": plan.predicted.plan.usd_per_unit,
@@ -89,6 +91,6 @@ def _text(plan: GroupsPlan, out: Path) -> str:
 
     head = (
         f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
-        f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.columns} candidate groups, {plan.solver.name}"
+        f"{plan.solver.status}, gap {plan.solver.gap:.2%}, chosen from {plan.solver.columns} groups, {plan.solver.name}"
     )
     return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), f"see it: rlplan show {out}"])

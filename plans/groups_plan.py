@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error
 from .origin import InputFile, Volatile
 from .plan import WhyKey
-from .workload import GroupRules, Objective
+from .workload import GroupRules
 
 Index = Annotated[int, Field(ge=0)]
 Indices = Annotated[tuple[Index, ...], Field(min_length=1, strict=False)]
@@ -39,25 +39,32 @@ class GroupsInputs(Strict):
 
 
 class GroupsSolver(Strict):
-    """How the plan was found."""
+    """How the plan was found. What was minimised is USD per hour."""
 
     name: Annotated[str, Field(min_length=1)]
     """Solver and version."""
 
-    status: Literal["optimal", "feasible"]
-    """`optimal`: no other grouping is better by more than `gap`; `feasible`: none was proven to be so."""
+    status: Literal["optimal", "gap", "limit", "placed"]
+    """`optimal`: proven; `gap`: proven to `gap`; `limit`: the work that may be spent ran out; `placed`: new jobs were
+    placed beside running ones that stay, and nothing was proven."""
 
-    objective: Objective
-    """What was minimised."""
-
-    bound: NonNegative
-    """Lower bound of the objective, in its unit; 0 where none is known."""
+    bound_usd_per_hour: NonNegative
+    """Lower bound of the price of any choice of groups in `universe`."""
 
     gap: NonNegative
-    """Relative distance between the objective and its bound."""
+    """(price - bound) / price."""
 
-    columns: Count
-    """Groups that the choice was made from."""
+    universe: str
+    """The groups that the bound is about."""
+
+    columns: Index
+    """Groups that keep every bound, from which the choice was made."""
+
+    simulated: Index
+    """Groups that were simulated."""
+
+    fluid_usd_per_hour: NonNegative
+    """What no schedule can undercut: every node busy all of the time, every job as slow as it may be."""
 
 
 class PinnedPhase(Strict):

@@ -17,10 +17,6 @@ from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross
 from .cluster import Cluster, load_cluster
 from .yaml_doc import Loc
 
-Objective = Literal["usd_per_hour", "usd_per_unit"]
-"""`usd_per_hour`: price of the nodes; `usd_per_unit`: that over training done, a unit being what one USD buys if each
-job has its own nodes."""
-
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -195,9 +191,6 @@ class Workload(Strict):
 
     cluster: Annotated[str, Field(min_length=1)]
     """cluster.yaml, relative to this file."""
-
-    objective: Objective = "usd_per_hour"
-    """What shall be least."""
 
     rules: GroupRules = GroupRules()
     """What every group obeys."""

@@ -6,17 +6,15 @@ mean. A group whose jobs have no common period shows one round of many; the slow
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...plans.groups_plan import GroupTimeline
 from ...plans.groups_plan import Span as PlannedSpan
 from ...rounds.permit import PermitMachine
-from ...rounds.permit_events import Seat
-from .model import Group, GroupJob, Pin, Rules
-from .rates import PACE, bound
+from .model import Group, GroupJob, Rules
 from .reference import Span, Truth, drive
+from .seats import machine_seats
 
 WARM_UP = 8
 """Rounds of the longest job before the one that is shown."""
@@ -37,7 +35,7 @@ def settle(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> Settled:
     spans: list[Span] = []
     begins: list[float] = []  # of rollouts of the longest job
     between = True  # its rollout has not begun
-    seats = [_seat(pin, jobs[pin.job], rules) for pin in group.pins]
+    seats, _ = machine_seats(group, jobs, rules)
     truths = [Truth((seat.expected_s,), jobs[seat.job].tail_share) for seat in seats]
     for span in drive(PermitMachine(rules.policy), seats, truths, rules.interference):
         spans.append(span)
@@ -66,19 +64,4 @@ def timeline_of(settled: Settled) -> GroupTimeline:
             PlannedSpan(job=span.job, phase=span.phase, units=span.units, begin_s=first, end_s=last)
             for first, last, span in shown
         ),
-    )
-
-
-def _seat(pin: Pin, job: GroupJob, rules: Rules) -> Seat:
-    """What the machine knows of a job, as in rates.py."""
-    rollout, train = job.rollout[pin.rollout], job.train[pin.train]
-    keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
-    return Seat(
-        job=pin.job,
-        units=(pin.rollout_units, pin.train_units),
-        expected_s=(rollout.mean_s, train.mean_s),
-        switch_s=(rollout.warm_s, train.warm_s),
-        pace_s=PACE * bound(job, rules) * job.solo_s,
-        keep=keep if 0 < keep < len(pin.rollout_units) else 0,
-        resume_s=(rollout.resume_s, train.resume_s),
     )

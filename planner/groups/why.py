@@ -25,8 +25,9 @@ def explain(
 ) -> dict[str, str]:
     """Text by key for group `key` of `state`, whose slowdowns are `got` and whose turns are `settled`."""
     group = state.groups[key]
-    why = {"cost": _cost(group, state.jobs, kinds), "slack": _slack(group, state.jobs, got, rules)}
+    why = {"cost": _cost(group, state.jobs, kinds)}
     if len(group.pins) > 1:
+        why["slack"] = _slack(group, state.jobs, got, rules)
         why["pace"] = _pace(group, settled, kinds)
         why["next_best"] = _without_one(group, state.jobs, kinds)
         why["policy"] = _policy(group, state.jobs, got, rules)
