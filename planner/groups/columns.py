@@ -72,7 +72,9 @@ def modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mo
                 continue
             if any(way.state_bytes >= kinds[way.pool].host_memory_bytes for way in ways):
                 continue
-            share = [way.mean_s / pace * way.slots / kinds[way.pool].slots for way in ways]
+            # Units of a rollout that its tail can do without are certainly held only until then.
+            held = (1.0 - job.tail_share if rules.tail_keep else 1.0, 1.0)
+            share = [h * way.mean_s / pace * way.slots / kinds[way.pool].slots for h, way in zip(held, ways, strict=True)]
             found.append(
                 Mode(
                     job.name,
@@ -104,9 +106,10 @@ def unit_shares(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, kinds:
     for pin in group.pins:
         job = jobs[pin.job]
         pace = bound(job, rules) * job.solo_s
-        for way, units in ((job.rollout[pin.rollout], pin.rollout_units), (job.train[pin.train], pin.train_units)):
+        rollout_s = job.rollout[pin.rollout].mean_s * (1.0 - job.tail_share if rules.tail_keep else 1.0)
+        for seconds, units in ((rollout_s, pin.rollout_units), (job.train[pin.train].mean_s, pin.train_units)):
             for unit in units:
-                held[unit] += way.mean_s / pace
+                held[unit] += seconds / pace
     return held
 
 

@@ -421,14 +421,13 @@ def _search(  # type: ignore[no-untyped-def]
                 half = found // 2
                 rank = np.argsort(-profits)
                 floor = profits[rank[half]]
-                keep = np.sort(rank[:half])
+                # Of equals any will do: the floor says that what has its profit may be missing.
                 n = 0
-                for at in keep:
-                    if profits[at] > floor:
-                        profits[n], words[n] = profits[at], words[at]
-                        rows[n] = rows[at]
-                        node_pools[n] = node_pools[at]
-                        n += 1
+                for at in np.sort(rank[:half]):
+                    profits[n], words[n] = profits[at], words[at]
+                    rows[n] = rows[at]
+                    node_pools[n] = node_pools[at]
+                    n += 1
                 found = n
         if left == 0:
             continue
