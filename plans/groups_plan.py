@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error
 from .origin import InputFile, Volatile
@@ -19,6 +19,10 @@ from .workload import GroupRules
 
 Index = Annotated[int, Field(ge=0)]
 Indices = Annotated[tuple[Index, ...], Field(min_length=1, strict=False)]
+
+
+GroupId = Annotated[str, StringConstraints(pattern=r"^g[0-9]{1,9}$")]
+"""`g` and a number. A group keeps its id while it has jobs; the number says nothing else."""
 
 
 class GroupsInputs(Strict):
@@ -38,13 +42,16 @@ class GroupsInputs(Strict):
     """The running plan that moves begin from; null for none."""
 
 
+SolverStatus = Literal["optimal", "gap", "limit", "placed"]
+
+
 class GroupsSolver(Strict):
     """How the plan was found. What was minimised is USD per hour."""
 
     name: Annotated[str, Field(min_length=1)]
     """Solver and version."""
 
-    status: Literal["optimal", "gap", "limit", "placed"]
+    status: SolverStatus
     """`optimal`: proven; `gap`: proven to `gap`; `limit`: the work that may be spent ran out; `placed`: new jobs were
     placed beside running ones that stay, and nothing was proven."""
 
@@ -219,10 +226,10 @@ class Move(Strict):
     job: Name
     """The job."""
 
-    from_group: Name
+    from_group: GroupId
     """Its group in the previous plan."""
 
-    to_group: Name
+    to_group: GroupId
     """Its group in this one; the same if it changes nodes inside it."""
 
     price_usd: NonNegative
@@ -276,7 +283,7 @@ class GroupsPlan(Strict):
     rules: GroupRules
     """What every group obeys."""
 
-    groups: Annotated[dict[Name, PlannedGroup], Field(min_length=1)]
+    groups: Annotated[dict[GroupId, PlannedGroup], Field(min_length=1)]
     """The groups."""
 
     moves: Annotated[tuple[Move, ...], Field(strict=False)]

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .assemble import bound
 from .model import Group, GroupJob, NodeKind, Rules, Way
+from .seats import bound
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...plans.errors import Infeasible
-from ...plans.groups_plan import GroupsInputs, GroupsPlan, GroupsSolver
+from ...plans.groups_plan import GroupsInputs, GroupsPlan, GroupsSolver, SolverStatus
 from ...plans.origin import Volatile
 from ...plans.workload import Workload
 from .from_plans import Problem
@@ -67,10 +67,13 @@ def named(groups: Iterable[Group], running: Mapping[str, Group]) -> dict[str, Gr
     return {key_of[at] if at in key_of else next(fresh): group for at, group in enumerate(listed)}
 
 
+_STATUS: dict[str, SolverStatus] = {"optimal": "optimal", "gap": "gap", "limit": "limit"}
+
+
 def _solver(solution: GroupSolution) -> GroupsSolver:
     return GroupsSolver(
         name=f"HiGHS {version('highspy')}",
-        status=solution.status,
+        status=_STATUS[solution.status],
         bound_usd_per_hour=solution.bound_usd_per_hour,
         gap=solution.gap,
         universe=solution.universe,

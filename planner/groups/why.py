@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .assemble import alone, bound, resident
+from .assemble import alone, resident
 from .critical import critical_cycle
 from .greedy import placements
 from .model import Group, GroupJob, NodeKind, Rules, Slowdown
 from .policy import State, node_of_units, without_idle_nodes
 from .rates import slowdowns
+from .seats import bound
 from .settled import Settled
 
 

@@ -21,7 +21,7 @@ from ...plans.groups_plan import (
 )
 from ...plans.origin import Volatile
 from ...plans.workload import Workload
-from .assemble import bound, resident_bytes
+from .assemble import resident_bytes
 from .baselines import SoloD
 from .from_plans import Problem
 from .greedy import Algorithm1
@@ -29,6 +29,7 @@ from .limits import excess
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
 from .rates import slowdowns
+from .seats import bound
 from .settled import settle, timeline_of
 from .why import explain
 
@@ -52,7 +53,7 @@ def write_plan(
         inputs=inputs,
         solver=solver,
         rules=workload.rules,
-        groups={key: _group(key, state, got[key], problem) for key in sorted(state.groups)},
+        groups={key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))},
         moves=tuple(moves),
         predicted=GroupsPredicted(
             plan=figures(state, problem, got),
