@@ -16,18 +16,19 @@ from .seats import bound
 
 @dataclass(frozen=True)
 class Shortage:
-    """A pool that no placement can do with: `what` is needed of `needed` nodes."""
+    """A pool that no placement can do with: `what` takes `needed` nodes; `remedy`: what helps besides more nodes."""
 
     pool: str
     what: str
     needed: float
     limit: int
+    remedy: str
 
     def __str__(self) -> str:
         more = math.ceil(self.needed - 1e-9) - self.limit
         return (
             f"pool '{self.pool}' has {self.limit} node(s), and {self.what} takes {self.needed:.2f}, "
-            f"{self.needed - self.limit:.2f} more; add {more} node(s) to it"
+            f"{self.needed - self.limit:.2f} more; add {more} node(s) to it, or {self.remedy}"
         )
 
 
@@ -48,11 +49,12 @@ def shortages(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules
                 time += min(_share(way, kind) * way.mean_s for way in ways) / pace_s
                 memory += min(way.nodes * way.state_bytes for way in ways) / kind.host_memory_bytes
         if time > kind.limit * (1 + 1e-9):
-            found.append(
-                Shortage(pool, "the time of its phases at the slowest pace that every slo allows", time, kind.limit)
-            )
+            what = "the time of its phases at the slowest pace that every slo allows"
+            looser = f"make every slo {time / kind.limit:.3g} times as loose"
+            found.append(Shortage(pool, what, time, kind.limit, looser))
         if memory > kind.limit * (1 + 1e-9):
-            found.append(Shortage(pool, "the host memory of its sleeping states", memory, kind.limit))
+            what, smaller = "the host memory of its sleeping states", "write host_copies: one, or raise tp"
+            found.append(Shortage(pool, what, memory, kind.limit, smaller))
     return sorted(found, key=lambda s: (s.limit - s.needed, s.pool, s.what))
 
 

@@ -53,7 +53,9 @@ def write_plan(
         inputs=inputs,
         solver=solver,
         rules=workload.rules,
-        groups={key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))},
+        groups={
+            key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))
+        },
         moves=tuple(moves),
         predicted=GroupsPredicted(
             plan=figures(state, problem, got),

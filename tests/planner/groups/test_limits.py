@@ -21,7 +21,8 @@ def test_jobs_that_need_more_time_than_the_nodes_have_are_called_infeasible_with
     [short] = shortages(three, kinds(2), Rules())
     assert (short.pool, short.limit) == ("a", 2) and short.needed == pytest.approx(2.7)
     assert "pool 'a' has 2 node(s)" in str(short)
-    assert "takes 2.70, 0.70 more; add 1 node(s)" in str(short)
+    assert "takes 2.70, 0.70 more; add 1 node(s) to it, or make every slo 1.35 times as loose" in str(short)
+    assert shortages({n: job(n, slo=1.35) for n in "xyz"}, kinds(2), Rules()) == []
     assert shortages(three, kinds(3), Rules()) == []
 
 
