@@ -3,6 +3,7 @@ another permit policy would do to its jobs. Text, by key."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -107,21 +108,20 @@ def _policy(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdo
 def _joining(key: str, state: State, kinds: Mapping[str, NodeKind], rules: Rules) -> str | None:
     """Why a job that is alone does not join another group: the attempt that comes nearest to what is allowed."""
     name = state.groups[key].pins[0].job
-    job = state.jobs[name]
+    job, own = state.jobs[name], state.groups[key].usd_per_hour(kinds)
     nearest: tuple[float, str] | None = None
     for other, group in sorted(state.groups.items()):
         if other == key or len(group.pins) >= rules.group_cap:
             continue
         for added, candidate in placements(group, job, kinds):
-            if added >= state.groups[key].usd_per_hour(kinds) or not resident(candidate, state.jobs, kinds):
+            if added >= own or not resident(candidate, state.jobs, kinds):
                 continue
             got = slowdowns(candidate, state.jobs, rules)
-            worst = max(candidate.pins, key=lambda pin: (got[pin.job].p95 / bound(state.jobs[pin.job], rules), pin.job))
-            excess = got[worst.job].p95 / bound(state.jobs[worst.job], rules)
-            limit = state.jobs[worst.job].slo
-            text = f"in {other} {worst.job} would be slowed {got[worst.job].p95:.2f}x, over {limit:.2f}"
-            if nearest is None or (excess, text) < nearest:
-                nearest = (excess, text)
-    if nearest is None:
-        return None
-    return nearest[1] if nearest[0] > 1 else f"{nearest[1].split(' would')[0]} fits too, at no lower total price"
+            over = {pin.job: got[pin.job].p95 / bound(state.jobs[pin.job], rules) for pin in candidate.pins}
+            worst = max(over, key=lambda member: (over[member], member))
+            text = (
+                f"{name} in {other} would cost {added:.2f} USD an hour instead of {own:.2f}, and slow {worst} "
+                f"{got[worst].p95:.2f}x of at most {bound(state.jobs[worst], rules):.2f}x"
+            )
+            nearest = min(nearest or (math.inf, ""), (over[worst], text))
+    return nearest[1] if nearest else None
