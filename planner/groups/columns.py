@@ -156,6 +156,14 @@ def built(
     return group
 
 
+def lone(mode: Mode, kinds: Mapping[str, NodeKind]) -> Group:
+    """A job on nodes of its own; phases of one pool share nodes."""
+    r, t = mode.nodes
+    if mode.pools[0] == mode.pools[1]:
+        return built([(mode, range(r), range(t))], [mode.pools[0]] * max(r, t), kinds)
+    return built([(mode, range(r), range(r, r + t))], [mode.pools[0]] * r + [mode.pools[1]] * t, kinds)
+
+
 def extensions(
     group: Group,
     mode: Mode,

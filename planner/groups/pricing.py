@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ class Table:
     count: NDArray[np.int64]
     pools: tuple[str, ...]
     memory: NDArray[np.float64]
+    ids: NDArray[np.uint64]
+    """(modes,) of the job's name and the ways, so that words outlive the table."""
 
 
 def table(modes_of: Mapping[str, Sequence[Mode]], kinds: Mapping[str, NodeKind]) -> Table:
@@ -62,7 +65,12 @@ def table(modes_of: Mapping[str, Sequence[Mode]], kinds: Mapping[str, NodeKind])
         np.array([mode.nodes for mode in flat], np.int64).reshape(-1, 2),
         pools,
         np.array([kinds[p].host_memory_bytes for p in pools], float),
+        np.array([_id(mode) for mode in flat], np.uint64),
     )
+
+
+def _id(mode: Mode) -> int:
+    return int.from_bytes(blake2b(repr((mode.job, mode.ways)).encode(), digest_size=8).digest())
 
 
 @dataclass
@@ -138,6 +146,7 @@ def price(
     count, floor, steps = _search(
         order,
         modes.first,
+        modes.ids,
         modes.pool,
         modes.share,
         modes.bytes,
@@ -172,10 +181,10 @@ def price(
     return Pricing(found, floor if steps < max_steps else float("inf"), steps)
 
 
-def word_of(members: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> int:
+def word_of(modes: Table, members: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> int:
     """The word of a structure, as the search makes it."""
     total = 0
-    bits = [(m, sum(1 << n for n in a), sum(1 << n for n in b)) for m, a, b in members]
+    bits = [(modes.ids[m], sum(1 << n for n in a), sum(1 << n for n in b)) for m, a, b in members]
     for i, (m, a, b) in enumerate(bits):
         for n, c, d in bits[:i]:
             total += int(_pair_word(m, a, b, n, c, d))
@@ -211,8 +220,8 @@ def _pair_word(m, a, b, n, c, d):  # type: ignore[no-untyped-def]
     shared = ((_ones(a & c) * 16 + _ones(b & d)) * 16 + _ones(a & d)) * 16 + _ones(b & c)
     # Whether each job's own phases meet on a node is part of the structure too.
     shared = (shared * 16 + _ones(a & b)) * 16 + _ones(c & d)
-    x = _mix(np.uint64(m) * _GOLDEN + np.uint64(1))
-    return _mix(x ^ _mix(np.uint64(n) * _GOLDEN + np.uint64(shared) * np.uint64(0xD1B54A32D192ED03)))
+    x = _mix(m * _GOLDEN + np.uint64(1))
+    return _mix(x ^ _mix(n * _GOLDEN + np.uint64(shared) * np.uint64(0xD1B54A32D192ED03)))
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -298,7 +307,7 @@ def _joined(k, a, b):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _search(  # type: ignore[no-untyped-def]
-    order, first, pool, share, size, count, fluid, least, values, usd, memory, full, cap, floor, known, parts, max_steps,
+    order, first, ids, pool, share, size, count, fluid, least, values, usd, memory, full, cap, floor, known, parts, max_steps,
     scratch, rows, node_pools, profits, words,
 ):  # fmt: skip
     jobs = len(order)
@@ -383,7 +392,7 @@ def _search(  # type: ignore[no-untyped-def]
         whole[k + 1] = whole[k]
         for i in range(k):
             meets = (a[i] | b[i]) & (x | y)
-            pair[k, i] = _pair_word(m, x, y, mode[i], a[i], b[i])
+            pair[k, i] = _pair_word(ids[m], x, y, ids[mode[i]], a[i], b[i])
             whole[k + 1] += pair[k, i]
             if parts and meets and _has(known, pair[k, i]):
                 out = True

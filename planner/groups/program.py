@@ -26,7 +26,7 @@ import numpy as np
 
 from ...plans.errors import Infeasible
 from .assemble import resident
-from .columns import FULL, Checker, Column, Mode, built, modes, unit_shares
+from .columns import FULL, Checker, Column, Mode, built, lone, modes, unit_shares
 from .greedy import Algorithm1
 from .master import Relaxation, choose
 from .model import Group, GroupJob, NodeKind, Rules, Slowdown
@@ -58,6 +58,32 @@ class Effort:
     """That the integer program chooses from, the ones of least reduced cost."""
     nodes: int = 300
     """Of the branch and bound."""
+
+
+class Memory:
+    """What solves under one set of rules learn and later solves use: simulations, structures that are out, columns."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.checker = Checker(rules)
+        self.known = Known()
+        self.sound: set[int] = set()
+        """Words of parts that are feasible."""
+        self.columns: dict[tuple[str, ...], Column] = {}
+        """The cheapest feasible group of each set of jobs."""
+        self._jobs: dict[str, GroupJob] = {}
+
+    def see(self, jobs: Mapping[str, GroupJob]) -> None:
+        """Forget what holds a job that is gone, and all that was learnt of one whose durations changed."""
+        changed = {name for name, job in jobs.items() if name in self._jobs and self._jobs[name] is not job}
+        if changed:
+            # A word does not say which jobs it is of.
+            self.known, self.sound = Known(), set()
+        self.columns = {
+            names: column
+            for names, column in self.columns.items()
+            if all(name in jobs and name not in changed for name in names)
+        }
+        self._jobs = dict(jobs)
 
 
 @dataclass(frozen=True)
@@ -106,42 +132,47 @@ def solve_groups(
     *,
     previous: Sequence[Group] = (),
     effort: Effort = Effort(),  # noqa: B008
-    checker: Checker | None = None,
+    memory: Memory | None = None,
 ) -> GroupSolution:
     """Group jobs at the least USD per hour. Raises Infeasible, naming what does not fit and what would make it fit.
 
     Args:
         previous: groups of the running plan; of equally cheap choices the one that keeps most of them is taken.
-        checker: what was simulated before under the same rules.
+        memory: of earlier solves under the same rules and kinds.
     """
-    solve = _Solve(jobs, kinds, rules, effort, checker or Checker(rules))
+    solve = Solve(jobs, kinds, rules, effort, memory or Memory(rules))
     solve.start(previous)
     bound = solve.generate()
     return solve.finish(bound, previous)
 
 
-class _Solve:
+class Solve:
     """One run: columns by the jobs that they hold, the cheapest group of each set of jobs."""
 
     def __init__(
-        self, jobs: Sequence[GroupJob], kinds: Mapping[str, NodeKind], rules: Rules, effort: Effort, checker: Checker
+        self, jobs: Sequence[GroupJob], kinds: Mapping[str, NodeKind], rules: Rules, effort: Effort, memory: Memory
     ) -> None:
         self.jobs = {job.name: job for job in sorted(jobs, key=lambda job: job.name)}
         assert len(self.jobs) == len(jobs), "job names are unique"
-        self.kinds, self.rules, self.effort, self.checker = kinds, rules, effort, checker
+        self.kinds, self.rules, self.effort = kinds, rules, effort
+        memory.see(self.jobs)
+        self.memory, self.checker = memory, memory.checker
         self.names = list(self.jobs)
         self.modes_of = {name: _modes(job, kinds, rules) for name, job in self.jobs.items()}
         self.table: Table = table(self.modes_of, kinds)
         self.limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
         self.usd = {pool: kind.usd_per_hour for pool, kind in kinds.items()}
         self.exact = len(jobs) <= effort.exact_jobs
-        self.known = Known()
-        self.columns: dict[tuple[str, ...], Column] = {}
         self.master = Relaxation(self.names, self.limits)
         self.simulated = 0
-        self.sound: set[int] = set()
         self.warm: set[Group] = set()
         self.greedy_usd = math.inf
+        for column in self.columns.values():
+            self.master.add(column)
+
+    @property
+    def columns(self) -> dict[tuple[str, ...], Column]:
+        return self.memory.columns
 
     def add(self, group: Group) -> bool:
         """Make a feasible group a column, unless its jobs have a cheaper or equal one."""
@@ -171,8 +202,8 @@ class _Solve:
     def start(self, previous: Sequence[Group]) -> None:
         """Columns of single jobs, of Algorithm 1 and of the previous plan."""
         for name in self.names:
-            lone = [self._alone(mode) for mode in self.modes_of[name]]
-            for group in sorted(lone, key=lambda g: g.usd_per_hour(self.kinds)):
+            alone = [lone(mode, self.kinds) for mode in self.modes_of[name]]
+            for group in sorted(alone, key=lambda g: g.usd_per_hour(self.kinds)):
                 if self.checker.keeps([group], self.jobs)[0]:
                     self.add(group)
                     break
@@ -187,13 +218,6 @@ class _Solve:
             if self.fits(group):
                 self.add(group)
                 self.warm.add(group)
-
-    def _alone(self, mode: Mode) -> Group:
-        """A job on nodes of its own; phases of one pool share nodes."""
-        r, t = mode.nodes
-        if mode.pools[0] == mode.pools[1]:
-            return built([(mode, range(r), range(t))], [mode.pools[0]] * max(r, t), self.kinds)
-        return built([(mode, range(r), range(r, r + t))], [mode.pools[0]] * r + [mode.pools[1]] * t, self.kinds)
 
     def generate(self) -> float:
         """Columns until nothing is left above the tolerance; the lower bound."""
@@ -210,7 +234,7 @@ class _Solve:
                 usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
                 scaled = values / (1.0 + tolerance)
                 found = price(
-                    self.table, scaled, usd, cap, ROUNDING, self.known, not self.exact, max_steps=effort.steps
+                    self.table, scaled, usd, cap, ROUNDING, self.memory.known, not self.exact, max_steps=effort.steps
                 )
                 added, untested = self._try(found.found)
                 if added:
@@ -255,7 +279,7 @@ class _Solve:
                 if self.checker.keeps([group], self.jobs)[0]:
                     added += self.add(group)
                 elif len(one.members) > 1:
-                    self.known.add(one.word)
+                    self.memory.known.add(one.word)
         return added, untested
 
     def _robust(self, found: Sequence[Found]) -> list[tuple[Found, Group]]:
@@ -269,17 +293,17 @@ class _Solve:
                     continue
                 for some in combinations(one.members, size):
                     if _connected(some):
-                        word = word_of(some)
+                        word = word_of(self.table, some)
                         of[-1].append(word)
-                        if word not in self.sound and word not in self.known:
+                        if word not in self.memory.sound and word not in self.memory.known:
                             parts[word] = self._group(some, one.pools)
             self.simulated += len(parts)
             for word, keeps in zip(parts, self.checker.keeps(list(parts.values()), self.jobs), strict=True):
                 if keeps:
-                    self.sound.add(word)
+                    self.memory.sound.add(word)
                 else:
-                    self.known.add(word)
-            found = [one for one, words in zip(found, of, strict=True) if all(word in self.sound for word in words)]
+                    self.memory.known.add(word)
+            found = [one for one, words in zip(found, of, strict=True) if all(word in self.memory.sound for word in words)]
         return [(one, self._group(one.members, one.pools)) for one in found]
 
     def _group(self, members: Members, pools: Sequence[str]) -> Group:
@@ -301,7 +325,7 @@ class _Solve:
         floor = -max(0.0, price_usd - objective) - 1e-6
         usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
         cap = min(self.rules.group_cap, len(self.names))
-        found = price(self.table, values, usd, cap, floor, self.known, False, 60_000, self.effort.steps)
+        found = price(self.table, values, usd, cap, floor, self.memory.known, False, 60_000, self.effort.steps)
         return found.floor <= floor and not self._try(found.found)[1]
 
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
