@@ -233,13 +233,19 @@ class Move(Strict):
     """Its group in this one; the same if it changes nodes inside it."""
 
     price_usd: NonNegative
-    """What it costs once: the cold start, and work since the last iteration's end, on the nodes of the new group."""
+    """What it costs once: `price_s` at the price of the nodes that the job would have alone."""
 
     price_s: NonNegative
-    """The seconds of that."""
+    """Seconds of the cold start and of half an iteration, the work that a stop loses on average."""
+
+    together: Count
+    """Moves of one number pay together, or are needed together."""
 
     saves_usd_per_hour: float
-    """What all nodes would cost more per hour without this move."""
+    """What all nodes cost less per hour by the moves of this number."""
+
+    needed: bool
+    """Whether a running group would not keep its bounds without them."""
 
 
 class CostFigures(Strict):
