@@ -51,7 +51,9 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
                 for phase, pinned in (("rollout", member.rollout), ("train", member.train))
                 if pinned.way
             )
-            yield f"  {name}: {s.mean:.3f}x (p50 {s.p50:.3f}, p95 {s.p95:.3f}) of at most {s.slo:.3f}x{ways}"
+            yield f"  {name}: {s.mean:.3f}x (p50 {s.p50:.3f}, p95 {s.p95:.3f}) of at most {s.slo:.3f}x{ways}" + (
+                "" if s.keeps else "  breaks its bound"
+            )
 
 
 def moves_text(plan: GroupsPlan) -> Iterator[str]:

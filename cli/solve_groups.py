@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ def solve_groups_command(path: Path, out: Path | None, previous_path: Path | Non
     check_target(out, *files)
     plan = solve_workload(workload, problem, _inputs(path, workload, problem, previous_path, out), previous, moving)
     dump(plan, out)
+    for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
+        if not member.slowdown.keeps:
+            warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)
     click.echo(json.dumps(summary(plan, out)) if as_json else _text(plan, out))
     return 0
 
@@ -89,8 +93,10 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
 def _text(plan: GroupsPlan, out: Path) -> str:
     from .show_groups import costs_text, groups_text, moves_text
 
+    solver = plan.solver
+    proof = "nothing is proven" if solver.gap is None else f"gap {solver.gap:.2%}"
     head = (
         f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
-        f"{plan.solver.status}, gap {plan.solver.gap:.2%}, chosen from {plan.solver.columns} groups, {plan.solver.name}"
+        f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"
     )
     return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), f"see it: rlplan show {out}"])

@@ -55,11 +55,11 @@ class GroupsSolver(Strict):
     """`optimal`: proven; `gap`: proven to `gap`; `limit`: the work that may be spent ran out; `placed`: new jobs were
     placed beside running ones that stay, and nothing was proven."""
 
-    bound_usd_per_hour: NonNegative
-    """Lower bound of the price of any choice of groups in `universe`."""
+    bound_usd_per_hour: NonNegative | None
+    """Lower bound of the price of any choice of groups in `universe`; null: none was looked for."""
 
-    gap: NonNegative
-    """(price - bound) / price."""
+    gap: Annotated[float, Field(ge=0, le=1)] | None
+    """(price - bound) / price; null without a bound."""
 
     universe: str
     """The groups that the bound is about."""
@@ -70,8 +70,8 @@ class GroupsSolver(Strict):
     simulated: Index
     """Groups that were simulated."""
 
-    fluid_usd_per_hour: NonNegative
-    """What no schedule can undercut: every node busy all of the time, every job as slow as it may be."""
+    fluid_usd_per_hour: NonNegative | None
+    """What no schedule can undercut: every node always busy, every job as slow as it may be; null: unknown."""
 
 
 class PinnedPhase(Strict):
@@ -104,6 +104,9 @@ class PlannedSlowdown(Strict):
 
     slo: Annotated[float, Field(ge=1)]
     """The bound, as in the workload."""
+
+    keeps: bool
+    """Whether the bound, less the rules' margin, holds at p95; alone on its reference a job always keeps it."""
 
     alone_s: Positive
     """Mean seconds of an iteration alone, on the reference."""

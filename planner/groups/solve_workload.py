@@ -50,7 +50,7 @@ def solve_workload(
     planned = [
         Move(
             job=move.job,
-            from_group=running.group_of(move.job),
+            from_group=_group_in(previous, move.job),
             to_group=found.state.group_of(move.job),
             price_usd=move.usd,
             price_s=move.seconds,
@@ -80,16 +80,21 @@ def _from_running(problem: Problem, running: State, moving: bool) -> tuple[Trans
     if missing:
         parts = " and ".join(f"{taken} nodes of pool '{pool}', which has {limit}" for pool, taken, limit in missing)
         raise Infeasible(f"if running jobs stay, the new ones take it to {parts}; solve without --no-moves")
-    return Transition(State(placed.jobs, placed.groups), ()), GroupsSolver(
+    return Transition(State(placed.jobs, named(placed.groups.values(), running.groups)), ()), GroupsSolver(
         name="incremental placement",
         status="placed",
-        bound_usd_per_hour=0.0,
-        gap=1.0,
-        universe="none: running jobs stay",
+        bound_usd_per_hour=None,
+        gap=None,
+        universe="running jobs stay",
         columns=len(placed.groups),
         simulated=checker.simulated,
-        fluid_usd_per_hour=0.0,
+        fluid_usd_per_hour=None,
     )
+
+
+def _group_in(previous: tuple[GroupsPlan, Path] | None, job: str) -> str:
+    assert previous is not None, "nothing moves without a running plan"
+    return next(key for key, group in previous[0].groups.items() if job in group.jobs)
 
 
 _STATUS: dict[str, SolverStatus] = {"optimal": "optimal", "gap": "gap", "limit": "limit"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .model import Group, GroupJob, NodeKind, Rules
 from .policy import State, moves
@@ -55,7 +55,7 @@ def transition(
     `all_parts`: take all over, since `placed` cannot be (it needs more nodes than there are).
     """
     jobs, target = placed.jobs, tuple(target)
-    priced: dict[str, PricedMove] = {}
+    priced: list[PricedMove] = []
     chosen: list[Group] = []
     for number, (old, new) in enumerate(_parts(tuple(placed.groups.values()), target), 1):
         saves = sum(group.usd_per_hour(kinds) for group in old) - sum(group.usd_per_hour(kinds) for group in new)
@@ -63,18 +63,18 @@ def transition(
         own = {pin.job for group in old for pin in group.pins}
         here = {key: group for key, group in running.groups.items() if any(pin.job in own for pin in group.pins)}
         members = {name: job for name, job in jobs.items() if name in own}
-        moved = moves(State(members, here), State(members, named(new, here)), kinds)
+        # A node is the same whichever group it counts to: the part's nodes are matched as if of one group.
+        before, after = _union(here.values(), kinds), _union(new, kinds)
+        moved = moves(State(members, {"g0": before}), State(members, {"g0": after}), kinds) if here else []
         steps = [_priced(jobs[name], here.values(), jobs, kinds, rules, number, saves, needed) for name in moved]
         stays_s = min((remaining_s.get(name, math.inf) for name in own), default=math.inf)
         pays = saves > 1e-9 and saves * stays_s / 3600 > sum(step.usd for step in steps)
         if all_parts or needed or pays:
             chosen += new
-            priced |= {step.job: step for step in steps}
+            priced += steps
         else:
             chosen += old
-    state = State(jobs, named(chosen, running.groups))
-    order = sorted(moves(running, state, kinds), key=lambda name: (priced[name].together, name))
-    return Transition(state, tuple(priced[name] for name in order))
+    return Transition(State(jobs, named(chosen, running.groups)), tuple(priced))
 
 
 def named(groups: Iterable[Group], running: Mapping[str, Group]) -> dict[str, Group]:
@@ -109,6 +109,29 @@ def _parts(old: Sequence[Group], new: Sequence[Group]) -> list[tuple[list[Group]
         ([g for g in old if g.pins[0].job in part], [g for g in new if g.pins[0].job in part])
         for _, part in sorted(unique.items())
     ]
+
+
+def _union(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> Group:
+    """All groups as one, their nodes sorted by pool."""
+    listed = list(groups)
+    nodes = sorted((pool, g, at) for g, group in enumerate(listed) for at, pool in enumerate(group.nodes))
+    first: dict[tuple[int, int], int] = {}
+    unit = 0
+    for pool, g, at in nodes:
+        first[g, at] = unit
+        unit += kinds[pool].slots
+    pins = []
+    for g, group in enumerate(listed):
+        place = [first[g, at] + slot for at, pool in enumerate(group.nodes) for slot in range(kinds[pool].slots)]
+        pins += [
+            replace(
+                pin,
+                rollout_units=tuple(sorted(place[unit] for unit in pin.rollout_units)),
+                train_units=tuple(sorted(place[unit] for unit in pin.train_units)),
+            )
+            for pin in group.pins
+        ]
+    return Group(tuple(pool for pool, _, _ in nodes), tuple(sorted(pins, key=lambda pin: pin.job)))
 
 
 def _priced(

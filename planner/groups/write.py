@@ -110,7 +110,7 @@ def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem
                 rollout=_phase(state.jobs[pin.job].rollout, pin.rollout, pin.rollout_units),
                 train=_phase(state.jobs[pin.job].train, pin.train, pin.train_units),
                 tail_from=_tail_from(state.jobs[pin.job], pin, problem.rules),
-                slowdown=_slowdown(state.jobs[pin.job], got[pin.job]),
+                slowdown=_slowdown(group, state.jobs[pin.job], got[pin.job], problem.rules),
             )
             for pin in group.pins
         },
@@ -124,8 +124,9 @@ def _phase(ways: tuple[Way, ...], way: int, units: tuple[int, ...]) -> PinnedPha
     return PinnedPhase(pool=ways[way].pool, units=units, way=way, mean_s=ways[way].mean_s)
 
 
-def _slowdown(job: GroupJob, got: Slowdown) -> PlannedSlowdown:
-    return PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, alone_s=job.solo_s)
+def _slowdown(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> PlannedSlowdown:
+    kept = keeps(group, job, got, rules)
+    return PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, keeps=kept, alone_s=job.solo_s)
 
 
 def _nodes(
