@@ -7,8 +7,8 @@ give the same actions, bit for bit, in the simulator (planner/groups/reference.p
 Invariants (`check_invariants`):
 - a unit is held by at most one job;
 - a job holds units for one phase at a time, and phases alternate: its rollout and training never overlap (on-policy);
-- a turn holds all units of its seat from start to end, but for tails: a rollout in its tail may be down to `keep` units,
-  and a rollout may start without units that another's tail still keeps (it gets them when they come free);
+- a turn holds all units of its seat from start to end, but for tails: a rollout in its tail may be down to `keep`
+  units, and a rollout may start without units that another's tail still keeps (it gets them when they come free);
 - work conserving: while anybody waits, somebody runs; and a phase whose units are all free waits only for somebody whom
   `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that asked before
   and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present turn ends,
@@ -27,8 +27,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .permit_events import PHASES, Action, Arrive, Consolidate, Done, Event, Grow, Leave, Lost, Pause, Seat, Start
-from .permit_events import Tail, Wake, WakeAt
+from .permit_events import (
+    PHASES,
+    Action,
+    Arrive,
+    Consolidate,
+    Done,
+    Event,
+    Grow,
+    Leave,
+    Lost,
+    Pause,
+    Seat,
+    Start,
+    Tail,
+    Wake,
+    WakeAt,
+)
 from .permit_policies import CREDIT, POLICIES
 
 

@@ -98,8 +98,8 @@ def slowdowns(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> dict[
             found[pin.job] = Slowdown(float(factors.mean()), float(p50), float(p95))
         return found
     means = judge(seats_of([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
-    factors = [float(mean) / jobs[pin.job].solo_s for pin, mean in zip(group.pins, means, strict=False)]
-    return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, factors, strict=True)}
+    known = [float(mean) / jobs[pin.job].solo_s for pin, mean in zip(group.pins, means, strict=False)]
+    return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, known, strict=True)}
 
 
 def feasible(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bool:

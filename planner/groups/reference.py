@@ -11,8 +11,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...rounds.permit import PermitMachine
-from ...rounds.permit_events import PHASES, Arrive, Consolidate, Done, Event, Grow, Pause, PhaseName, Seat, Start
-from ...rounds.permit_events import Tail, Wake, WakeAt
+from ...rounds.permit_events import (
+    PHASES,
+    Arrive,
+    Consolidate,
+    Done,
+    Event,
+    Grow,
+    Pause,
+    PhaseName,
+    Seat,
+    Start,
+    Tail,
+    Wake,
+    WakeAt,
+)
 
 
 @dataclass(frozen=True)

@@ -139,10 +139,10 @@ def _alike(log: Any, a: int, b: int, slack_s: float) -> bool:
 @compiled
 def _hopeless(P: Seats, S: State, now: float) -> bool:
     """Whether a job is further behind its deadline than any that keeps its pace ever is."""
+    worst = math.inf
     for j in range(len(S.phase)):
-        if S.deadline_s[j] < now - HOPELESS_PACES * P.pace_s[j]:
-            return True
-    return False
+        worst = min(worst, S.deadline_s[j] - (now - HOPELESS_PACES * P.pace_s[j]))
+    return worst < 0.0
 
 
 @compiled
@@ -209,6 +209,14 @@ def _make_trace(digest: str) -> Any:
                 row += 1
 
     return entry(trace)
+
+
+def _make_period(digest: str) -> Any:
+    def period(P, S, log, times, policy, interference):  # type: ignore[no-untyped-def]
+        assert len(digest) > 0
+        return settle(P, S, log, times, policy, interference, False)
+
+    return entry(period)
 
 
 def _make_completions(digest: str) -> Any:
@@ -281,6 +289,9 @@ _SOURCES = [Path(__file__), Path(twin_machine.__file__), Path(permit_policies.__
 trace = _make_trace(sources_digest(*_SOURCES))
 """(Seats, State, policy, interference, who (n,), what (n,), when (n,)) -> None; the first n phases that end: job, 0 for
 rollout or 1 for train, seconds."""
+
+period = _make_period(sources_digest(*_SOURCES))
+"""(Seats, State, log (rows, jobs, 4), times (rows,), policy, interference) -> rows at its beginning and end."""
 
 completions = _make_completions(sources_digest(*_SOURCES))
 """(Seats, State, policy, interference, limit, ends (jobs, most), counts (jobs,)) -> None; when each job ended its

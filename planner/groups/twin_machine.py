@@ -99,8 +99,8 @@ def kept(P: Seats, S: State, j: int) -> np.uint64:
 @compiled
 def need_s(P: Seats, S: State, j: int, phase: int) -> float:
     """`Turn.need_s`."""
-    seconds: float = S.rest_s[j] if phase == S.phase[j] else P.expected_s[j, phase]
-    return seconds + P.switch_s[j, phase]
+    seconds: float = (S.rest_s[j] if phase == S.phase[j] else P.expected_s[j, phase]) + P.switch_s[j, phase]
+    return seconds
 
 
 @compiled
