@@ -13,7 +13,7 @@ Invariants (`check_invariants`):
   `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that asked before
   and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present turn ends,
   and that would miss its deadline if this one started;
-- starvation-free: a phase is overtaken on its units at most `turn_bound(job)` times: once by each other turn under
+- starvation-free: a phase is overtaken on its units at most `turn_bound()` times: once by each other turn under
   round_robin and first_come; under multi_rate a phase that was overtaken `PATIENCE` times goes before all others,
   those in the same state excepted, yields to nobody and is not paused;
 - bounded credit: a job's deadline is its last one plus its pace, but never more than 1 + `CREDIT` paces from the end of
@@ -54,8 +54,8 @@ class Turn:
     seat: Seat
     number: int
     """Its place in the order of arrival, which breaks ties."""
-    since_s: float
-    """When it began to wait."""
+    asked: int
+    """Its place in the order in which phases became ready, whoever's they are."""
     deadline_s: float
     """By when the iteration under way should end."""
     phase: int = 0
@@ -107,6 +107,8 @@ class PermitMachine:
         """Whom the phases wait for that could have started, as of the last event."""
         self._last_holder: dict[int, str] = {}
         self._arrived = 0
+        self._places = 0
+        self._most = 0  # jobs at a time
         self._now_s = -math.inf
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class PermitMachine:
             case Leave(job):
                 self.turns.remove(self._turn(job))
             case Lost(units):
-                self._lost(frozenset(units), now_s)
+                self._lost(frozenset(units))
             case Wake():
                 pass
         return self._grow(now_s) + self._grant(now_s)
@@ -157,15 +159,16 @@ class PermitMachine:
             raise ValueError(f"{seat.job} is in this group already")
         if not all(seat.units) or min(seat.expected_s) <= 0 or min(seat.switch_s) < 0:
             raise ValueError(f"{seat.job}: each phase needs a unit, and seconds")
-        turn = Turn(seat, self._arrived, now_s, now_s, rest_s=seat.expected_s[0])
+        turn = Turn(seat, self._arrived, self._next_place(), now_s, rest_s=seat.expected_s[0])
         turn.deadline_s += turn.pace_s
         # It joins a round of round-robin at its beginning, and owes nobody the turns before.
         turn.begun = begun
         self._arrived += 1
         self.turns.append(turn)
+        self._most = max(self._most, len(self.turns))
 
     def _done(self, turn: Turn, now_s: float) -> None:
-        self._stop(turn, now_s)
+        self._stop(turn)
         turn.overtaken = 0
         turn.phase = 1 - turn.phase
         turn.rest_s = turn.seat.expected_s[turn.phase]
@@ -173,18 +176,22 @@ class PermitMachine:
             credit_s = CREDIT * turn.pace_s
             turn.deadline_s = max(min(turn.deadline_s, now_s + credit_s), now_s - credit_s) + turn.pace_s
 
-    def _stop(self, turn: Turn, now_s: float) -> None:
-        turn.running, turn.tail, turn.held, turn.since_s = False, False, frozenset(), now_s
+    def _stop(self, turn: Turn) -> None:
+        turn.running, turn.tail, turn.held, turn.asked = False, False, frozenset(), self._next_place()
 
-    def _lost(self, units: frozenset[int], now_s: float) -> None:
+    def _next_place(self) -> int:
+        self._places += 1
+        return self._places
+
+    def _lost(self, units: frozenset[int]) -> None:
         for turn in self.turns:
             if turn.held & units:
-                self._stop(turn, now_s)
+                self._stop(turn)
                 turn.begun -= 1
                 turn.rest_s = turn.seat.expected_s[turn.phase]
             if units & {unit for pinned in turn.seat.units for unit in pinned}:
                 # Its state there is gone. A turn that runs on other units is let run to its end.
-                turn.stranded = True
+                turn.stranded, turn.overtaken = True, 0
         for unit in units:
             self._last_holder.pop(unit, None)
 
@@ -256,7 +263,7 @@ class PermitMachine:
     def _pause(self, turn: Turn, now_s: float) -> None:
         turn.rest_s = max(0.0, turn.due_s - now_s) + (turn.seat.resume_s[turn.phase] or 0.0)
         turn.begun -= 1
-        self._stop(turn, now_s)
+        self._stop(turn)
 
     def _start(self, turn: Turn, units: frozenset[int], now_s: float) -> list[Action]:
         actions: list[Action] = []
@@ -271,15 +278,15 @@ class PermitMachine:
         turn.running, turn.held = True, units
         turn.begun += 1
         for other in self.turns:
-            if not other.running and other.units & units:
+            if not other.running and not other.stranded and other.units & units:
                 other.overtaken += 1
         return [*actions, Start(job, PHASES[turn.phase], tuple(sorted(units)), resident)]
 
     # -- what holds ----------------------------------------------------------------------------------------------------
 
-    def turn_bound(self, job: str) -> int:
-        """Turns that others begin at most on a phase's units while it waits, as long as nobody arrives."""
-        return self.policy.turn_bound(len(self.turns))
+    def turn_bound(self) -> int:
+        """Turns that others begin at most on a phase's units while it waits."""
+        return self.policy.turn_bound(self._most)
 
     def check_invariants(self) -> None:
         """Assert what the module promises."""
@@ -291,7 +298,7 @@ class PermitMachine:
             for unit in turn.held:
                 assert unit not in holders, f"unit {unit} is held by {holders[unit]} and {turn.seat.job}"
                 holders[unit] = turn.seat.job
-            assert turn.overtaken <= self.turn_bound(turn.seat.job), f"{turn.seat.job} starves"
+            assert turn.overtaken <= self.turn_bound(), f"{turn.seat.job} starves"
             assert turn.deadline_s - self._now_s <= (1 + CREDIT) * turn.pace_s * (1 + 1e-9), "credit has no bound"
         waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
         assert not waiting or holders, "somebody waits while nobody runs"

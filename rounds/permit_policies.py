@@ -86,7 +86,7 @@ class FirstCome:
     """See the module."""
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
-        return turn.since_s, turn.number
+        return (turn.asked,)
 
     def asks(
         self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
@@ -106,7 +106,7 @@ class MultiRate:
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
         if _overdue(turn):
-            return 0, turn.since_s, turn.number
+            return 0, turn.asked
         return 1, turn.deadline_s, turn.number
 
     def asks(

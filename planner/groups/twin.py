@@ -41,6 +41,7 @@ BROKEN, KEPT = -1, -2
 def begin(P: Seats, S: State) -> None:
     """All jobs arrive at time 0."""
     every = np.uint64(0)
+    S.places[0] = len(S.phase)
     for j in range(len(S.phase)):
         arrive(P, S, j)
         every |= P.units[j, 0] | P.units[j, 1]
@@ -119,7 +120,7 @@ def _note(S: State, log: Any, row: int, policy: int, now: float) -> None:
         if S.running[j]:
             log[row, j, 1] = S.ends_s[j] - now
         elif policy != MULTI_RATE:
-            log[row, j, 1] = S.since_s[j] - now
+            log[row, j, 1] = S.place[j] - S.places[0]
         log[row, j, 2] = S.deadline_s[j] - now if policy == MULTI_RATE else 0.0
         log[row, j, 3] = S.done[j]
         if policy == ROUND_ROBIN:
@@ -257,7 +258,8 @@ def _make_entry(digest: str) -> Any:
                 S.running[:n],
                 S.tail[:n],
                 S.held[:n],
-                S.since_s[:n],
+                S.place[:n],
+                S.places,
                 S.deadline_s[:n],
                 S.rest_s[:n],
                 S.due_s[:n],

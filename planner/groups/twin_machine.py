@@ -38,7 +38,8 @@ class State(NamedTuple):
     running: Any
     tail: Any
     held: Any  # uint64
-    since_s: Any
+    place: Any  # `Turn.asked`
+    places: Any  # (1,) as many were given
     deadline_s: Any
     rest_s: Any
     due_s: Any
@@ -62,8 +63,11 @@ class State(NamedTuple):
 def empty_state(jobs: int) -> State:
     """Arrays for groups of up to `jobs`."""
     kinds = {"held": np.uint64, "running": np.bool_, "tail": np.bool_, "asked": np.bool_, "waiting": np.bool_}
-    kinds |= {name: np.int64 for name in ("phase", "overtaken", "begun", "urgent", "holder", "last_unit", "done")}
-    sizes = {"holder": 64, "last_unit": 1}
+    kinds |= {
+        name: np.int64
+        for name in ("phase", "place", "places", "overtaken", "begun", "urgent", "holder", "last_unit", "done")
+    }
+    sizes = {"holder": 64, "last_unit": 1, "places": 1}
     return State(**{name: np.zeros(sizes.get(name, jobs), kinds.get(name, np.float64)) for name in State._fields})
 
 
@@ -232,12 +236,13 @@ def pauses(P: Seats, S: State, j: int, now: float) -> bool:
 
 
 @compiled
-def stop(S: State, j: int, now: float) -> None:
+def stop(S: State, j: int) -> None:
     """`PermitMachine._stop`."""
     S.running[j] = False
     S.tail[j] = False
     S.held[j] = np.uint64(0)
-    S.since_s[j] = now
+    S.places[0] += 1
+    S.place[j] = S.places[0]
     S.tail_at_s[j] = math.inf
 
 
@@ -251,7 +256,7 @@ def pause(P: Seats, S: State, j: int, now: float) -> None:
             S.begun[k] -= 1
             S.left_s[k] = (S.ends_s[k] - now) * S.rate[k] + P.resume_s[k, S.phase[k]]
             S.ends_s[k] = math.inf
-            stop(S, k, now)
+            stop(S, k)
 
 
 @compiled
@@ -304,10 +309,10 @@ def grant(P: Seats, S: State, policy: int, now: float) -> float:
         if policy == ROUND_ROBIN:
             S.key_s[j] = S.begun[j]
         elif policy == FIRST_COME:
-            S.key_s[j] = S.since_s[j]
+            S.key_s[j] = S.place[j]
         else:
             S.urgent[j] = 0 if S.overtaken[j] >= PATIENCE else 1
-            S.key_s[j] = S.deadline_s[j] if S.urgent[j] else S.since_s[j]
+            S.key_s[j] = S.deadline_s[j] if S.urgent[j] else S.place[j]
     wake = math.inf
     while True:
         j = -1
@@ -345,7 +350,7 @@ def grant(P: Seats, S: State, policy: int, now: float) -> float:
 @compiled
 def done(P: Seats, S: State, j: int, now: float) -> None:
     """`PermitMachine._done`."""
-    stop(S, j, now)
+    stop(S, j)
     S.overtaken[j] = 0
     S.phase[j] = 1 - S.phase[j]
     S.rest_s[j] = P.expected_s[j, S.phase[j]]
@@ -361,7 +366,7 @@ def arrive(P: Seats, S: State, j: int) -> None:
     S.running[j] = False
     S.tail[j] = False
     S.held[j] = np.uint64(0)
-    S.since_s[j] = 0.0
+    S.place[j] = j
     S.deadline_s[j] = P.pace_s[j]
     S.rest_s[j] = P.expected_s[j, 0]
     S.due_s[j] = 0.0
