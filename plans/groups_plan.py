@@ -170,8 +170,14 @@ class Span(Strict):
 class GroupTimeline(Strict):
     """What happens in a group, with mean seconds, when it has settled."""
 
+    period_s: Positive
+    """Seconds after which the group stands as it stood before."""
+
+    repeats: bool
+    """Whether it does so exactly; else `period_s` is where it comes closest."""
+
     span_s: Positive
-    """Seconds that are shown: until the longest job has gone round."""
+    """Seconds of it that are shown."""
 
     spans: Annotated[tuple[Span, ...], Field(min_length=1, strict=False)]
     """Phases that run, by begin."""

@@ -8,20 +8,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .assemble import alone, resident
-from .critical import critical_cycle
 from .greedy import placements
 from .model import Group, GroupJob, NodeKind, Rules, Slowdown
 from .policy import State, node_of_units, without_idle_nodes
 from .rates import slowdowns
 from .seats import bound
-from .settled import Settled
+from .steady import Steady
 
 
 def explain(
     key: str,
     state: State,
     got: Mapping[str, Slowdown],
-    settled: Settled,
+    settled: Steady,
     kinds: Mapping[str, NodeKind],
     rules: Rules,
 ) -> dict[str, str]:
@@ -58,22 +57,18 @@ def _slack(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdow
     return f"{tightest} is nearest to its bound: {got[tightest].p95:.3f} (p95) of {slo:.3f}{kept}"
 
 
-def _pace(group: Group, settled: Settled, kinds: Mapping[str, NodeKind]) -> str:
+def _pace(group: Group, settled: Steady, kinds: Mapping[str, NodeKind]) -> str:
     """The cycle of turns that sets the pace, and the busiest node."""
-    node = node_of_units(group, kinds)
-    window = settled.end_s - settled.begin_s
     busy = [0.0] * len(group.nodes)
-    for span in settled.spans:
-        seconds = min(span.end_s, settled.end_s) - max(span.start_s, settled.begin_s)
-        for unit in span.units if seconds > 0 else ():
-            busy[node[unit]] += seconds / kinds[group.nodes[node[unit]]].slots
+    for unit, node in enumerate(node_of_units(group, kinds)):
+        busy[node] += settled.busy[unit] / kinds[group.nodes[node]].slots
     most = max(range(len(busy)), key=lambda at: (busy[at], -at))
-    full = f"{group.nodes[most]} {most} is the busiest node, {min(1.0, busy[most] / window):.0%} of the time"
-    cycle = critical_cycle([span for span in settled.spans if span.end_s <= settled.end_s])
-    if not cycle:
-        return full
-    turns = ", ".join(f"{span.job} {span.phase} {span.end_s - span.start_s:.0f} s" for span in cycle)
-    return f"critical cycle of {sum(span.end_s - span.start_s for span in cycle):.0f} s: {turns}; {full}"
+    chain = settled.chain
+    held = "" if chain.limits else "; in the rest jobs are held back so that others keep their bounds"
+    return (
+        f"critical cycle: {chain}, {min(1.0, chain.seconds / settled.period_s):.0%} of the time{held}; "
+        f"{group.nodes[most]} {most} is the busiest node, {min(1.0, busy[most]):.0%}"
+    )
 
 
 def _without_one(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> str:

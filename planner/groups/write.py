@@ -13,7 +13,6 @@ from ...plans.groups_plan import (
     GroupsPlan,
     GroupsPredicted,
     GroupsSolver,
-    GroupTimeline,
     Move,
     PinnedPhase,
     PlannedGroup,
@@ -30,7 +29,8 @@ from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
 from .rates import slowdowns
 from .seats import bound
-from .settled import settle, timeline_of
+from .steady import Steady, steady
+from .timeline import timeline_of
 from .why import explain
 
 _TOLERANCE = 1e-6
@@ -101,10 +101,9 @@ def keeps(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> bool:
 
 def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
     group, kinds = state.groups[key], problem.kinds
-    settled = settle(group, state.jobs, problem.rules)
-    timeline = timeline_of(settled)
+    settled = steady(group, state.jobs, problem.rules, {pool: kind.slots for pool, kind in kinds.items()})
     return PlannedGroup(
-        nodes=_nodes(group, state.jobs, kinds, timeline),
+        nodes=_nodes(group, state.jobs, kinds, settled),
         jobs={
             pin.job: GroupMember(
                 rollout=_phase(state.jobs[pin.job].rollout, pin.rollout, pin.rollout_units),
@@ -115,7 +114,7 @@ def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem
             for pin in group.pins
         },
         usd_per_hour=group.usd_per_hour(kinds),
-        timeline=timeline,
+        timeline=timeline_of(settled),
         why=explain(key, state, got, settled, kinds, problem.rules),
     )
 
@@ -130,13 +129,13 @@ def _slowdown(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> Plann
 
 
 def _nodes(
-    group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], timeline: GroupTimeline
+    group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], steady_state: Steady
 ) -> tuple[GroupNode, ...]:
     held = resident_bytes(group, jobs, kinds)
     nodes, first = [], 0
     for pool, used in zip(group.nodes, held, strict=True):
         slots = kinds[pool].slots
-        units = set(range(first, first + slots))
+        busy = sum(steady_state.busy[first : first + slots]) / slots
         first += slots
         nodes.append(
             GroupNode(
@@ -144,16 +143,10 @@ def _nodes(
                 slots=slots,
                 resident_bytes=used,
                 host_memory_bytes=round(kinds[pool].host_memory_bytes),
-                busy=_busy(units, timeline),
+                busy=min(1.0, busy),
             )
         )
     return tuple(nodes)
-
-
-def _busy(units: set[int], timeline: GroupTimeline) -> float:
-    """Mean over a node's units of the share of the timeline in which a phase runs on them."""
-    seconds = sum((span.end_s - span.begin_s) * len(units.intersection(span.units)) for span in timeline.spans)
-    return min(1.0, seconds / (timeline.span_s * len(units)))
 
 
 def _tail_from(job: GroupJob, pin: Pin, rules: Rules) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Way
 from rlplan.planner.groups.policy import State
 from rlplan.planner.groups.rates import slowdowns
-from rlplan.planner.groups.settled import settle
+from rlplan.planner.groups.steady import steady
 from rlplan.planner.groups.why import explain
 
 KINDS = {"roll": NodeKind("roll", 10.0, 1e12), "train": NodeKind("train", 40.0, 1e12)}
@@ -19,7 +19,7 @@ def job(name: str, rollout_s: float, train_s: float, slo: float) -> GroupJob:
 def why(state: State, key: str = "g1") -> dict[str, str]:
     group = state.groups[key]
     got = slowdowns(group, state.jobs, RULES)
-    return explain(key, state, got, settle(group, state.jobs, RULES), KINDS, RULES)
+    return explain(key, state, got, steady(group, state.jobs, RULES, {}), KINDS, RULES)
 
 
 def test_the_plan_says_that_round_robin_would_slow_the_short_job_five_times_and_its_own_policy_does_not():
@@ -32,7 +32,7 @@ def test_the_plan_says_that_round_robin_would_slow_the_short_job_five_times_and_
     assert text["policy"].startswith("multi_rate: round_robin slows short 5.00x, which breaks its bound of 1.50")
     assert "for 60.00 USD an hour; each alone they take 100.00, 1.67 times as much" in text["cost"]
     assert "long on nodes of its own instead: +40.00 USD an hour" in text["next_best"]
-    assert "long rollout 400 s" in text["pace"]
+    assert "critical cycle: " in text["pace"] and "of long" in text["pace"]
     assert "nearest to its bound" in text["slack"]
 
 
