@@ -25,6 +25,7 @@ FULL = 1.0 + 1e-6
 """Share of the time that a unit can be held."""
 
 _ENTRIES = 1_000_000
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,7 @@ class Checker:
         self.simulated = 0
         self._tokens: dict[int, tuple[GroupJob, int]] = {}
         self._keeps: dict[tuple[object, ...], bool] = {}
+        self._slow: dict[tuple[object, ...], dict[str, Slowdown]] = {}
 
     def keeps(self, groups: Sequence[Group], jobs: Mapping[str, GroupJob]) -> list[bool]:
         """Whether every member of each group keeps its bound; loads and residency are the caller's to check."""
@@ -213,14 +215,24 @@ class Checker:
                 self._keeps.clear()
             self.simulated += len(unknown)
             found = feasible_many(list(unknown.values()), jobs, self.rules)
-            self._keeps.update(zip(unknown, found, strict=True))
+            for (key, group), keeps in zip(unknown.items(), found, strict=True):
+                # The verdict comes before the period is known; what the plan states is the period's mean.
+                self._keeps[key] = keeps and all(
+                    slow.mean <= bound(jobs[name], self.rules) + _ROUNDING or len(group.pins) == 1
+                    for name, slow in self.slowdowns(group, jobs).items()
+                )
             if any(key not in self._keeps for key in keys):
                 return self.keeps(groups, jobs)
         return [self._keeps[key] for key in keys]
 
     def slowdowns(self, group: Group, jobs: Mapping[str, GroupJob]) -> dict[str, Slowdown]:
         """Of every member."""
-        return slowdowns(group, jobs, self.rules)
+        key = self._key(group, jobs)
+        if key not in self._slow:
+            if len(self._slow) > _ENTRIES // 10:
+                self._slow.clear()
+            self._slow[key] = slowdowns(group, jobs, self.rules)
+        return self._slow[key]
 
     def _key(self, group: Group, jobs: Mapping[str, GroupJob]) -> tuple[object, ...]:
         """Members with their ways, then the distinct sets of phases that share a unit."""

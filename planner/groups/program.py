@@ -328,18 +328,23 @@ class Solve:
         found = price(self.table, values, usd, cap, floor, self.memory.known, False, 60_000, self.effort.steps)
         return found.floor <= floor and not self._try(found.found)[1]
 
+    def shortlist(self) -> list[Column]:
+        """The columns that can matter by the master's prices; the rest would only slow the branch and bound down."""
+        columns = sorted(self.columns.values(), key=lambda c: (c.usd_per_hour, c.jobs))
+        if self.exact:
+            return columns
+        _, values, premium = self.master.solve()
+        of = dict(zip(self.names, values, strict=True))
+        extra = [
+            c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(of[name] for name in c.jobs)
+            for c in columns
+        ]
+        limit = sorted(extra)[min(len(extra), self.effort.columns) - 1]
+        return [c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm]
+
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
         """The cheapest choice of columns, and whether it was proven; ties go to groups of the previous plan."""
-        columns = sorted(self.columns.values(), key=lambda c: (c.usd_per_hour, c.jobs))
-        if not self.exact:
-            # The master's prices say which columns can matter; the rest would only slow the branch and bound down.
-            _, values, premium = self.master.solve()
-            of = dict(zip(self.names, values, strict=True))
-            extra = [c.usd_per_hour + sum(premium.get(p, 0.0) for p in c.group.nodes) - sum(of[n] for n in c.jobs) for c in columns]
-            limit = sorted(extra)[min(len(extra), self.effort.columns) - 1]
-            columns = [
-                c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm
-            ]
+        columns = self.shortlist()
         running = set(previous)
         rank = [
             (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns) for at, c in enumerate(columns)

@@ -1,0 +1,243 @@
+"""Re-planning from a running placement: which jobs to move, each with its price and what it saves.
+
+A move stops a job: it loses the iteration in progress (half of one on average; nothing if it waits for the boundary) and
+starts cold on its new nodes while its old ones may still be held. Its price in USD is that time on the nodes that it
+would have alone, held twice for the cold start. A plan's saving in USD per hour lasts until the next change near it
+undoes it: with arrivals and departures every `change_every_h` hours in the cluster, a plan saves for about that long
+before it is thought over again, and what is still good then stays. So moves are chosen by
+
+    min  USD per hour of all groups + (1 + hysteresis) / change_every_h * sum of the prices of the moves
+
+as set partitioning over the columns of program.py, where a column may *inherit* one running group: members that find
+there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
+
+A job that moves falls behind by the outage. It may move only where it keeps its bound with the outage spread over
+`catch_up_h` hours, unless it has to: a job whose running group no longer keeps all bounds (a member left, durations
+drifted) is repaired at any price, first without that condition's help.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import pulp
+
+from ..highs import minimise
+from .columns import Checker, Column
+from .model import Group, GroupJob, NodeKind, Rules
+from .place import BestFit
+from .policy import State, depart_in_place, moves, next_id, nodes_of_pins
+from .program import Effort, Memory, Solve
+from .rates import bound
+
+QUICK = Effort(exact_jobs=0, gap=0.02, simulated=1_500, steps=1_500_000, rounds=30, columns=600, nodes=200)
+"""For every arrival and departure: what is learnt adds up over re-solves."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One job that changes nodes."""
+
+    job: str
+    from_group: str
+    to_group: str
+    outage_s: float
+    """Cold start and work done again."""
+    price_usd: float
+
+
+@dataclass(frozen=True)
+class Replan:
+    """The next placement and how to get there."""
+
+    state: State
+    moves: tuple[Move, ...]
+    """In the order in which they are to be made: into groups that get nodes of their own first."""
+    saves_usd_per_hour: float
+    """Against staying; negative where bounds had to be repaired."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When a move pays."""
+
+    change_every_h: float = 4.0
+    hysteresis: float = 0.25
+    catch_up_h: float = 6.0
+    wait_for_boundary: bool = False
+    """Moves are made between iterations: no work is lost, the old nodes are held until then."""
+
+
+class Replanner:
+    """Ours with moves: every arrival is placed, every departure taken, and then moves are made that pay."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, NodeKind],
+        rules: Rules,
+        patience: Patience = Patience(),  # noqa: B008
+        effort: Effort = QUICK,
+    ) -> None:
+        self.kinds, self.rules, self.patience, self.effort = kinds, rules, patience, effort
+        self.memory = Memory(rules)
+        self.place = BestFit(kinds, rules, checker=self.memory.checker, robust=False)
+
+    def arrive(self, state: State, job: GroupJob) -> State:
+        """The state with `job`, and with every move that pays now."""
+        placed = self.place.arrive(state, job)
+        return self.replan(placed, new=(job.name,)).state
+
+    def depart(self, state: State, name: str) -> State:
+        """The state without the job; bounds that this breaks are repaired, and moves that pay are made."""
+        return self.replan(depart_in_place(state, name, self.kinds)).state
+
+    def drifted(self, state: State, jobs: Mapping[str, GroupJob]) -> State:
+        """The state with jobs as they are now (other durations); bounds that broke are repaired."""
+        now = {name: jobs.get(name, job) for name, job in state.jobs.items()}
+        return self.replan(State(now, state.groups)).state
+
+    def replan(self, state: State, new: Sequence[str] = ()) -> Replan:
+        """The best next placement from `state`; jobs in `new` have not started and move for nothing."""
+        if not state.jobs:
+            return Replan(state, (), 0.0)
+        solve = Solve(list(state.jobs.values()), self.kinds, self.rules, self.effort, self.memory)
+        solve.start(list(state.groups.values()))
+        solve.generate()
+        found = _choose(state, solve.shortlist(), set(new), self)
+        before, after = state.usd_per_hour(self.kinds), found.usd_per_hour(self.kinds)
+        made = [self._move(state, found, name) for name in moves(state, found, self.kinds) if name not in new]
+        crowd = {key: len(group.pins) for key, group in found.groups.items()}
+        made.sort(key=lambda m: (m.to_group in state.groups, crowd[m.to_group], m.job))
+        return Replan(found, tuple(made), before - after)
+
+    def outage_s(self, job: GroupJob, slowdown: float) -> float:
+        """Seconds that a move takes from a job that now runs at this slowdown."""
+        lost = 0.0 if self.patience.wait_for_boundary else 0.5 * slowdown * job.solo_s
+        return job.cold_s + lost
+
+    def price_usd(self, job: GroupJob, slowdown: float) -> float:
+        """Of a move: the outage on the job's own nodes, and the cold start on the old ones too."""
+        return (self.outage_s(job, slowdown) + job.cold_s) / 3600.0 * job.solo_usd_per_hour(self.kinds)
+
+    def _move(self, before: State, after: State, name: str) -> Move:
+        job, key = before.jobs[name], before.group_of(name)
+        slow = self.memory.checker.slowdowns(before.groups[key], before.jobs)[name].mean
+        return Move(name, key, after.group_of(name), self.outage_s(job, slow), self.price_usd(job, slow))
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A column that inherits a running group, or none."""
+
+    column: Column
+    inherits: str
+    price_usd: float
+    late: int
+    """Members that move without being able to catch up."""
+
+
+def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Replanner) -> State:
+    """The cheapest choice of columns, moves included, as a state."""
+    checker, patience, kinds = planner.memory.checker, planner.patience, planner.kinds
+    now = {
+        pin.job: (key, checker.slowdowns(group, state.jobs)[pin.job].mean)
+        for key, group in state.groups.items()
+        for pin in group.pins
+    }
+    price = {name: planner.price_usd(state.jobs[name], slow) for name, (_, slow) in now.items()}
+    variants = []
+    for column in columns:
+        slow = checker.slowdowns(column.group, state.jobs)
+        homes = sorted({now[name][0] for name in column.jobs})
+        for home in [*homes, ""]:
+            stay = _stay(state.groups[home], column.group, kinds, price) if home else frozenset()
+            if home and not stay:
+                continue
+            moved = [name for name in column.jobs if name not in stay and name not in new]
+            late = 0
+            for name in moved:
+                job = state.jobs[name]
+                outage_s = planner.outage_s(job, now[name][1])
+                behind = slow[name].mean * (1.0 + outage_s / (patience.catch_up_h * 3600.0))
+                late += behind > bound(job, planner.rules)
+            variants.append(_Variant(column, home, sum(price[name] for name in moved), late))
+    chosen = _partition(variants, sorted(state.jobs), patience, kinds)
+    groups = {v.inherits: v.column.group for v in chosen if v.inherits}
+    kept = {key: groups[key] for key in state.groups if key in groups}
+    taken: dict[str, Group] = {**state.groups, **kept}
+    for v in chosen:
+        if not v.inherits:
+            key = next_id(taken)
+            kept[key] = taken[key] = v.column.group
+    same = {key: state.groups[key] if _alike(state.groups.get(key), group) else group for key, group in kept.items()}
+    return State(state.jobs, same)
+
+
+def _alike(old: Group | None, new: Group) -> bool:
+    return old is not None and old == new
+
+
+def _partition(
+    variants: Sequence[_Variant], names: Sequence[str], patience: Patience, kinds: Mapping[str, NodeKind]
+) -> list[_Variant]:
+    pulp.set_v4_migration_warnings(False)
+    problem: Any = pulp.LpProblem("moves", pulp.LpMinimize)
+    x = [pulp.LpVariable(f"x_{at:06d}", cat=pulp.LpBinary) for at in range(len(variants))]
+    of_job: dict[str, list[Any]] = {name: [] for name in names}
+    of_home: dict[str, list[Any]] = {}
+    for v, variable in zip(variants, x, strict=True):
+        for name in v.column.jobs:
+            of_job[name].append(variable)
+        if v.inherits:
+            of_home.setdefault(v.inherits, []).append(variable)
+    for at, name in enumerate(names):
+        problem += pulp.lpSum(of_job[name]) == 1, f"job_{at:05d}"
+    for at, home in enumerate(sorted(of_home)):
+        problem += pulp.lpSum(of_home[home]) <= 1, f"home_{at:05d}"
+    for pool, kind in sorted(kinds.items()):
+        if kind.limit is not None:
+            used = [v.column.group.nodes.count(pool) * variable for v, variable in zip(variants, x, strict=True)]
+            problem += pulp.lpSum(used) <= kind.limit, f"limit_{pool}"
+    per_move = (1.0 + patience.hysteresis) / patience.change_every_h
+    dear = 10.0 * max(v.column.usd_per_hour for v in variants)
+    cost = pulp.lpSum(
+        [
+            # The first by order among equals.
+            (v.column.usd_per_hour + per_move * v.price_usd + dear * v.late + 1e-7 * at) * variable
+            for at, (v, variable) in enumerate(zip(variants, x, strict=True))
+        ]
+    )
+    found = minimise(problem, cost, 500, 1e-4)
+    if found is None or not math.isfinite(found.objective):
+        raise RuntimeError("no choice of columns holds every job, though each job has a column of its own")
+    return [v for v, variable in zip(variants, x, strict=True) if variable.value() > 0.5]
+
+
+def _stay(
+    old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]
+) -> frozenset[str]:
+    """Members of `new` that can keep the nodes they have in `old`: the dearest to move that fit together."""
+    ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
+    common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]
+    was, now = nodes_of_pins(old, kinds), nodes_of_pins(new, kinds)
+    some = sorted(
+        (frozenset(s) for size in range(1, len(common) + 1) for s in combinations(common, size)),
+        key=lambda s: (-sum(price[name] for name in s), sorted(s)),
+    )
+    return next((s for s in some if _shape(was, s) == _shape(now, s)), frozenset())
+
+
+def _shape(
+    nodes: Mapping[str, tuple[frozenset[int], frozenset[int]]], names: frozenset[str]
+) -> list[tuple[tuple[str, int], ...]]:
+    """Who is on each node, in which phase: the same before and after if nobody of these moves."""
+    on: dict[int, list[tuple[str, int]]] = {}
+    for name in sorted(names):
+        for phase, held in enumerate(nodes[name]):
+            for node in held:
+                on.setdefault(node, []).append((name, phase))
+    return sorted(tuple(who) for who in on.values())
