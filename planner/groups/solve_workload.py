@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -11,14 +12,14 @@ from ...plans.errors import Infeasible
 from ...plans.groups_plan import GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.origin import Volatile
 from ...plans.workload import Workload
-from .columns import Checker
+from .attribute import attributed, renumbered
 from .from_plans import Problem
 from .limits import excess, shortages
+from .moves import Patience, Replanner
 from .place import BestFit
 from .policy import State
-from .program import GroupSolution, solve_groups
+from .program import Effort, GroupSolution, solve_groups
 from .running import running_state
-from .transition import Transition, named, transition
 from .write import write_plan
 
 
@@ -39,62 +40,67 @@ def solve_workload(
     short = shortages(problem.jobs, problem.kinds, problem.rules)
     if short:
         raise Infeasible("; ".join(str(s) for s in short))
-    running = State()
+    moves: list[Move] = []
     if previous is None:
         solution = solve_groups(list(problem.jobs.values()), problem.kinds, problem.rules)
-        found = Transition(State(problem.jobs, named(solution.groups, {})), ())
-        solver = _solver(solution, solution.usd_per_hour)
+        groups = renumbered({str(at): group for at, group in enumerate(solution.groups)})
+        state, solver = State(problem.jobs, groups), _solver(solution, solution.usd_per_hour)
     else:
         running = running_state(*previous, problem.jobs, problem.kinds)
-        found, solver = _from_running(problem, running, moving)
-    planned = [
-        Move(
-            job=move.job,
-            from_group=_group_in(previous, move.job),
-            to_group=found.state.group_of(move.job),
-            price_usd=move.usd,
-            price_s=move.seconds,
-            together=move.together,
-            saves_usd_per_hour=move.saves_usd_per_hour,
-            needed=move.needed,
-        )
-        for move in found.moves
-    ]
+        if moving:
+            state, solver, moves = _moved(problem, previous[0], running)
+        else:
+            state, solver = _placed(problem, running)
     volatile = Volatile(solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began)
-    return write_plan(problem, workload, found.state, solver, planned, inputs, volatile)
+    return write_plan(problem, workload, state, solver, moves, inputs, volatile)
 
 
-def _from_running(problem: Problem, running: State, moving: bool) -> tuple[Transition, GroupsSolver]:
-    """Running jobs with the new ones: beside them, or with the moves that pay."""
+def change_every_h(remaining_s: Mapping[str, float]) -> float:
+    """Hours until one of the jobs that say how long they stay is expected to leave, each at a constant rate; a plan is
+    thought over then, so that a move must pay before. Without such jobs, what Patience assumes."""
+    rate = sum(3600 / seconds for _, seconds in sorted(remaining_s.items()))
+    return 1 / rate if rate else Patience().change_every_h
+
+
+def _moved(problem: Problem, previous: GroupsPlan, running: State) -> tuple[State, GroupsSolver, list[Move]]:
+    """New jobs beside the running ones, and the moves that pay or that a bound needs."""
     kinds, rules = problem.kinds, problem.rules
-    checker = Checker(rules)
-    beside = BestFit(kinds, rules, checker=checker, robust=not moving)
+    planner = Replanner(kinds, rules, Patience(change_every_h(problem.remaining_s)), Effort())
+    new = sorted(set(problem.jobs) - set(running.jobs))
+    placed = running
+    for name in new:
+        placed = planner.place.arrive(placed, problem.jobs[name])
+    solution = solve_groups(
+        list(problem.jobs.values()), kinds, rules, previous=tuple(placed.groups.values()), memory=planner.memory
+    )
+    found = planner.replan(placed, new)
+    state = State(problem.jobs, renumbered(found.state.groups, running.groups))
+    moves = attributed(found.moves, previous, placed, state, kinds, rules)
+    return state, _solver(solution, state.usd_per_hour(kinds)), moves
+
+
+def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
+    """New jobs beside the running ones, who stay."""
+    kinds = problem.kinds
+    place = BestFit(kinds, problem.rules)
     placed = running
     for name in sorted(set(problem.jobs) - set(running.jobs)):
-        placed = beside.arrive(placed, problem.jobs[name])
+        placed = place.arrive(placed, problem.jobs[name])
     missing = excess(placed.groups.values(), kinds)
-    if moving:
-        solution = solve_groups(list(problem.jobs.values()), kinds, rules, previous=tuple(placed.groups.values()))
-        found = transition(running, placed, solution.groups, kinds, rules, problem.remaining_s, bool(missing))
-        return found, _solver(solution, found.state.usd_per_hour(kinds))
     if missing:
         parts = " and ".join(f"{taken} nodes of pool '{pool}', which has {limit}" for pool, taken, limit in missing)
         raise Infeasible(f"if running jobs stay, the new ones take it to {parts}; solve without --no-moves")
-    return Transition(State(placed.jobs, named(placed.groups.values(), running.groups)), ()), GroupsSolver(
+    solver = GroupsSolver(
         name="incremental placement",
         status="placed",
         bound_usd_per_hour=None,
         gap=None,
         universe="running jobs stay",
         columns=len(placed.groups),
-        simulated=checker.simulated,
+        simulated=place.checker.simulated,
         fluid_usd_per_hour=None,
     )
-
-
-def _group_in(previous: tuple[GroupsPlan, Path] | None, job: str) -> str:
-    assert previous is not None, "nothing moves without a running plan"
-    return next(key for key, group in previous[0].groups.items() if job in group.jobs)
+    return State(problem.jobs, renumbered(placed.groups, running.groups)), solver
 
 
 _STATUS: dict[str, SolverStatus] = {"optimal": "optimal", "gap": "gap", "limit": "limit"}
@@ -102,12 +108,12 @@ _STATUS: dict[str, SolverStatus] = {"optimal": "optimal", "gap": "gap", "limit":
 
 def _solver(solution: GroupSolution, usd_per_hour: float) -> GroupsSolver:
     """What was proven, about a plan of this price: moves that do not pay may leave it above the program's."""
-    optimal = usd_per_hour <= solution.usd_per_hour * (1 + 1e-9)
+    reached = usd_per_hour <= solution.usd_per_hour * (1 + 1e-9)
     return GroupsSolver(
         name=f"HiGHS {version('highspy')}",
-        status=_STATUS[solution.status] if optimal else "gap",
+        status=_STATUS[solution.status] if reached else "gap",
         bound_usd_per_hour=solution.bound_usd_per_hour,
-        gap=solution.gap if optimal else 1 - solution.bound_usd_per_hour / usd_per_hour,
+        gap=solution.gap if reached else 1 - solution.bound_usd_per_hour / usd_per_hour,
         universe=solution.universe,
         columns=solution.columns,
         simulated=solution.simulated,
