@@ -40,6 +40,8 @@ class Account:
     """Seconds of a move that it has still to sit out: cold start, and doing again what was lost."""
     redo_s: float = 0.0
     """Of these, what was lost."""
+    redo_solo_s: float = 0.0
+    """The same, in seconds alone."""
     moved: int = 0
     lost_s: float = 0.0
     kept_s: float = 0.0
@@ -48,7 +50,8 @@ class Account:
     def move(self, lost_share: float, factor: float, job: GroupJob) -> None:
         """Stop at `lost_share` of an iteration that takes `factor` times its seconds alone, then start cold."""
         if not self.outage_s:
-            self.redo_s = min(lost_share, self.iterations) * factor * job.solo_s
+            self.redo_solo_s = min(lost_share, self.iterations) * job.solo_s
+            self.redo_s = self.redo_solo_s * factor
             self.outage_s = self.redo_s
         self.outage_s += job.cold_s
         self.moved += 1
@@ -67,7 +70,8 @@ class Account:
 
     def leave(self) -> None:
         """What a move lost and was not done again is not done."""
-        self.solo_s -= min(self.outage_s, self.redo_s)
+        if self.redo_s:
+            self.solo_s -= self.redo_solo_s * min(self.outage_s, self.redo_s) / self.redo_s
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def replay(
     drift: Drift | None = None,
     look_every_h: float = 1.0,
     replan: Callable[[State, Mapping[str, GroupJob]], State] | None = None,
+    accounts: dict[str, Account] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run `placer` over the arrivals; it sees their jobs, slowdowns are those of the `real` jobs of the same names.
@@ -145,7 +150,8 @@ def replay(
     jobs = {a.job.name: a.job for a in arrivals}
     now_real = dict(real or jobs)
     stays = {a.job.name: a.stay for a in arrivals}
-    accounts = {name: Account() for name in jobs}
+    accounts = {} if accounts is None else accounts
+    accounts.update({name: Account() for name in jobs})
     events = [(a.stay.start_h, _ARRIVE, a.job.name) for a in arrivals]
     events += [(a.stay.end_h, _DEPART, a.job.name) for a in arrivals]
     if drift:
