@@ -61,7 +61,7 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
     if plan.inputs.previous is not None:
         yield f"{len(plan.moves) or 'no'} move(s) from {plan.inputs.previous.path}" + (":" if plan.moves else "")
     for move in plan.moves:
-        reason = "so that bounds are kept" if move.needed else f"saves {move.saves_usd_per_hour:.2f} USD/h"
+        reason = "needed for bounds or nodes" if move.needed else f"saves {move.saves_usd_per_hour:.2f} USD/h"
         alike = sum(other.together == move.together for other in plan.moves) - 1
         yield (
             f"  {move.job}: {move.from_group} -> {move.to_group}, costs {move.price_usd:.2f} USD "

@@ -254,7 +254,7 @@ class Move(Strict):
     """What all nodes cost less per hour by the moves of this number."""
 
     needed: bool
-    """Whether a running group would not keep its bounds without them."""
+    """Whether without them a running group would not keep its bounds, or more nodes be needed than there are."""
 
 
 class CostFigures(Strict):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...plans.groups_plan import GroupsPlan
 from ...plans.groups_plan import Move as PlannedMove
+from .limits import excess
 from .model import Group, NodeKind, Rules
 from .moves import Move
 from .policy import State
@@ -30,13 +31,14 @@ def attributed(
     needed: dict[int, bool] = {}
     parts = _parts(tuple(placed.groups.values()), tuple(found.groups.values()))
     moved = {move.job for move in moves}
+    short = bool(excess(placed.groups.values(), kinds))
     for old, new in parts:
         names = {pin.job for group in old for pin in group.pins}
         if names & moved:
             number = len(saves) + 1
             number_of |= dict.fromkeys(names, number)
             saves[number] = _usd(old, kinds) - _usd(new, kinds)
-            needed[number] = not all(feasible_many(old, placed.jobs, rules))
+            needed[number] = short or not all(feasible_many(old, placed.jobs, rules))
     return [
         PlannedMove(
             job=move.job,

@@ -98,6 +98,26 @@ def test_simulating_a_plan_with_changed_phases_says_who_breaks_the_bound(solved,
     assert all(row["keeps"] for row in jobs.values()) != shared
 
 
+def test_solving_from_the_running_plan_keeps_jobs_in_place_or_prices_their_moves(solved, tmp_path):
+    folder, _ = solved
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "workload.yaml"
+    text = path.read_text()
+    path.write_text(text + text[text.index("  small:") :].replace("small", "third"))
+    result = rlplan("solve", path, "--from", tmp_path / "groups.yaml", "--out", tmp_path / "new.yaml")
+    assert result.returncode == 0, result.stderr
+    plan = load_groups_plan(tmp_path / "new.yaml")
+    assert plan.inputs.previous is not None and plan.inputs.previous.path == "groups.yaml"
+    assert {name for group in plan.groups.values() for name in group.jobs} == {"big", "small", "third"}
+    assert f"{len(plan.moves) or 'no'} move(s) from groups.yaml" in result.stdout
+    again = rlplan("solve", path, "--from", tmp_path / "groups.yaml", "--out", tmp_path / "again.yaml")
+    assert again.returncode == 0, again.stderr
+    assert without_volatile(tmp_path / "again.yaml") == without_volatile(tmp_path / "new.yaml")
+    refused(rlplan("solve", path, "--from", path), "workload.yaml:1:", "rlplan_groups")
+    refused(rlplan("solve", path, "--from", tmp_path / "groups.yaml", "--out", tmp_path / "groups.yaml"), "is an input")
+
+
 def test_a_plan_of_groups_is_not_executed(solved):
     refused(rlplan("execute", solved[0] / "groups.yaml"), "groups.yaml", "plan of groups")
 
