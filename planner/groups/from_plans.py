@@ -168,7 +168,7 @@ class _Job:
 
     def _must_fit(self, where: tuple[str | int, ...], pool: str, held: float, kinds: Mapping[str, NodeKind]) -> None:
         memory = kinds[pool].host_memory_bytes
-        if held > memory:
+        if held >= memory:
             raise self._error(
                 f"its state takes {held / 1e9:.0f} GB of host memory on a node, {(held - memory) / 1e9:.0f} GB more "
                 f"than a node of pool '{pool}' has ({memory / 1e9:.0f} GB); raise tp, or write host_copies: one",
