@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Rules
-from rlplan.planner.groups.policy import Placer, State, moves
+from rlplan.planner.groups.policy import Observer, Placer, State, moves
 from rlplan.planner.groups.rates import slowdowns
 
 from .durations import Drift
@@ -164,12 +164,17 @@ def replay(
     for hour, what, name in events:
         if hour > now:
             usd += state.usd_per_hour(kinds) * (hour - now)
+            done_s = dict[str, float]()
             for group in state.groups.values():
                 for member, factor in _factors(group, now_real, rules, known).items():
+                    before_s = accounts[member].solo_s
                     accounts[member].advance(factor, (hour - now) * 3600.0, now_real[member])
+                    done_s[member] = accounts[member].solo_s - before_s
                 for pool in group.nodes:
                     node_hours[pool] += hour - now
                 group_hours[len(group.pins)] = group_hours.get(len(group.pins), 0.0) + hour - now
+            if isinstance(placer, Observer):
+                placer.observe((hour - now) * 3600.0, done_s, now_real)
             now = hour
         after = state
         if what == _LOOK:

@@ -11,30 +11,40 @@ before it is thought over again, and what is still good then stays. So moves are
 as set partitioning over the columns of program.py, where a column may *inherit* one running group: members that find
 there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
 
-A job that moves falls behind by the outage. It may move only where it keeps its bound with the outage spread over
-`catch_up_h` hours, unless it has to: a job whose running group no longer keeps all bounds (a member left, durations
-drifted) is repaired at any price, first without that condition's help.
+A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit: the
+seconds by which the job is ahead of its bound so far, which `observe` counts. Without that much credit it moves only to
+repair a bound: when its running group no longer keeps all of them (a member left, durations drifted). New groups are
+taken only if they keep all bounds whoever leaves, so that departures seldom need a repair.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import pulp
 
 from ..highs import minimise
-from .columns import Checker, Column
+from .columns import Column
 from .model import Group, GroupJob, NodeKind, Rules
-from .place import BestFit
+from .place import BestFit, lasts
 from .policy import State, depart_in_place, moves, next_id, nodes_of_pins
 from .program import Effort, Memory, Solve
-from .rates import bound
 
-QUICK = Effort(exact_jobs=0, gap=0.02, simulated=1_500, steps=1_500_000, rounds=30, columns=600, nodes=200)
+QUICK = Effort(
+    exact_jobs=0,
+    gap=0.04,
+    first_tolerance=0.04,
+    small_first=False,
+    greedy=False,
+    simulated=800,
+    steps=600_000,
+    rounds=4,
+    columns=250,
+)
 """For every arrival and departure: what is learnt adds up over re-solves."""
 
 
@@ -65,9 +75,8 @@ class Replan:
 class Patience:
     """When a move pays."""
 
-    change_every_h: float = 4.0
+    change_every_h: float = 1.0
     hysteresis: float = 0.25
-    catch_up_h: float = 6.0
     wait_for_boundary: bool = False
     """Moves are made between iterations: no work is lost, the old nodes are held until then."""
 
@@ -84,7 +93,14 @@ class Replanner:
     ) -> None:
         self.kinds, self.rules, self.patience, self.effort = kinds, rules, patience, effort
         self.memory = Memory(rules)
-        self.place = BestFit(kinds, rules, checker=self.memory.checker, robust=False)
+        self.place = BestFit(kinds, rules, checker=self.memory.checker)
+        self.credit_s: dict[str, float] = {}
+        """Seconds that each job is ahead of its bound."""
+
+    def observe(self, elapsed_s: float, done_s: Mapping[str, float], jobs: Mapping[str, GroupJob]) -> None:
+        """What every job did since the last call: `done_s` seconds' worth of iterations as they would take it alone."""
+        for name, done in done_s.items():
+            self.credit_s[name] = self.credit_s.get(name, 0.0) + jobs[name].slo * done - elapsed_s
 
     def arrive(self, state: State, job: GroupJob) -> State:
         """The state with `job`, and with every move that pays now."""
@@ -119,6 +135,10 @@ class Replanner:
         lost = 0.0 if self.patience.wait_for_boundary else 0.5 * slowdown * job.solo_s
         return job.cold_s + lost
 
+    def longest_outage_s(self, job: GroupJob, slowdown: float) -> float:
+        """The same if the move comes at the worst moment of an iteration."""
+        return self.outage_s(job, slowdown) + (0.0 if self.patience.wait_for_boundary else 0.5 * slowdown * job.solo_s)
+
     def price_usd(self, job: GroupJob, slowdown: float) -> float:
         """Of a move: the outage on the job's own nodes, and the cold start on the old ones too."""
         return (self.outage_s(job, slowdown) + job.cold_s) / 3600.0 * job.solo_usd_per_hour(self.kinds)
@@ -136,8 +156,8 @@ class _Variant:
     column: Column
     inherits: str
     price_usd: float
-    late: int
-    """Members that move without being able to catch up."""
+    owed: int
+    """Members that move without the credit for it, and 1 more if the group is new and might not outlive a departure."""
 
 
 def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Replanner) -> State:
@@ -149,22 +169,20 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
         for pin in group.pins
     }
     price = {name: planner.price_usd(state.jobs[name], slow) for name, (_, slow) in now.items()}
-    variants = []
+    variants, running = [], set(state.groups.values())
     for column in columns:
-        slow = checker.slowdowns(column.group, state.jobs)
         homes = sorted({now[name][0] for name in column.jobs})
         for home in [*homes, ""]:
             stay = _stay(state.groups[home], column.group, kinds, price) if home else frozenset()
             if home and not stay:
                 continue
             moved = [name for name in column.jobs if name not in stay and name not in new]
-            late = 0
-            for name in moved:
-                job = state.jobs[name]
-                outage_s = planner.outage_s(job, now[name][1])
-                behind = slow[name].mean * (1.0 + outage_s / (patience.catch_up_h * 3600.0))
-                late += behind > bound(job, planner.rules)
-            variants.append(_Variant(column, home, sum(price[name] for name in moved), late))
+            owed = sum(
+                planner.credit_s.get(name, 0.0) < planner.longest_outage_s(state.jobs[name], now[name][1]) for name in moved
+            )
+            if column.group not in running and not lasts(column.group, state.jobs, kinds, checker):
+                owed += 1
+            variants.append(_Variant(column, home, sum(price[name] for name in moved), owed))
     chosen = _partition(variants, sorted(state.jobs), patience, kinds)
     groups = {v.inherits: v.column.group for v in chosen if v.inherits}
     kept = {key: groups[key] for key in state.groups if key in groups}
@@ -173,12 +191,8 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
         if not v.inherits:
             key = next_id(taken)
             kept[key] = taken[key] = v.column.group
-    same = {key: state.groups[key] if _alike(state.groups.get(key), group) else group for key, group in kept.items()}
-    return State(state.jobs, same)
-
-
-def _alike(old: Group | None, new: Group) -> bool:
-    return old is not None and old == new
+    # A group that stays as it was is the same object, which is how others know that nothing changed.
+    return State(state.jobs, {key: state.groups[key] if state.groups.get(key) == g else g for key, g in kept.items()})
 
 
 def _partition(
@@ -207,7 +221,7 @@ def _partition(
     cost = pulp.lpSum(
         [
             # The first by order among equals.
-            (v.column.usd_per_hour + per_move * v.price_usd + dear * v.late + 1e-7 * at) * variable
+            (v.column.usd_per_hour + per_move * v.price_usd + dear * v.owed + 1e-7 * at) * variable
             for at, (v, variable) in enumerate(zip(variants, x, strict=True))
         ]
     )

@@ -97,20 +97,11 @@ class BestFit:
                 if not _wins(some[0], best_score, best_room):
                     continue
                 for candidate, keeps in zip(some, self.checker.keeps([c[3] for c in some], jobs), strict=True):
-                    if keeps and _wins(candidate, best_score, best_room) and self._lasts(candidate[3], jobs):
+                    if not keeps or not _wins(candidate, best_score, best_room):
+                        continue
+                    if not self.robust or lasts(candidate[3], jobs, self.kinds, self.checker):
                         best_score, best_room, best_key, best = candidate
         return best_key, best
-
-    def _lasts(self, group: Group, jobs: Mapping[str, GroupJob]) -> bool:
-        """Whether whoever is left after any departures keeps their bounds."""
-        if not self.robust:
-            return True
-        rest = [
-            without_idle_nodes(Group(group.nodes, some), self.kinds)
-            for size in range(len(group.pins) - 1, 0, -1)
-            for some in combinations(group.pins, size)
-        ]
-        return all(self.checker.keeps(rest, jobs))
 
     def _score(self, added: float, takes: float) -> float:
         return added - self.worth * (added - takes)
@@ -132,6 +123,16 @@ class BestFit:
                 added = new_r * self._usd[mode.pools[0]] + new_t * self._usd[mode.pools[1]]
                 np.minimum(least, np.where(fits, self._score(added, takes), np.inf), out=least)
         return [(int(at), float(least[at])) for at in np.flatnonzero(least <= below + _EPS)]
+
+
+def lasts(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], checker: Checker) -> bool:
+    """Whether whoever is left after any departures keeps their bounds."""
+    rest = [
+        without_idle_nodes(Group(group.nodes, some), kinds)
+        for size in range(len(group.pins) - 1, 1, -1)
+        for some in combinations(group.pins, size)
+    ]
+    return all(checker.keeps(rest, jobs))
 
 
 def _wins(candidate: tuple[float, float, str, Group], score: float, room: float) -> bool:

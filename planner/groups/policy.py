@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .model import Group, GroupJob, NodeKind, Pin
 
@@ -44,6 +44,15 @@ class Placer(Protocol):
 
     def depart(self, state: State, name: str) -> State:
         """The state without job `name`; nodes that nobody needs any more are given back."""
+        ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A policy that is also told how far the jobs got, before each event."""
+
+    def observe(self, elapsed_s: float, done_s: Mapping[str, float], jobs: Mapping[str, GroupJob]) -> None:
+        """For `elapsed_s` seconds each job did as much as takes it `done_s` seconds alone."""
         ...
 
 

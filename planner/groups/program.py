@@ -49,6 +49,12 @@ class Effort:
     """Jobs up to which all groups are searched without the clause of robustness."""
     gap: float = 0.01
     """Relative gap at which pricing and integer program may stop, above `exact_jobs`."""
+    first_tolerance: float = 0.32
+    """By how much job values are scaled down at first, so that the best groups are found before many good ones."""
+    small_first: bool = True
+    """Whether groups of two, then of three are priced to the end before larger ones."""
+    greedy: bool = True
+    """Whether Algorithm 1 is run for its groups."""
     simulated: int = 60_000
     """Groups simulated for columns."""
     steps: int = 60_000_000
@@ -211,9 +217,9 @@ class Solve:
                 raise Infeasible(f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo")
         state = State()
         greedy = Algorithm1(self.kinds, self.rules)
-        for job in self.jobs.values():
+        for job in self.jobs.values() if self.effort.greedy else ():
             state = greedy.arrive(state, job)
-        self.greedy_usd = state.usd_per_hour(self.kinds)
+        self.greedy_usd = state.usd_per_hour(self.kinds) if self.effort.greedy else math.inf
         for group in [*state.groups.values(), *previous]:
             if self.fits(group):
                 self.add(group)
@@ -227,8 +233,8 @@ class Solve:
             bound = 0.0 if not math.isfinite(bound) else bound
         top = min(self.rules.group_cap, len(self.names))
         # Small groups first: they are many of the columns, quickly searched, and their prices guide what follows.
-        for cap in sorted({min(2, top), min(3, top), top}):
-            tolerance = 0.0 if self.exact else 0.32
+        for cap in sorted({min(2, top), min(3, top), top}) if effort.small_first else [top]:
+            tolerance = 0.0 if self.exact else self.effort.first_tolerance
             for _ in range(effort.rounds):
                 _, values, premium = self.master.solve()
                 usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
