@@ -14,8 +14,8 @@ distribution, and plans of all policies leave the same margin. Figures: `usd_per
 `usd_per_iteration` (USD for the training that one USD buys under Solo-D; an iteration counts by what it costs alone),
 `usd_per_plain_iteration`, `slo_attained` and `slo_attained_by_hours` (replay.py says how both count), `moves` and
 `moves_share_of_gpu_hours` of all jobs, `over_algorithm_1` and `over_fluid_bound` (ratios of `usd_per_hour`).
-levers: `ours` without one (exact). `slow_spill`: a rollout on H800 takes 1.19x its seconds on H20, as if memory bounded
+levers: `ours` without one (exact, first seed). `slow_spill`: a rollout on H800 takes 1.19x its seconds on H20, as if memory bounded
 all of it; by default it takes the same seconds, though the paper's own jobs run 1.07-1.11x faster on H800 alone.
-drift: phases become up to 30 % slower or faster over each job's stay; `static` keeps what was planned at arrival,
+drift (first seed): phases become up to 30 % slower or faster over each job's stay; `static` keeps what was planned at arrival,
 `replanned` looks every hour.
 """

@@ -56,6 +56,11 @@ class Account:
         self.outage_s += job.cold_s
         self.moved += 1
 
+    def bears_a_move(self, job: GroupJob) -> bool:
+        """Whether the job stays within its bound if it now loses a cold start and a whole iteration at its bound."""
+        ahead_s = self.solo_s * job.slo - self.time_s
+        return self.outage_s == 0.0 and ahead_s >= job.cold_s + job.solo_s * job.slo
+
     def advance(self, factor: float, span_s: float, job: GroupJob) -> None:
         """`span_s` seconds in the system, the rest of a move first."""
         waits = min(self.outage_s, span_s)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import numpy as np
 from rlplan.planner.groups.baselines import Colocated, MostIdle, Random, SoloD
 from rlplan.planner.groups.greedy import Algorithm1
 from rlplan.planner.groups.model import GroupJob, Rules
-from rlplan.planner.groups.policy import Placer
+from rlplan.planner.groups.place import BestFit
+from rlplan.planner.groups.policy import Placer, State
+from rlplan.planner.groups.rates import slowdowns
+from rlplan.planner.groups.repack import Repack
+from rlplan.planner.groups.seats import bound
 
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread
 from .fluid import fluid_bound
 from .jobs import KINDS, Arrival, arrivals, without_spill
-from .replay import Outcome, replay
+from .replay import Account, Outcome, replay
 
 BASELINES = ("solo_d", "colocated", "random", "most_idle", "algorithm_1")
 OURS = ("ours_no_moves", "ours")
@@ -28,6 +33,8 @@ LEVERS = ("no_spill", "first_come")
 SLOW_SPILL = 1.19
 """Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
 DRIFT_MOST = 0.3
+_HORIZON_H = 2.0
+"""A re-plan follows every 0.9 h on average; most groups outlive several."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,13 @@ class Task:
 def tasks_of(file: Path, seeds: Iterable[int], parts: Sequence[str], spill: float) -> list[Task]:
     """All replays of these parts, the slow ones first so that two workers end together."""
     found = []
+    seeds = list(seeds)
     for seed in seeds:
         for mode in MODES:
             if mode in parts:
                 found += [Task(file, policy, mode, seed, spill) for policy in OURS + BASELINES]
+        if seed != seeds[0]:
+            continue  # levers and drift: one seed
         if "levers" in parts:
             found += [Task(file, "ours", "exact", seed, spill, lever=lever) for lever in LEVERS]
             found.append(Task(file, "ours", "exact", seed, SLOW_SPILL, lever="slow_spill"))
@@ -83,8 +93,12 @@ def rules_of(policy: str, lever: str = "") -> Rules:
     return Rules(policy=permits)
 
 
-def placer_of(policy: str, rules: Rules, seed: int) -> Placer:
-    """The policy by its name in the result."""
+def placer_of(policy: str, rules: Rules, seed: int, may_move: Callable[[str], bool] = lambda name: True) -> Placer:
+    """The policy by its name in the result; `may_move` is asked by `ours` alone."""
+    if policy == "ours":
+        return Repack(KINDS, rules, may_move, _HORIZON_H)
+    if policy == "ours_no_moves":
+        return BestFit(KINDS, rules)
     if policy == "solo_d":
         return SoloD(KINDS)
     if policy == "colocated":
@@ -104,10 +118,23 @@ def run(task: Task) -> dict[str, Any]:
         planned = [replace(a, job=without_spill(a.job)) for a in planned]
         real = {name: without_spill(job) for name, job in real.items()}
     rules = rules_of(task.policy, task.lever)
-    placer = placer_of(task.policy, rules, task.seed)
+    accounts: dict[str, Account] = {}
+    placer = placer_of(task.policy, rules, task.seed, lambda name: accounts[name].bears_a_move(real[name]))
     drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
-    outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift)
+    replan = partial(_repaired, placer, rules) if task.replan and isinstance(placer, Repack) else None
+    outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift, replan=replan, accounts=accounts)
     return {**figures(outcome), "fluid_bound": fluid_bound(planned, KINDS)}
+
+
+def _repaired(placer: Repack, rules: Rules, state: State, now: Mapping[str, GroupJob]) -> State:
+    """The state re-planned with members of groups in which a bound is broken as they are now; as it is if none is."""
+    broken = {
+        pin.job: now[pin.job]
+        for group in state.groups.values()
+        if any(found.mean > bound(now[name], rules) for name, found in slowdowns(group, now, rules).items())
+        for pin in group.pins
+    }
+    return placer.replan(State({**state.jobs, **broken}, state.groups)) if broken else state
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:

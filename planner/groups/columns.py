@@ -75,7 +75,9 @@ def modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mo
                 continue
             # Units of a rollout that its tail can do without are certainly held only until then.
             held = (1.0 - job.tail_share if rules.tail_keep else 1.0, 1.0)
-            share = [h * way.mean_s / pace * way.slots / kinds[way.pool].slots for h, way in zip(held, ways, strict=True)]
+            share = [
+                h * way.mean_s / pace * way.slots / kinds[way.pool].slots for h, way in zip(held, ways, strict=True)
+            ]
             found.append(
                 Mode(
                     job.name,
@@ -115,7 +117,11 @@ def unit_shares(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, kinds:
 
 
 def attach(
-    group: Group, mode: Mode, on: tuple[Sequence[int], Sequence[int]], held: Sequence[float], kinds: Mapping[str, NodeKind]
+    group: Group,
+    mode: Mode,
+    on: tuple[Sequence[int], Sequence[int]],
+    held: Sequence[float],
+    kinds: Mapping[str, NodeKind],
 ) -> Group:
     """The group with a job pinned to nodes `on` (rollout, train); of a node cut into slots it takes the least held.
 

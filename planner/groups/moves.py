@@ -88,7 +88,7 @@ class Replanner:
         self,
         kinds: Mapping[str, NodeKind],
         rules: Rules,
-        patience: Patience = Patience(),  # noqa: B008
+        patience: Patience = Patience(),
         effort: Effort = QUICK,
     ) -> None:
         self.kinds, self.rules, self.patience, self.effort = kinds, rules, patience, effort
@@ -231,9 +231,7 @@ def _partition(
     return [v for v, variable in zip(variants, x, strict=True) if variable.value() > 0.5]
 
 
-def _stay(
-    old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]
-) -> frozenset[str]:
+def _stay(old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[str, float]) -> frozenset[str]:
     """Members of `new` that can keep the nodes they have in `old`: the dearest to move that fit together."""
     ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
     common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]

@@ -74,7 +74,10 @@ class BestFit:
         if not open_:
             return best_key, best
         room = _room([state.groups[key] for key in open_], state.jobs, self.rules, self.kinds)
-        wasted = {key: sum(self._usd[pool] * float(free[at].sum()) for pool, free in room.items()) for at, key in enumerate(open_)}
+        wasted = {
+            key: sum(self._usd[pool] * float(free[at].sum()) for pool, free in room.items())
+            for at, key in enumerate(open_)
+        }
         queue = sorted(
             (score, wasted[open_[at]], open_[at], m)
             for m, mode in enumerate(found)

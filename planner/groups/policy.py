@@ -119,14 +119,14 @@ def moves(before: State, after: State, kinds: Mapping[str, NodeKind]) -> list[st
         here = {pin.job for pin in old.pins} & stay
         moved += [pin.job for pin in old.pins if pin.job not in here and pin.job in after.jobs]
         if new and here:
-            moved += _moved_within(old, new, here, kinds)
+            moved += moved_within(old, new, kinds)
     return sorted(moved)
 
 
-def _moved_within(old: Group, new: Group, jobs: set[str], kinds: Mapping[str, NodeKind]) -> list[str]:
-    """Jobs whose nodes differ under the matching of old to new nodes that keeps the most phases in place."""
+def moved_within(old: Group, new: Group, kinds: Mapping[str, NodeKind]) -> list[str]:
+    """Jobs of both whose nodes differ, if `new` takes over the nodes of `old`, matched to keep most phases in place."""
     was, now = nodes_of_pins(old, kinds), nodes_of_pins(new, kinds)
-    names = sorted(jobs)
+    names = sorted(was.keys() & now.keys())
     if all(was[name] == now[name] for name in names) and old.nodes == new.nodes[: len(old.nodes)]:
         return []
     matched: dict[int, int] = {}

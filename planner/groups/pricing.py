@@ -344,7 +344,17 @@ def _search(  # type: ignore[no-untyped-def]
             tried[k] = 0
             for m in range(first[j], first[j + 1]):
                 n = _node_sets(
-                    pool[m, 0], count[m, 0], share[m, 0], size[m, 0], pools[k], load[k], used_bytes[k], memory, full, used[k], sets
+                    pool[m, 0],
+                    count[m, 0],
+                    share[m, 0],
+                    size[m, 0],
+                    pools[k],
+                    load[k],
+                    used_bytes[k],
+                    memory,
+                    full,
+                    used[k],
+                    sets,
                 )
                 for s in range(n):
                     top_node = used[k]
@@ -358,7 +368,17 @@ def _search(  # type: ignore[no-untyped-def]
                             if at >= top_node:
                                 top_node = at + 1
                     n2 = _node_sets(
-                        pool[m, 1], count[m, 1], share[m, 1], size[m, 1], t_pools, t_load, t_bytes, memory, full, top_node, sets2
+                        pool[m, 1],
+                        count[m, 1],
+                        share[m, 1],
+                        size[m, 1],
+                        t_pools,
+                        t_load,
+                        t_bytes,
+                        memory,
+                        full,
+                        top_node,
+                        sets2,
                     )
                     for s2 in range(n2):
                         if options[k] < len(scratch[k]):

@@ -115,7 +115,9 @@ class GroupSolution:
     fluid_usd_per_hour: float
 
 
-def units(groups: Iterable[Group], jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], checker: Checker) -> float:
+def units(
+    groups: Iterable[Group], jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], checker: Checker
+) -> float:
     """Training per hour in USD that it would cost on nodes of the jobs' own: sum of solo price over slowdown."""
     return sum(
         jobs[name].solo_usd_per_hour(kinds) / found.mean
@@ -124,9 +126,7 @@ def units(groups: Iterable[Group], jobs: Mapping[str, GroupJob], kinds: Mapping[
     )
 
 
-def fluid_bound(
-    modes_of: Mapping[str, Sequence[Mode]], usd_per_hour: Mapping[str, float]
-) -> float:
+def fluid_bound(modes_of: Mapping[str, Sequence[Mode]], usd_per_hour: Mapping[str, float]) -> float:
     """USD per hour that any plan costs: every node filled all of the time, every job at its bound (refs/rollmux.md 9)."""
     return sum(min(mode.fluid_usd_per_hour(usd_per_hour) for mode in found) for found in modes_of.values())
 
@@ -137,7 +137,7 @@ def solve_groups(
     rules: Rules,
     *,
     previous: Sequence[Group] = (),
-    effort: Effort = Effort(),  # noqa: B008
+    effort: Effort = Effort(),
     memory: Memory | None = None,
 ) -> GroupSolution:
     """Group jobs at the least USD per hour. Raises Infeasible, naming what does not fit and what would make it fit.
@@ -214,7 +214,9 @@ class Solve:
                     self.add(group)
                     break
             else:
-                raise Infeasible(f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo")
+                raise Infeasible(
+                    f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo"
+                )
         state = State()
         greedy = Algorithm1(self.kinds, self.rules)
         for job in self.jobs.values() if self.effort.greedy else ():
@@ -279,7 +281,11 @@ class Solve:
                     seen[name] += 1
             for one, group in self._robust(batch):
                 held = self.columns.get(tuple(pin.job for pin in group.pins))
-                if held is not None and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING and not self.limits:
+                if (
+                    held is not None
+                    and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING
+                    and not self.limits
+                ):
                     continue
                 self.simulated += 1
                 if self.checker.keeps([group], self.jobs)[0]:
@@ -309,7 +315,9 @@ class Solve:
                     self.memory.sound.add(word)
                 else:
                     self.memory.known.add(word)
-            found = [one for one, words in zip(found, of, strict=True) if all(word in self.memory.sound for word in words)]
+            found = [
+                one for one, words in zip(found, of, strict=True) if all(word in self.memory.sound for word in words)
+            ]
         return [(one, self._group(one.members, one.pools)) for one in found]
 
     def _group(self, members: Members, pools: Sequence[str]) -> Group:
@@ -346,17 +354,22 @@ class Solve:
             for c in columns
         ]
         limit = sorted(extra)[min(len(extra), self.effort.columns) - 1]
-        return [c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm]
+        return [
+            c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm
+        ]
 
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
         """The cheapest choice of columns, and whether it was proven; ties go to groups of the previous plan."""
         columns = self.shortlist()
         running = set(previous)
         rank = [
-            (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns) for at, c in enumerate(columns)
+            (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns)
+            for at, c in enumerate(columns)
         ]
         gap = 0.0 if self.exact else self.effort.gap / 2
-        chosen, proof, short = choose(columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None)
+        chosen, proof, short = choose(
+            columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None
+        )
         if any(short.values()):
             raise Infeasible(self._short(short))
         return chosen, proof.proven
@@ -392,7 +405,9 @@ class Solve:
 
     def _short(self, short: Mapping[str, int]) -> str:
         parts = [
-            f"{missing} more of pool {pool} (limit {self.limits[pool]})" for pool, missing in sorted(short.items()) if missing
+            f"{missing} more of pool {pool} (limit {self.limits[pool]})"
+            for pool, missing in sorted(short.items())
+            if missing
         ]
         return f"{len(self.names)} jobs do not fit into the nodes there are; they would with " + " and ".join(parts)
 
@@ -435,5 +450,7 @@ def _modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[M
             for p, n in zip(wants.pools, wants.nodes, strict=True)
             if kinds[p].limit is not None and n > (kinds[p].limit or 0)
         )
-        raise Infeasible(f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way")
+        raise Infeasible(
+            f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way"
+        )
     return within
