@@ -1,7 +1,12 @@
 """Co-execution groups: many jobs on shared rollout and training pools (refs/rollmux.md; design.md, group program).
 
     model.py      jobs, node kinds, groups: what is placed where
-    twin.py       the compiled long-run simulation of one group under a permit policy
+    seats.py      groups as the permit machine of rounds/permit.py and its twin take them
+    twin.py       the compiled long-run simulation of groups; twin_machine.py is the machine in it
+    reference.py  the machine itself on a virtual clock: the twin's reference, turn by turn
+    rates.py      slowdowns of a group's jobs, and whether all keep their bounds
+    tails.py      how much of a rollout its tail is
+    steady.py     one period of a group as a timeline, and what limits it; cycle_ratio.py finds that
 
 From documents and back (solve_workload.py is the whole of it):
 

@@ -18,8 +18,12 @@ from .seats import bound, seats_of
 from .twin import BROKEN, KEPT, completions, long_run_many
 from .twin_machine import POLICIES, Seats, empty_state
 
-_ROWS = 240
-"""Iterations of the slowest job after which a group that finds no period is averaged."""
+_ROWS = 1200
+"""Iterations of the slowest job after which a group that finds no period is averaged: of random groups under
+multi_rate, 99 in 100 then have every mean within 0.2 % of that of 3,000 iterations."""
+
+_ROWS_OF_A_VERDICT = 240
+"""The same where only the verdict counts, which a handful of groups in a thousand need more for."""
 
 _WARM_UP = 4
 _STRETCHES = 24
@@ -68,7 +72,8 @@ def judge(seats: Seats, counts: NDArray[np.int64], rules: Rules, verdict: bool) 
     """
     most = seats.pace_s.shape[1]
     out = np.zeros(seats.pace_s.shape)
-    log, times = np.zeros((_ROWS, most, 4)), np.zeros(_ROWS)
+    rows = _ROWS_OF_A_VERDICT if verdict else _ROWS
+    log, times = np.zeros((rows, most, 4)), np.zeros(rows)
     policy = POLICIES[rules.policy]
     long_run_many(seats, empty_state(most), counts, log, times, policy, rules.interference, verdict, out)
     return out

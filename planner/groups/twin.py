@@ -24,13 +24,14 @@ from .twin_machine import MULTI_RATE, ROUND_ROBIN, Seats, State, arrive, done, g
 
 EXACT = 1e-9
 """Where a group stands again as before within this share of the time between, that time is a period."""
+PERIOD = 64
+"""Iterations of the slowest job that a period has at most."""
 NEARLY = 5e-4
-NEARLY_AFTER = 48
-"""Iterations of the slowest job after which it is enough to stand nearly as before: a difference of this share of the
-time between moves no mean by more than that."""
-HOPELESS_PACES = 1.5
+NEARLY_AFTER = 40
+"""For a verdict, after so many iterations it is enough to stand as before within this share of the time between."""
+HOPELESS_PACES = 1.0
 """Paces behind its deadline at which a job is given up. Deadlines remember no more than `CREDIT` - 1 behind."""
-SETTLED = 24
+SETTLED = 12
 """Iterations of the slowest job in which nobody missed a deadline, after which all are taken to keep their pace."""
 
 BROKEN, KEPT = -1, -2
@@ -184,8 +185,8 @@ def settle(
             return KEPT, row
         _note(S, log, row, policy, now)
         times[row] = now
-        for before in range(row - 1, -1, -1):
-            slack = EXACT if row - before < NEARLY_AFTER else NEARLY
+        for before in range(row - 1, max(-1, row - 1 - PERIOD), -1):
+            slack = NEARLY if verdict and row - before >= NEARLY_AFTER else EXACT
             if _alike(log, row, before, slack * (now - times[before])):
                 return before, row
         if row + 1 == len(times):

@@ -1,0 +1,107 @@
+"""How many random co-execution groups each permit policy can run within their bounds.
+
+    python -m benchmarks.permit_policies [--groups N] [--seed N] [--json]
+
+Groups of 2-5 jobs, their kinds uniform over the Top-10 production jobs (refs/rollmux.md 1), bounds on slowdown uniform
+in (1, 2), on 1 to as many rollout nodes as jobs and one training node, warm switches of 1.5 s (rollout) and 4.5 s
+(train). Groups that no schedule could run (rates.cannot_hold) are left out. `pause_train` and `pause`: multi_rate with
+training turns, and all turns, that can be paused, at 2 s (train) and 6 s (rollout) each time.
+
+JSON: {"groups": N, "could_hold": N, "share": {policy: share}, "by_jobs": {policy: {jobs: share}}, "spread": {policy:
+share with 15 % spread}}.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import click
+import numpy as np
+
+from rlplan.planner.groups.model import Group, GroupJob, Pin, Rules, Way
+from rlplan.planner.groups.rates import cannot_hold, feasible_many
+
+TOP_10 = [(134, 113), (310, 120), (580, 241), (238, 197), (121, 51), (496, 180), (267, 271), (888, 559), (80, 77)]
+TOP_10 += [(262, 87)]
+VARIANTS = {
+    "round_robin": ("round_robin", None, None),
+    "first_come": ("first_come", None, None),
+    "multi_rate": ("multi_rate", None, None),
+    "pause_train": ("multi_rate", None, 2.0),
+    "pause": ("multi_rate", 6.0, 2.0),
+}
+
+
+def random_groups(count: int, seed: int, spread: float) -> tuple[list[Group], dict[str, GroupJob]]:
+    """`count` groups and all their jobs; `spread`: standard deviation of the logarithm of phase seconds."""
+    rng = np.random.default_rng(seed)
+    drawn: tuple[tuple[float, float], ...] = ()
+    if spread:
+        factors = np.exp(rng.normal(0, spread, (200, 2)))
+        drawn = tuple((float(a), float(b)) for a, b in factors / factors.mean(0))
+    groups, jobs = [], {}
+    for number in range(count):
+        size = int(rng.integers(2, 6))
+        nodes = int(rng.integers(1, size + 1))
+        on = [*range(nodes), *(int(node) for node in rng.integers(0, nodes, size - nodes))]
+        pins = []
+        for j in range(size):
+            name = f"{number:05d}-{j}"
+            rollout_s, train_s = TOP_10[int(rng.integers(len(TOP_10)))]
+            ways = (Way("rollout", 1, 1, rollout_s, 0.0, 1.5),), (Way("train", 1, 1, train_s, 0.0, 4.5),)
+            jobs[name] = GroupJob(name, float(rng.uniform(1, 2)), *ways, spread=drawn)
+            pins.append(Pin(name, 0, (on[j],), 0, (nodes,)))
+        groups.append(Group(("rollout",) * nodes + ("train",), tuple(pins)))
+    return groups, jobs
+
+
+def admitted(groups: list[Group], jobs: dict[str, GroupJob], variant: str) -> list[bool]:
+    """Which groups a variant can run."""
+    policy, rollout_s, train_s = VARIANTS[variant]
+    made = {
+        name: replace(
+            job,
+            rollout=(replace(job.rollout[0], resume_s=rollout_s),),
+            train=(replace(job.train[0], resume_s=train_s),),
+        )
+        for name, job in jobs.items()
+    }
+    return feasible_many(groups, made, Rules(policy=policy))
+
+
+def measure(count: int, seed: int) -> dict[str, object]:
+    """What the module's docstring says."""
+    groups, jobs = random_groups(count, seed, 0.0)
+    could = [group for group in groups if not cannot_hold(group, jobs, Rules())]
+    share, by_jobs = {}, {}
+    for variant in VARIANTS:
+        found = np.array(admitted(could, jobs, variant))
+        share[variant] = round(float(found.mean()), 4)
+        sizes = np.array([len(group.pins) for group in could])
+        by_jobs[variant] = {str(n): round(float(found[sizes == n].mean()), 4) for n in sorted(set(sizes.tolist()))}
+    groups, jobs = random_groups(count // 4, seed, 0.15)
+    few = [group for group in groups if not cannot_hold(group, jobs, Rules())]
+    spread = {variant: round(float(np.mean(admitted(few, jobs, variant))), 4) for variant in VARIANTS}
+    return {"groups": count, "could_hold": len(could), "share": share, "by_jobs": by_jobs, "spread": spread}
+
+
+@click.command()
+@click.option("--groups", "count", default=4000, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON line.")
+def main(count: int, seed: int, as_json: bool) -> None:
+    """Share of random groups that each permit policy can run."""
+    found = measure(count, seed)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"{found['could_hold']} of {count} groups could hold; share of them within all bounds, by jobs:")
+    for variant in VARIANTS:
+        by = "  ".join(f"{n}: {share:.2f}" for n, share in found["by_jobs"][variant].items())  # type: ignore[index]
+        spread = found["spread"][variant]  # type: ignore[index]
+        click.echo(f"{variant:12s} {found['share'][variant]:.3f}   {by}   with spread: {spread:.3f}")  # type: ignore[index]
+
+
+if __name__ == "__main__":
+    main()
