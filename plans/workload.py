@@ -170,6 +170,10 @@ class WorkloadJob(Strict):
     remaining_s: Positive | None = None
     """Seconds that the job is expected to stay, over which a move of it must pay; null: long enough for any."""
 
+    ahead_s: NonNegative | None = None
+    """Seconds by which the job is ahead of its bound so far; a move that takes longer is made only where a bound needs
+    it. Null: any move may be made, and what it takes is made up for later."""
+
     @model_validator(mode="after")
     def _seconds_have_one_origin(self) -> WorkloadJob:
         for name, phase in (("rollout", self.phases.rollout), ("train", self.phases.train)):

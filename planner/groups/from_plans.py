@@ -36,6 +36,7 @@ class Problem:
         kinds: node kind of each pool.
         rules: that every group obeys.
         remaining_s: expected stay of jobs that say so.
+        ahead_s: seconds by which jobs that say so are ahead of their bounds.
         read: by job, the file that its seconds were read from, besides the workload itself.
     """
 
@@ -43,6 +44,7 @@ class Problem:
     kinds: Mapping[str, NodeKind]
     rules: Rules
     remaining_s: Mapping[str, float] = field(default_factory=dict)
+    ahead_s: Mapping[str, float] = field(default_factory=dict)
     read: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -61,7 +63,8 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
         if job.read is not None:
             read[name] = job.read
     remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
-    return Problem(jobs, kinds, rules_of(workload.rules), remaining, read)
+    ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
+    return Problem(jobs, kinds, rules_of(workload.rules), remaining, ahead, read)
 
 
 def rules_of(rules: GroupRules) -> Rules:

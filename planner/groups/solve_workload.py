@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -66,6 +67,7 @@ def _moved(problem: Problem, previous: GroupsPlan, running: State) -> tuple[Stat
     """New jobs beside the running ones, and the moves that pay or that a bound needs."""
     kinds, rules = problem.kinds, problem.rules
     planner = Replanner(kinds, rules, Patience(change_every_h(problem.remaining_s)), Effort())
+    planner.credit_s = {name: problem.ahead_s.get(name, math.inf) for name in running.jobs}
     new = sorted(set(problem.jobs) - set(running.jobs))
     placed = running
     for name in new:

@@ -115,6 +115,18 @@ def test_jobs_that_drifted_until_a_bound_breaks_are_moved_whatever_it_costs(site
     assert after.predicted.plan.slo_attained == 1.0
 
 
+def test_a_job_moves_for_money_only_if_it_is_far_enough_ahead_of_its_bound(site):
+    four = {**JOBS, "d": job("d", 90.0, 120.0)}
+    before = site.solve(four)
+    left = {name: four[name] for name in "ad"}
+    free = site.solve(left, before)
+    late = {name: text + "    ahead_s: 0.0\n" for name, text in left.items()}
+    held = site.solve(late, before)
+    assert held.moves == ()
+    assert free.predicted.plan.usd_per_hour <= held.predicted.plan.usd_per_hour
+    assert bool(free.moves) == (free.predicted.plan.usd_per_hour < held.predicted.plan.usd_per_hour)
+
+
 def test_new_jobs_that_do_not_fit_beside_running_ones_say_so_and_that_moves_may_help(site):
     (site.folder / "cluster.yaml").write_text(POOLS.replace("nodes: 3", "nodes: 2"))
     before = site.solve({name: JOBS[name] for name in "ab"})
