@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..plans.groups_plan import CostFigures, GroupsPlan, PlannedGroup
+    from ..plans.groups_plan import CostFigures, GroupsPlan
+    from ..plans.planned_group import PlannedGroup
 
 LABELS = 38  # characters of a timeline's row beside the bar
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from ...plans.groups_plan import GroupsPlan, PinnedPhase, PlannedGroup
+from ...plans.groups_plan import GroupsPlan
+from ...plans.planned_group import PinnedPhase, PlannedGroup
 from ...plans.yaml_io import error_at
 from .model import Group, GroupJob, NodeKind, Pin, Way
 from .policy import State, node_of_units, without_idle_nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...plans.groups_plan import GroupTimeline, Span
+from ...plans.planned_group import GroupTimeline, Span
 from .steady import Steady
 
 ROUNDS = 2

@@ -7,18 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from ...plans.groups_plan import (
     CostFigures,
-    GroupMember,
-    GroupNode,
     GroupsInputs,
     GroupsPlan,
     GroupsPredicted,
     GroupsSolver,
     Move,
-    PinnedPhase,
-    PlannedGroup,
-    PlannedSlowdown,
 )
 from ...plans.origin import Volatile
+from ...plans.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
 from ...plans.workload import Workload
 from .assemble import resident_bytes
 from .baselines import SoloD

@@ -34,6 +34,7 @@ SCHEMA_MODULES = tuple(
         "levers",
         "origin",
         "plan",
+        "planned_group",
         "predicted",
         "schema",
         "workload",
