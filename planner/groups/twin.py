@@ -31,7 +31,7 @@ NEARLY_AFTER = 40
 """For a verdict, after so many iterations it is enough to stand as before within this share of the time between."""
 HOPELESS_PACES = 1.0
 """Paces behind its deadline at which a job is given up. Deadlines remember no more than `CREDIT` - 1 behind."""
-SETTLED = 12
+SETTLED = 8
 """Iterations of the slowest job in which nobody missed a deadline, after which all are taken to keep their pace."""
 
 BROKEN, KEPT = -1, -2
