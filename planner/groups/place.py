@@ -2,11 +2,12 @@
 
 A candidate is a group, a mode of the job and nodes of the group, some of them new. Its score is
 
-    added USD per hour - worth * (fluid USD per hour of the nodes it adds - fluid USD per hour that the job takes)
+    added USD per hour - worth * (value of the room after - value of the room before)
 
-What a placement adds in nodes and does not fill is room for later arrivals, and `worth` is the share of its price that
-such room is expected to save; at 0 this is the published rule (least added price), which also spends room as if it
-were free. Between equal scores the fullest group wins (best fit), so that room stays in one piece.
+Room is the time of the group's nodes that its members do not need, at the price of these nodes; later arrivals can use
+it as far as the group cap leaves seats, each as much as this job takes. `worth` is the share of its price that room
+is expected to save; at 0 this is the published rule (least added price), which spends room and seats as if they were
+free. Between equal scores the fullest group wins (best fit), so that room stays in one piece.
 
 The order of work makes it fast: for all groups at once, arrays say which could hold the job by share of node and what
 that would score at least; groups are opened in this order, and only what could still win is simulated.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ from .columns import FULL, Checker, Mode, extensions, lone, modes, unit_shares
 from .model import Group, GroupJob, NodeKind, Rules
 from .policy import State, depart_in_place, next_id, node_of_units, without_idle_nodes
 
-WORTH = 0.5
+WORTH = 0.75
 _BATCH = 16
 _EPS = 1e-6
 
@@ -65,38 +67,37 @@ class BestFit:
         fluid = [mode.fluid_usd_per_hour(self._usd) for mode in found]
         best_key = next_id(state.groups)
         best_score, best_room, best = np.inf, np.inf, Group((), ())
+        typical = min(fluid)
         for mode, takes in zip(found, fluid, strict=True):
             group = lone(mode, self.kinds)
-            score = self._score(group.usd_per_hour(self.kinds), takes)
+            score = self._score(group.usd_per_hour(self.kinds), takes, 0.0, self.rules.group_cap, typical)
             if score < best_score and self.checker.keeps([group], jobs)[0]:
                 best_score, best = score, group
         open_ = [key for key, group in state.groups.items() if len(group.pins) < self.rules.group_cap]
         if not open_:
             return best_key, best
         room = _room([state.groups[key] for key in open_], state.jobs, self.rules, self.kinds)
-        wasted = {
-            key: sum(self._usd[pool] * float(free[at].sum()) for pool, free in room.items())
-            for at, key in enumerate(open_)
-        }
+        unused = np.sum([self._usd[pool] * free.sum(axis=1) for pool, free in room.items()], axis=0)
+        seats = np.array([self.rules.group_cap - len(state.groups[key].pins) for key in open_], float)
         queue = sorted(
-            (score, wasted[open_[at]], open_[at], m)
+            (score, float(unused[at]), open_[at], m, at)
             for m, mode in enumerate(found)
-            for at, score in self._least_scores(mode, fluid[m], room, best_score)
+            for at, score in self._least_scores(mode, fluid[m], room, unused, seats, typical, best_score)
         )
         for first in range(0, len(queue), _BATCH):
             if queue[first][0] > best_score + _EPS:
                 break
             candidates = []
-            for least, waste, key, m in queue[first : first + _BATCH]:
+            for least, waste, key, m, at in queue[first : first + _BATCH]:
                 if least > best_score + _EPS:
                     break
                 for added, group in extensions(state.groups[key], found[m], jobs, self.kinds, self.rules):
-                    score = self._score(added, fluid[m])
+                    score = self._score(added, fluid[m], waste, float(seats[at]), typical)
                     if score < best_score + _EPS:
                         candidates.append((score, waste + added - fluid[m], key, group))
             candidates.sort(key=lambda c: (c[0], c[1], c[2]))
-            for at in range(0, len(candidates), _BATCH):
-                some = candidates[at : at + _BATCH]
+            for begin in range(0, len(candidates), _BATCH):
+                some = candidates[begin : begin + _BATCH]
                 if not _wins(some[0], best_score, best_room):
                     continue
                 for candidate, keeps in zip(some, self.checker.keeps([c[3] for c in some], jobs), strict=True):
@@ -106,11 +107,21 @@ class BestFit:
                         best_score, best_room, best_key, best = candidate
         return best_key, best
 
-    def _score(self, added: float, takes: float) -> float:
-        return added - self.worth * (added - takes)
+    def _score(self, added: Any, takes: float, unused: Any, seats: Any, typical: float) -> Any:
+        """Of placements into groups with this much unused and so many seats; numbers or arrays of them."""
+        before = np.minimum(unused, seats * typical)
+        after = np.minimum(unused + added - takes, (seats - 1) * typical)
+        return added - self.worth * (after - before)
 
     def _least_scores(
-        self, mode: Mode, takes: float, room: Mapping[str, NDArray[np.float64]], below: float
+        self,
+        mode: Mode,
+        takes: float,
+        room: Mapping[str, NDArray[np.float64]],
+        unused: NDArray[np.float64],
+        seats: NDArray[np.float64],
+        typical: float,
+        below: float,
     ) -> list[tuple[int, float]]:
         """(group, least score) of the groups that a mode may fit into with a score of at most `below`."""
         least = np.full(len(next(iter(room.values()))), np.inf)
@@ -124,7 +135,7 @@ class BestFit:
                     if old > 0 and mode.pools[0] != mode.pools[1]:
                         fits &= free[:, old - 1] + _EPS >= mode.share[phase] if old <= free.shape[1] else False
                 added = new_r * self._usd[mode.pools[0]] + new_t * self._usd[mode.pools[1]]
-                np.minimum(least, np.where(fits, self._score(added, takes), np.inf), out=least)
+                np.minimum(least, np.where(fits, self._score(added, takes, unused, seats, typical), np.inf), out=least)
         return [(int(at), float(least[at])) for at in np.flatnonzero(least <= below + _EPS)]
 
 

@@ -1,0 +1,89 @@
+"""How long one arrival takes to place, with so many jobs running (refs/rollmux.md 3.5: 5.6 ms at 5 jobs, 591 at 2,000).
+
+    python -m benchmarks.placement_latency [--jobs 5,13,…] [--arrivals N] [--json]
+
+The jobs are those of the synthetic Mixed workload with bounds uniform in (1, 2), groups of at most five (see
+rollmux_workloads.py), all placed by the policy that is measured. Then `--arrivals` further jobs are placed, each into the
+same state; the median and the slowest are reported. A policy that has just started is measured too (`cold_ms`): it has
+simulated nothing yet.
+
+    {"ms": {"5": …, "2000": …}, "slowest_ms": {…}, "cold_ms": {…}, "algorithm_1_ms": {…}, "published_ms": {…}}
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+import numpy as np
+
+from rlplan.planner.groups.greedy import Algorithm1
+from rlplan.planner.groups.model import GroupJob, Rules
+from rlplan.planner.groups.place import BestFit
+from rlplan.planner.groups.policy import Placer, State
+
+from .rollmux_workloads import KINDS, MIXED, draw_jobs
+
+PUBLISHED_MS = {5: 5.6, 9: 6.5, 13: 7.6, 100: 41.9, 500: 198.0, 1000: 318.0, 2000: 591.0}
+
+
+def milliseconds(placer: Placer, state: State, arrivals: list[GroupJob]) -> list[float]:
+    """Of each arrival into the same state."""
+    found = []
+    for job in arrivals:
+        begun = time.perf_counter()
+        placer.arrive(state, job)
+        found.append(1e3 * (time.perf_counter() - begun))
+    return found
+
+
+def measure(counts: list[int], arrivals: int) -> dict[str, dict[str, float]]:
+    """The result by number of jobs that run; one state grows from count to count."""
+    rules = Rules()
+    jobs = draw_jobs(MIXED, max(counts), None, np.random.default_rng(0))
+    extra = [
+        GroupJob(f"x{at:03d}", job.slo, job.rollout, job.train)
+        for at, job in enumerate(draw_jobs(MIXED, arrivals + 1, None, np.random.default_rng(1)))
+    ]
+    ours, greedy = BestFit(KINDS, rules), Algorithm1(KINDS, Rules(policy="first_come"))
+    state = ours.arrive(State(), jobs[0])  # what is compiled is compiled now
+    result: dict[str, dict[str, float]] = {"ms": {}, "slowest_ms": {}, "cold_ms": {}, "algorithm_1_ms": {}}
+    at = 1
+    for count in sorted(counts):
+        for job in jobs[at:count]:
+            state = ours.arrive(state, job)
+        at = max(at, count)
+        times = milliseconds(ours, state, extra[1:])
+        result["ms"][str(count)] = float(np.median(times))
+        result["slowest_ms"][str(count)] = max(times)
+        result["cold_ms"][str(count)] = milliseconds(BestFit(KINDS, rules), state, extra[:1])[0]
+        result["algorithm_1_ms"][str(count)] = float(np.median(milliseconds(greedy, state, extra[1:])))
+    result["published_ms"] = {str(k): ms for k, ms in PUBLISHED_MS.items() if k in counts}
+    return result
+
+
+@click.command()
+@click.option("--jobs", default="5,13,100,500,1000,2000", show_default=True, help="Jobs that run, comma-separated.")
+@click.option("--arrivals", default=20, show_default=True, type=click.IntRange(1), help="Placed at each count.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def command(jobs: str, arrivals: int, as_json: bool) -> None:
+    """Milliseconds to place one arrival among running jobs."""
+    try:
+        counts = [int(part) for part in jobs.split(",")]
+    except ValueError as error:
+        raise click.BadParameter("numbers of jobs, comma-separated", param_hint="--jobs") from error
+    if min(counts) < 1:
+        raise click.BadParameter("at least one job runs", param_hint="--jobs")
+    result = measure(counts, arrivals)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    click.echo("jobs   median    slowest   started now   Algorithm 1   published (ms)")
+    for count in sorted(counts):
+        row = [result[key].get(str(count), float("nan")) for key in ("ms", "slowest_ms", "cold_ms", "algorithm_1_ms", "published_ms")]
+        click.echo(f"{count:4d} " + " ".join(f"{ms:10.1f}" for ms in row))
+
+
+if __name__ == "__main__":
+    command()
