@@ -42,6 +42,17 @@ def execute_command(
 
     Ctrl-C ends the run at the round's end, with a checkpoint (exit code 130); a second one ends it at once.
     """
+    from ..plans.errors import InputError
+    from ..plans.groups_plan import document_kind
+
+    for plan in plans:
+        if document_kind(plan) == "rlplan_groups":
+            raise InputError(
+                "is a plan of groups, which says where jobs run and is not executed; execute each job's own plan on "
+                "the nodes that this one gives it",
+                str(plan),
+            )
+
     from ..executor.execute import Options, execute, prepare
     from .live import LiveView
 

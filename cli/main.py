@@ -21,7 +21,8 @@ EXECUTOR_PACKAGES = {"torch", "vllm", "ray", "transformers", "safetensors", "tok
 _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
-    "solve": "Simulate candidate rounds, choose by integer program, write the plan.",
+    "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
+    "show": "Draw a plan in the terminal.",
     "simulate": "What a plan would do, or would do if some values were others.",
     "execute": "Run real training by one plan, or by several in turns.",
     "report": "Show what a run did beside what its plan predicted.",
@@ -54,6 +55,8 @@ def cli() -> None:
     rlplan init DIR            a ready example
     rlplan profile JOB         what each phase costs here
     rlplan solve JOB           the plan, as YAML to review
+    rlplan solve WORKLOAD      the same for many jobs that share nodes
+    rlplan show PLAN           the plan, drawn
     rlplan simulate PLAN       what if, without solving
     rlplan execute PLAN        the training run
     rlplan report RUN          predicted beside measured

@@ -58,9 +58,19 @@ def simulate_command(
     rlplan simulate plan.yaml --set job.rollout.samples_per_prompt=16 --set profile.rollout.0.step_s=0.02
     rlplan simulate plan.yaml --trace runs/run --timeline timeline.json
 
+    A plan of groups is simulated with the phases that its workload has now: who keeps the bound, who does not.
+
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
     """
+    from ..plans.groups_plan import document_kind
+    from .options import refuse_options_but
+    from .simulate_groups import simulate_groups_command
+
+    if document_kind(plan_path) == "rlplan_groups":
+        refuse_options_but("a plan of groups", "as_json")
+        return simulate_groups_command(plan_path, as_json)
+
     from ..planner.run_simulator import simulate_plan
     from ..planner.run_summary import BusyMeter, summarize
     from ..planner.timeline import Timeline

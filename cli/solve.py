@@ -55,6 +55,13 @@ MODEL_SIZE_TOLERANCE = 0.15
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
+@click.option(
+    "--from",
+    "previous_path",
+    type=click.Path(path_type=Path),
+    help="For a workload: the running plan; its jobs move only where that pays.",
+)
+@click.option("--no-moves", is_flag=True, help="With --from: running jobs stay where they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def solve_command(
     job_path: Path,
@@ -68,27 +75,45 @@ def solve_command(
     max_nodes: int | None,
     seed: int,
     force: bool,
+    previous_path: Path | None,
+    no_moves: bool,
     as_json: bool,
 ) -> int:
     """Simulate candidate rounds of JOB, choose by integer program, and write the plan.
 
-    JOB is a job.yaml or the folder that holds it. The same inputs give the same plan, byte for byte, but for its
-    `volatile` block.
+    JOB is a job.yaml or the folder that holds it; or a workload.yaml, many jobs that share a cluster: then the plan
+    says which of them form groups on which nodes (default: groups.yaml beside it), and of the options only --out,
+    --from, --no-moves and --json apply.
+
+    The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
+    from ..plans.errors import InputError
+    from ..plans.groups_plan import document_kind
+    from .options import refuse_options_but
+    from .paths import job_file
+    from .solve_groups import solve_groups_command
+
+    job_path = job_file(job_path)
+    if document_kind(job_path) == "rlplan_workload":
+        refuse_options_but("a workload", "out", "previous_path", "no_moves", "as_json")
+        if no_moves and previous_path is None:
+            raise InputError("--no-moves needs --from: without a running plan nothing can move")
+        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json)
+    if previous_path is not None or no_moves:
+        raise InputError("--from and --no-moves are for a workload; a job is solved anew, see rlplan tune for a run's")
+
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
-    from ..plans.errors import InputError
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml_io import dump, load, sha256_file
     from ..profiles.machine import differences, machine_of
     from ..profiles.schema import Profile
     from ..profiles.subject import subject_digest
-    from .paths import check_target, job_file, job_inputs, trace_inputs
+    from .paths import check_target, job_inputs, trace_inputs
     from .progress import share
 
-    job_path = job_file(job_path)
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
@@ -142,7 +167,7 @@ def solve_command(
             progress=update,
         )
     dump(plan, out)
-    click.echo(json.dumps(_summary(plan, out)) if as_json else _text(plan, out))
+    click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))
     return 0
 
 
@@ -183,7 +208,8 @@ def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> t
     return path, read_lengths(path, cap_tokens=profile.lengths.cap_tokens)
 
 
-def _summary(plan: Plan, out: Path) -> dict[str, Any]:
+def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
+    """A plan of one job as figures."""
     predicted = plan.predicted
     return {
         "plan": str(out),
@@ -206,7 +232,8 @@ def _summary(plan: Plan, out: Path) -> dict[str, Any]:
     }
 
 
-def _text(plan: Plan, out: Path) -> str:
+def plan_text(plan: Plan, out: Path) -> str:
+    """A plan of one job in words."""
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     lines = [

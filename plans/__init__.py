@@ -4,8 +4,9 @@
     yaml_io    load, dump, sha256_file, atomic_write (over yaml_doc, yaml_write, explain)
     cluster    cluster.yaml          job     job.yaml, its paths, its model's heads
     plan       plan.yaml             data    the prompts
+    workload   workload.yaml: jobs that share nodes          groups_plan   groups.yaml: which share which
     check      whether a plan fits its inputs, its cluster and its job
-    schema     JSON Schema of plan.yaml for editors
+    schema     JSON Schemas of plan.yaml, workload.yaml and groups.yaml for editors
 
 The names below are loaded when first used, so that importing `rlplan.plans.errors` does not load pydantic.
 """
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
     from .data import read_prompts as read_prompts
     from .errors import Infeasible as Infeasible
     from .errors import InputError as InputError
+    from .groups_plan import GroupsPlan as GroupsPlan
+    from .groups_plan import load_groups_plan as load_groups_plan
     from .job import Job as Job
     from .job import job_paths as job_paths
     from .job import load_job as load_job
     from .job import model_heads as model_heads
     from .plan import Plan as Plan
     from .plan import load_plan as load_plan
+    from .workload import Workload as Workload
+    from .workload import load_workload as load_workload
     from .yaml_io import dump as dump
     from .yaml_io import load as load
 
@@ -42,12 +47,16 @@ _HOME = {
     "read_prompts": "data",
     "Infeasible": "errors",
     "InputError": "errors",
+    "GroupsPlan": "groups_plan",
+    "load_groups_plan": "groups_plan",
     "Job": "job",
     "job_paths": "job",
     "load_job": "job",
     "model_heads": "job",
     "Plan": "plan",
     "load_plan": "plan",
+    "Workload": "workload",
+    "load_workload": "workload",
     "dump": "yaml_io",
     "load": "yaml_io",
 }

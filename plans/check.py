@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .cluster import Cluster, load_cluster
+from .groups_plan import GroupsPlan
 from .job import Job, JobPaths, job_paths, load_job, model_heads, tp_divides
 from .levers import RewardJudge
 from .origin import InputFile
@@ -62,6 +63,14 @@ def open_plan(plan_path: str | Path) -> CheckedPlan:
         lengths_path=input_path(plan.inputs.lengths, plan_path),
         paths=paths,
     )
+
+
+def changed_inputs(plan: GroupsPlan, plan_path: str | Path) -> list[str]:
+    """Paths, as the plan has them, of input files that are missing or no longer the same."""
+    inputs = plan.inputs
+    files = [inputs.workload, inputs.cluster, *inputs.sources.values()]
+    paths = [(file, input_path(file, plan_path)) for file in files]
+    return [file.path for file, path in paths if not path.is_file() or sha256_file(path) != file.sha256]
 
 
 def check_plan(plan: Plan, plan_path: str | Path, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Count, MemoryBytes, Name, NonNegative, Strict, cross_error
+from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error
 
 
 class Accelerators(Strict):
@@ -44,6 +44,19 @@ class Pool(Strict):
     usd_per_node_hour: NonNegative
     """Price of one node for one hour in USD."""
 
+    slots: Count = 1
+    """Equal parts of a node that a phase of a co-execution group may hold; 1: whole nodes only."""
+
+    @model_validator(mode="after")
+    def _slots_hold_whole_accelerators(self) -> Pool:
+        if self.accelerators.per_node % self.slots:
+            raise cross_error(
+                f"{self.slots} slots do not divide the {self.accelerators.per_node} accelerators of a node; "
+                "write a divisor",
+                "slots",
+            )
+        return self
+
     @model_validator(mode="after")
     def _cpu_accelerators_are_cores(self) -> Pool:
         if self.accelerators.kind == "cpu" and self.accelerators.per_node > self.cores:
@@ -71,6 +84,17 @@ class Pool(Strict):
         return self.nodes * (self.accelerators.per_node // tp)
 
 
+class Link(Strict):
+    """What connects two pools, or the nodes of one, while weights travel; only co-execution groups ask."""
+
+    pools: Annotated[tuple[Name, Name], Field(strict=False)]
+    """The two pools, in either order; the same one twice for the network between its nodes."""
+
+    stream_bytes_per_s: Positive
+    """Bytes per second from one accelerator to another. Between pools, as many streams run at once as the narrower
+    phase has accelerators; between nodes of one pool a broadcast is one stream."""
+
+
 class Cluster(Strict):
     """The document cluster.yaml."""
 
@@ -82,6 +106,26 @@ class Cluster(Strict):
 
     pools: Annotated[dict[Name, Pool], Field(min_length=1)]
     """The pools by name."""
+
+    links: Annotated[tuple[Link, ...], Field(strict=False)] = ()
+    """What connects the pools; a sync over a link that is not named costs nothing."""
+
+    @model_validator(mode="after")
+    def _links_join_known_pools(self) -> Cluster:
+        seen: set[frozenset[str]] = set()
+        for index, link in enumerate(self.links):
+            for pool in link.pools:
+                if pool not in self.pools:
+                    raise cross_error(
+                        f"no pool is called '{pool}'; the pools are {', '.join(self.pools)}", f"links.{index}.pools"
+                    )
+            if frozenset(link.pools) in seen:
+                raise cross_error(
+                    f"'{link.pools[0]}' and '{link.pools[1]}' are linked twice; remove one of the two",
+                    f"links.{index}.pools",
+                )
+            seen.add(frozenset(link.pools))
+        return self
 
 
 def load_cluster(path: str | Path) -> Cluster:

@@ -52,7 +52,9 @@ def explain(error: ValidationError, document: Document, model: type[BaseModel]) 
         loc: Loc = tuple(item["loc"])
         ctx = item.get("ctx", {})
         if item["type"] == "cross_field" and ctx["field"]:
-            loc = (*loc, *ctx["field"].split("."))
+            for part in ctx["field"].split("."):
+                listed = part.isdigit() and (*loc, int(part)) in document.lines
+                loc = (*loc, int(part) if listed else part)
         line = document.line_of(loc)
         if item["type"] == "missing" and document.line_of(loc[:-1]) == 1 and len(loc) == 1:
             line = document.last_line  # missing at the top: the place to add it is the end

@@ -1,8 +1,9 @@
 """Canonical YAML text: the same values give the same bytes, and a small change of values changes few lines.
 
 The rules: keys in the order they come in; two spaces of indentation; a list of scalars, and a mapping of scalars below
-the root that holds no prose and fits a line, in flow style; floats with at most six significant digits; strings quoted
-only where YAML 1.1 or 1.2 could take them for something else; no aliases; LF; one line break at the end.
+the root that holds no prose and fits a line, in flow style (as an item of a list also if it holds lists of scalars);
+floats with at most six significant digits; strings quoted only where YAML 1.1 or 1.2 may take them for something else;
+no aliases; LF; one line break at the end.
 """
 
 from __future__ import annotations
@@ -60,12 +61,15 @@ def _scalar(value: Any) -> str:
     return string(value)
 
 
-def _flow(value: Any) -> str | None:
-    """`value` in flow style, or None where it must be a block."""
+def _flow(value: Any, listed: bool = False) -> str | None:
+    """`value` in flow style, or None where it must be a block; `listed`: it is an item of a list."""
     if isinstance(value, dict):
-        if any(isinstance(v, (dict, list, tuple)) or (isinstance(v, str) and " " in v) for v in value.values()):
+        nested = [v for v in value.values() if isinstance(v, (dict, list, tuple))]
+        if any(isinstance(v, dict) or not listed or _flow(v) is None for v in nested):
             return None
-        return "{" + ", ".join(f"{string(k)}: {_scalar(v)}" for k, v in value.items()) + "}"
+        if any(isinstance(v, str) and " " in v for v in value.values()):
+            return None
+        return "{" + ", ".join(f"{string(k)}: {_flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         if any(isinstance(v, (dict, list, tuple)) for v in value):
             return None
@@ -82,7 +86,7 @@ def _block(value: Any, indent: str, out: list[str]) -> None:
     else:
         pairs = [("-", v) for v in value]
     for head, item in pairs:
-        flow = _flow(item)
+        flow = _flow(item, head == "-")
         breakable = isinstance(item, dict) and bool(item)
         if flow is not None and (not breakable or len(indent) + len(head) + 1 + len(flow) <= _WIDTH):
             out.append(f"{indent}{head} {flow}")

@@ -8,6 +8,14 @@
     tails.py      how much of a rollout its tail is
     steady.py     one period of a group as a timeline, and what limits it; cycle_ratio.py finds that
 
+From documents and back (solve_workload.py is the whole of it):
+
+    from_plans.py    workload -> jobs with ways; phases.py their seconds, memory.py their host memory, switch.py switches
+    running.py       the running plan -> the state that re-planning begins from; attribute.py what its moves save
+    limits.py        clusters that are too small: which pool, by how much, what would do
+    write.py         groups -> the plan; timeline.py what is shown of a steady state, why.py the reasons
+    perfetto.py      the plan's timelines as Chrome trace events
+
 The planner of one job chooses what its rounds look like; this package takes the phases as they come and chooses which
 jobs share which nodes, so that every job keeps its bound on slowdown and the nodes cost as little as possible.
 """

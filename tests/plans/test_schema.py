@@ -14,14 +14,32 @@ from pydantic import BaseModel
 
 import rlplan
 from rlplan.plans.cluster import Cluster
+from rlplan.plans.groups_plan import GroupsPlan
 from rlplan.plans.job import Job
 from rlplan.plans.plan import Plan
-from rlplan.plans.schema import SCHEMA_PATH, plan_schema
+from rlplan.plans.schema import SCHEMAS, schema_of
+from rlplan.plans.workload import Workload
 
-DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan)
+DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan)
+PLAN_SCHEMA = next(path for path, model in SCHEMAS.items() if model is Plan)
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")
-SCHEMA_MODULES = ("base.py", "cluster.py", "job.py", "levers.py", "origin.py", "plan.py", "predicted.py", "schema.py")
+SCHEMA_MODULES = tuple(
+    f"{name}.py"
+    for name in (
+        "base",
+        "cluster",
+        "groups_plan",
+        "job",
+        "levers",
+        "origin",
+        "plan",
+        "planned_group",
+        "predicted",
+        "schema",
+        "workload",
+    )
+)
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -66,15 +84,16 @@ def test_every_duration_memory_and_length_is_a_number_with_its_unit_in_its_name(
                     assert name.endswith(suffix), f"{model.__name__}.{name}"
 
 
-def test_the_shipped_json_schema_is_current() -> None:
-    assert SCHEMA_PATH.read_text(encoding="utf-8") == plan_schema(), "run: python -m rlplan.plans.schema"
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name)
+def test_the_shipped_json_schema_is_current(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == schema_of(SCHEMAS[path]), "run: python -m rlplan.plans.schema"
 
 
 def test_the_shipped_json_schema_takes_a_plan_and_refuses_an_unknown_key(folder: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="comes with the cpu extra")
     import json
 
-    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
+    validator = jsonschema.Draft202012Validator(json.loads(PLAN_SCHEMA.read_text(encoding="utf-8")))
     plan = yaml.safe_load(folder.path("plan.yaml").read_text())
     assert list(validator.iter_errors(plan)) == []
     plan["job"]["rounds"]["short"]["rollout"]["tpp"] = 2
@@ -110,11 +129,6 @@ def test_every_declared_key_is_read_by_something() -> None:
         for file in sorted((ROOT / room).rglob("*.py")):
             if not (room == "plans" and file.name in SCHEMA_MODULES):
                 read |= names_read(file.read_text(encoding="utf-8"))
-    declared = {
-        (m.__name__, k)
-        for m in all_models()
-        for k in m.model_fields
-        if k not in ("rlplan", "rlplan_job", "rlplan_cluster")
-    }
+    declared = {(m.__name__, k) for m in all_models() for k in m.model_fields if not k.startswith("rlplan")}
     unread = sorted(f"{model}.{key}" for model, key in declared if key not in read)
     assert unread == []

@@ -1,0 +1,55 @@
+"""`rlplan simulate GROUPS`: what a plan of groups does to the jobs as the workload has them now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
+    """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
+    from ..planner.groups.from_plans import problem_of
+    from ..planner.groups.rates import slowdowns
+    from ..planner.groups.running import running_state
+    from ..planner.groups.write import keeps
+    from ..plans.check import changed_inputs, input_path
+    from ..plans.groups_plan import load_groups_plan
+    from ..plans.workload import load_workload
+
+    plan = load_groups_plan(plan_path)
+    for name in changed_inputs(plan, plan_path):
+        click.echo(f"note: {name} has changed since the plan was solved", err=True)
+    workload_path = input_path(plan.inputs.workload, plan_path)
+    workload, cluster = load_workload(workload_path)
+    problem = problem_of(workload, workload_path, cluster)
+    state = running_state(plan, plan_path, problem.jobs, problem.kinds)
+    rows: dict[str, dict[str, Any]] = {}
+    for key, group in state.groups.items():
+        for name, now in slowdowns(group, state.jobs, problem.rules).items():
+            rows[name] = {
+                "group": key,
+                "planned": plan.groups[key].jobs[name].slowdown.p95,
+                "mean": now.mean,
+                "p50": now.p50,
+                "p95": now.p95,
+                "slo": problem.jobs[name].slo,
+                "keeps": keeps(group, problem.jobs[name], now, problem.rules),
+            }
+    waiting = sorted(set(problem.jobs) - set(rows))
+    result = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}
+    click.echo(json.dumps(result) if as_json else _text(result))
+    return 0
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [f"{'job':24}{'group':10}{'planned':>9}{'mean':>9}{'p50':>9}{'p95':>9}{'at most':>9}"]
+    for name, row in result["jobs"].items():
+        lines.append(
+            f"{name:24}{row['group']:10}{row['planned']:9.3f}{row['mean']:9.3f}{row['p50']:9.3f}{row['p95']:9.3f}"
+            f"{row['slo']:9.3f}" + ("" if row["keeps"] else "  breaks its bound")
+        )
+    lines += [f"{name:24}has no place in the plan; rlplan solve --from it" for name in result["not_placed"]]
+    return "\n".join(lines)

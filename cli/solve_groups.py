@@ -1,0 +1,102 @@
+"""`rlplan solve WORKLOAD`: co-execution groups for many jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..planner.groups.from_plans import Problem
+    from ..plans.groups_plan import GroupsInputs, GroupsPlan
+    from ..plans.workload import Workload
+
+
+def solve_groups_command(path: Path, out: Path | None, previous_path: Path | None, moving: bool, as_json: bool) -> int:
+    """Solve the workload at `path` and write the plan of groups."""
+    from ..planner.groups.from_plans import problem_of
+    from ..planner.groups.solve_workload import solve_workload
+    from ..plans.groups_plan import load_groups_plan
+    from ..plans.workload import load_workload
+    from ..plans.yaml_io import dump
+    from .paths import check_target
+
+    out = out or path.with_name("groups.yaml")
+    workload, cluster = load_workload(path)
+    problem = problem_of(workload, path, cluster)
+    previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
+    files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
+    check_target(out, *files)
+    plan = solve_workload(workload, problem, _inputs(path, workload, problem, previous_path, out), previous, moving)
+    dump(plan, out)
+    for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
+        if not member.slowdown.keeps:
+            warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)
+    click.echo(json.dumps(summary(plan, out)) if as_json else _text(plan, out))
+    return 0
+
+
+def _inputs(path: Path, workload: Workload, problem: Problem, previous: Path | None, out: Path) -> GroupsInputs:
+    from ..plans.groups_plan import GroupsInputs
+    from ..plans.origin import InputFile
+    from ..plans.yaml_io import sha256_file
+
+    def named(file: Path) -> InputFile:
+        relative = os.path.relpath(file.resolve(), out.resolve().parent)
+        return InputFile(path=Path(relative).as_posix(), sha256=sha256_file(file))
+
+    return GroupsInputs(
+        workload=named(path),
+        cluster=named(path.parent / workload.cluster),
+        sources={name: named(file) for name, file in sorted(problem.read.items())},
+        previous=named(previous) if previous else None,
+    )
+
+
+def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
+    """The plan as figures."""
+    greedy = plan.predicted.algorithm_1
+    return {
+        "plan": str(out),
+        "status": plan.solver.status,
+        "gap": plan.solver.gap,
+        "universe": plan.solver.universe,
+        "columns": plan.solver.columns,
+        "simulated": plan.solver.simulated,
+        "usd_per_hour": {
+            "plan": plan.predicted.plan.usd_per_hour,
+            "solo_d": plan.predicted.solo_d.usd_per_hour,
+            "algorithm_1": greedy.usd_per_hour if greedy else None,
+            "bound": plan.solver.bound_usd_per_hour,
+            "fluid": plan.solver.fluid_usd_per_hour,
+        },
+        "usd_per_unit": {
+            "plan": plan.predicted.plan.usd_per_unit,
+            "solo_d": plan.predicted.solo_d.usd_per_unit,
+            "algorithm_1": greedy.usd_per_unit if greedy else None,
+        },
+        "slo_attained": plan.predicted.plan.slo_attained,
+        "groups": {key: sorted(group.jobs) for key, group in plan.groups.items()},
+        "slowdown": {
+            name: member.slowdown.mean for group in plan.groups.values() for name, member in group.jobs.items()
+        },
+        "moves": [move.model_dump() for move in plan.moves],
+        "solved_at": plan.volatile.solved_at,
+        "solve_s": plan.volatile.solve_s,
+    }
+
+
+def _text(plan: GroupsPlan, out: Path) -> str:
+    from .show_groups import costs_text, groups_text, moves_text
+
+    solver = plan.solver
+    proof = "nothing is proven" if solver.gap is None else f"gap {solver.gap:.2%}"
+    head = (
+        f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
+        f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"
+    )
+    return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), f"see it: rlplan show {out}"])

@@ -1,0 +1,123 @@
+"""From a workload document to a plan of co-execution groups: the library call behind `rlplan solve WORKLOAD`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from ...plans.errors import Infeasible
+from ...plans.groups_plan import GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
+from ...plans.origin import Volatile
+from ...plans.workload import Workload
+from .attribute import attributed, renumbered
+from .from_plans import Problem
+from .limits import excess, shortages
+from .moves import Patience, Replanner
+from .place import BestFit
+from .policy import State
+from .program import Effort, GroupSolution, solve_groups
+from .running import running_state
+from .write import write_plan
+
+
+def solve_workload(
+    workload: Workload,
+    problem: Problem,
+    inputs: GroupsInputs,
+    previous: tuple[GroupsPlan, Path] | None = None,
+    moving: bool = True,
+) -> GroupsPlan:
+    """The plan for `problem`, which `workload` states.
+
+    `previous`: the running plan and its file; its jobs stay where they are unless a move pays for itself, and with
+    `moving` false they stay in any case. Raises Infeasible where the cluster's limits leave no room, InputError where
+    the running plan's nodes are none of the cluster's.
+    """
+    began = time.perf_counter()
+    short = shortages(problem.jobs, problem.kinds, problem.rules)
+    if short:
+        raise Infeasible("; ".join(str(s) for s in short))
+    moves: list[Move] = []
+    if previous is None:
+        solution = solve_groups(list(problem.jobs.values()), problem.kinds, problem.rules)
+        groups = renumbered({str(at): group for at, group in enumerate(solution.groups)})
+        state, solver = State(problem.jobs, groups), _solver(solution, solution.usd_per_hour)
+    else:
+        running = running_state(*previous, problem.jobs, problem.kinds)
+        if moving:
+            state, solver, moves = _moved(problem, previous[0], running)
+        else:
+            state, solver = _placed(problem, running)
+    volatile = Volatile(solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began)
+    return write_plan(problem, workload, state, solver, moves, inputs, volatile)
+
+
+def change_every_h(remaining_s: Mapping[str, float]) -> float:
+    """Hours until one of the jobs that say how long they stay is expected to leave, each at a constant rate; a plan is
+    thought over then, so that a move must pay before. Without such jobs, what Patience assumes."""
+    rate = sum(3600 / seconds for _, seconds in sorted(remaining_s.items()))
+    return 1 / rate if rate else Patience().change_every_h
+
+
+def _moved(problem: Problem, previous: GroupsPlan, running: State) -> tuple[State, GroupsSolver, list[Move]]:
+    """New jobs beside the running ones, and the moves that pay or that a bound needs."""
+    kinds, rules = problem.kinds, problem.rules
+    planner = Replanner(kinds, rules, Patience(change_every_h(problem.remaining_s)), Effort())
+    planner.credit_s = {name: problem.ahead_s.get(name, math.inf) for name in running.jobs}
+    new = sorted(set(problem.jobs) - set(running.jobs))
+    placed = running
+    for name in new:
+        placed = planner.place.arrive(placed, problem.jobs[name])
+    solution = solve_groups(
+        list(problem.jobs.values()), kinds, rules, previous=tuple(placed.groups.values()), memory=planner.memory
+    )
+    found = planner.replan(placed, new)
+    state = State(problem.jobs, renumbered(found.state.groups, running.groups))
+    moves = attributed(found.moves, previous, placed, state, kinds, rules)
+    return state, _solver(solution, state.usd_per_hour(kinds)), moves
+
+
+def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
+    """New jobs beside the running ones, who stay."""
+    kinds = problem.kinds
+    place = BestFit(kinds, problem.rules)
+    placed = running
+    for name in sorted(set(problem.jobs) - set(running.jobs)):
+        placed = place.arrive(placed, problem.jobs[name])
+    missing = excess(placed.groups.values(), kinds)
+    if missing:
+        parts = " and ".join(f"{taken} nodes of pool '{pool}', which has {limit}" for pool, taken, limit in missing)
+        raise Infeasible(f"if running jobs stay, the new ones take it to {parts}; solve without --no-moves")
+    solver = GroupsSolver(
+        name="incremental placement",
+        status="placed",
+        bound_usd_per_hour=None,
+        gap=None,
+        universe="running jobs stay",
+        columns=len(placed.groups),
+        simulated=place.checker.simulated,
+        fluid_usd_per_hour=None,
+    )
+    return State(problem.jobs, renumbered(placed.groups, running.groups)), solver
+
+
+_STATUS: dict[str, SolverStatus] = {"optimal": "optimal", "gap": "gap", "limit": "limit"}
+
+
+def _solver(solution: GroupSolution, usd_per_hour: float) -> GroupsSolver:
+    """What was proven, about a plan of this price: moves that do not pay may leave it above the program's."""
+    reached = usd_per_hour <= solution.usd_per_hour * (1 + 1e-9)
+    return GroupsSolver(
+        name=f"HiGHS {version('highspy')}",
+        status=_STATUS[solution.status] if reached else "gap",
+        bound_usd_per_hour=solution.bound_usd_per_hour,
+        gap=solution.gap if reached else 1 - solution.bound_usd_per_hour / usd_per_hour,
+        universe=solution.universe,
+        columns=solution.columns,
+        simulated=solution.simulated,
+        fluid_usd_per_hour=solution.fluid_usd_per_hour,
+    )

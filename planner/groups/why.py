@@ -1,0 +1,122 @@
+"""Why a group is as it is: what it saves, what binds, what else could be done and what that would cost, and what
+another permit policy would do to its jobs. Text, by key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .assemble import alone, resident
+from .greedy import placements
+from .model import Group, GroupJob, NodeKind, Rules, Slowdown
+from .policy import State, node_of_units, without_idle_nodes
+from .rates import slowdowns
+from .seats import bound
+from .steady import Steady
+
+
+def explain(
+    key: str,
+    state: State,
+    got: Mapping[str, Slowdown],
+    settled: Steady,
+    kinds: Mapping[str, NodeKind],
+    rules: Rules,
+) -> dict[str, str]:
+    """Text by key for group `key` of `state`, whose slowdowns are `got` and whose turns are `settled`."""
+    group = state.groups[key]
+    why = {"cost": _cost(group, state.jobs, kinds)}
+    if len(group.pins) > 1:
+        why["slack"] = _slack(group, state.jobs, got, rules)
+        why["pace"] = _pace(group, settled, kinds)
+        why["next_best"] = _without_one(group, state.jobs, kinds)
+        why["policy"] = _policy(group, state.jobs, got, rules)
+    else:
+        joining = _joining(key, state, kinds, rules)
+        if joining:
+            why["next_best"] = joining
+    return why
+
+
+def _cost(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> str:
+    ours = group.usd_per_hour(kinds)
+    own = sum(jobs[pin.job].solo_usd_per_hour(kinds) for pin in group.pins)
+    names = ", ".join(pin.job for pin in group.pins)
+    if len(group.pins) == 1:
+        return f"{names} has these nodes to itself: {ours:.2f} USD an hour"
+    ratio = f", {own / ours:.2f} times as much" if ours else ""
+    return f"{names} share nodes for {ours:.2f} USD an hour; each alone they take {own:.2f}{ratio}"
+
+
+def _slack(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdown], rules: Rules) -> str:
+    """The job that is nearest to its bound."""
+    tightest = min(group.pins, key=lambda pin: (bound(jobs[pin.job], rules) - got[pin.job].p95, pin.job)).job
+    limit, slo = bound(jobs[tightest], rules), jobs[tightest].slo
+    kept = f", of which the margin keeps {slo - limit:.3f}" if limit < slo else ""
+    return f"{tightest} is nearest to its bound: {got[tightest].p95:.3f} (p95) of {slo:.3f}{kept}"
+
+
+def _pace(group: Group, settled: Steady, kinds: Mapping[str, NodeKind]) -> str:
+    """The cycle of turns that sets the pace, and the busiest node."""
+    busy = [0.0] * len(group.nodes)
+    for unit, node in enumerate(node_of_units(group, kinds)):
+        busy[node] += settled.busy[unit] / kinds[group.nodes[node]].slots
+    most = max(range(len(busy)), key=lambda at: (busy[at], -at))
+    chain = settled.chain
+    held = "" if chain.limits else "; in the rest jobs are held back so that others keep their bounds"
+    return (
+        f"critical cycle: {chain}, {min(1.0, chain.seconds / settled.period_s):.0%} of the time{held}; "
+        f"{group.nodes[most]} {most} is the busiest node, {min(1.0, busy[most]):.0%}"
+    )
+
+
+def _without_one(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> str:
+    """The cheapest group that is left when one job goes onto nodes of its own."""
+    ours = group.usd_per_hour(kinds)
+    options = []
+    for pin in group.pins:
+        rest = without_idle_nodes(Group(group.nodes, tuple(p for p in group.pins if p is not pin)), kinds)
+        own = alone(jobs[pin.job], kinds).usd_per_hour(kinds)
+        options.append((rest.usd_per_hour(kinds) + own - ours, pin.job))
+    more, name = min(options)
+    return f"{name} on nodes of its own instead: {more:+.2f} USD an hour"
+
+
+def _policy(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdown], rules: Rules) -> str:
+    """What the plain policies would do to the job that they would hurt most."""
+    parts = []
+    for policy in ("round_robin", "first_come", "multi_rate"):
+        if policy == rules.policy:
+            continue
+        other = slowdowns(group, jobs, replace(rules, policy=policy))
+        worst = max(group.pins, key=lambda pin: (other[pin.job].p95 / bound(jobs[pin.job], rules), pin.job)).job
+        limit = bound(jobs[worst], rules)
+        verdict = "breaks" if other[worst].p95 > limit + 1e-9 else "keeps"
+        parts.append(
+            f"{policy} slows {worst} {other[worst].p95:.2f}x, which {verdict} its bound of {limit:.2f} "
+            f"(here {got[worst].p95:.2f}x)"
+        )
+    return f"{rules.policy}: " + "; ".join(parts)
+
+
+def _joining(key: str, state: State, kinds: Mapping[str, NodeKind], rules: Rules) -> str | None:
+    """Why a job that is alone does not join another group: the attempt that comes nearest to what is allowed."""
+    name = state.groups[key].pins[0].job
+    job, own = state.jobs[name], state.groups[key].usd_per_hour(kinds)
+    nearest: tuple[float, str] | None = None
+    for other, group in sorted(state.groups.items()):
+        if other == key or len(group.pins) >= rules.group_cap:
+            continue
+        for added, candidate in placements(group, job, kinds):
+            if added >= own or not resident(candidate, state.jobs, kinds):
+                continue
+            got = slowdowns(candidate, state.jobs, rules)
+            over = {pin.job: got[pin.job].p95 / bound(state.jobs[pin.job], rules) for pin in candidate.pins}
+            worst = max(over, key=lambda member: (over[member], member))
+            text = (
+                f"{name} in {other} would cost {added:.2f} USD an hour instead of {own:.2f}, and slow {worst} "
+                f"{got[worst].p95:.2f}x of at most {bound(state.jobs[worst], rules):.2f}x"
+            )
+            nearest = min(nearest or (math.inf, ""), (over[worst], text))
+    return nearest[1] if nearest else None

@@ -1,0 +1,151 @@
+"""From groups to the plan document: nodes with their memory, pins, slowdowns, timelines, costs, why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...plans.groups_plan import (
+    CostFigures,
+    GroupsInputs,
+    GroupsPlan,
+    GroupsPredicted,
+    GroupsSolver,
+    Move,
+)
+from ...plans.origin import Volatile
+from ...plans.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
+from ...plans.workload import Workload
+from .assemble import resident_bytes
+from .baselines import SoloD
+from .from_plans import Problem
+from .greedy import Algorithm1
+from .limits import excess
+from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
+from .policy import Placer, State
+from .rates import slowdowns
+from .seats import bound
+from .steady import Steady, steady
+from .timeline import timeline_of
+from .why import explain
+
+_TOLERANCE = 1e-6
+
+
+def write_plan(
+    problem: Problem,
+    workload: Workload,
+    state: State,
+    solver: GroupsSolver,
+    moves: Sequence[Move],
+    inputs: GroupsInputs,
+    volatile: Volatile,
+) -> GroupsPlan:
+    """The document of `state`, which places every job of the problem."""
+    got = {key: slowdowns(group, state.jobs, problem.rules) for key, group in state.groups.items()}
+    greedy = placed_in_turn(Algorithm1(problem.kinds, problem.rules), problem.jobs)
+    return GroupsPlan(
+        rlplan_groups=1,
+        inputs=inputs,
+        solver=solver,
+        rules=workload.rules,
+        groups={
+            key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))
+        },
+        moves=tuple(moves),
+        predicted=GroupsPredicted(
+            plan=figures(state, problem, got),
+            solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),
+            algorithm_1=None if excess(greedy.groups.values(), problem.kinds) else figures(greedy, problem),
+        ),
+        volatile=volatile,
+    )
+
+
+def placed_in_turn(placer: Placer, jobs: Mapping[str, GroupJob]) -> State:
+    """All jobs, placed one after the other by name."""
+    state = State()
+    for name in sorted(jobs):
+        state = placer.arrive(state, jobs[name])
+    return state
+
+
+def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowdown]] | None = None) -> CostFigures:
+    """What a placement costs per hour, and per unit of training: what one USD buys if each job has its own nodes."""
+    slow: dict[str, Slowdown] = {}
+    for key, group in state.groups.items():
+        slow |= got[key] if got is not None else slowdowns(group, state.jobs, problem.rules)
+    kept = [
+        keeps(group, state.jobs[pin.job], slow[pin.job], problem.rules)
+        for group in state.groups.values()
+        for pin in group.pins
+    ]
+    price = state.usd_per_hour(problem.kinds)
+    units = sum(state.jobs[name].solo_usd_per_hour(problem.kinds) / slow[name].mean for name in sorted(slow))
+    return CostFigures(
+        usd_per_hour=price,
+        usd_per_unit=price / units if units else 0.0,
+        slo_attained=sum(kept) / len(kept),
+    )
+
+
+def keeps(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> bool:
+    """Whether a member keeps its bound; a lone job on its reference is what bounds are measured against."""
+    lone = len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
+    return lone or got.p95 <= bound(job, rules) * (1 + _TOLERANCE)
+
+
+def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
+    group, kinds = state.groups[key], problem.kinds
+    settled = steady(group, state.jobs, problem.rules, {pool: kind.slots for pool, kind in kinds.items()})
+    return PlannedGroup(
+        nodes=_nodes(group, state.jobs, kinds, settled),
+        jobs={
+            pin.job: GroupMember(
+                rollout=_phase(state.jobs[pin.job].rollout, pin.rollout, pin.rollout_units),
+                train=_phase(state.jobs[pin.job].train, pin.train, pin.train_units),
+                tail_from=_tail_from(state.jobs[pin.job], pin, problem.rules),
+                slowdown=_slowdown(group, state.jobs[pin.job], got[pin.job], problem.rules),
+            )
+            for pin in group.pins
+        },
+        usd_per_hour=group.usd_per_hour(kinds),
+        timeline=timeline_of(settled),
+        why=explain(key, state, got, settled, kinds, problem.rules),
+    )
+
+
+def _phase(ways: tuple[Way, ...], way: int, units: tuple[int, ...]) -> PinnedPhase:
+    return PinnedPhase(pool=ways[way].pool, units=units, way=way, mean_s=ways[way].mean_s)
+
+
+def _slowdown(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> PlannedSlowdown:
+    kept = keeps(group, job, got, rules)
+    return PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, keeps=kept, alone_s=job.solo_s)
+
+
+def _nodes(
+    group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], steady_state: Steady
+) -> tuple[GroupNode, ...]:
+    held = resident_bytes(group, jobs, kinds)
+    nodes, first = [], 0
+    for pool, used in zip(group.nodes, held, strict=True):
+        slots = kinds[pool].slots
+        busy = sum(steady_state.busy[first : first + slots]) / slots
+        first += slots
+        nodes.append(
+            GroupNode(
+                pool=pool,
+                slots=slots,
+                resident_bytes=used,
+                host_memory_bytes=round(kinds[pool].host_memory_bytes),
+                busy=min(1.0, busy),
+            )
+        )
+    return tuple(nodes)
+
+
+def _tail_from(job: GroupJob, pin: Pin, rules: Rules) -> float | None:
+    """Where a rollout's last responses move together, if it has a tail and units that this would free."""
+    frees = math.ceil(rules.tail_keep * len(pin.rollout_units)) < len(pin.rollout_units)
+    return 1 - job.tail_share if rules.tail_keep and job.tail_share and frees else None
