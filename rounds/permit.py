@@ -13,9 +13,9 @@ Invariants (`check_invariants`):
   `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that asked before
   and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present turn ends,
   and that would miss its deadline if this one started;
-- starvation-free: a phase is overtaken on its units at most `turn_bound()` times: by each other job once under first_come
-  and three times under round_robin; under multi_rate a phase that was overtaken `PATIENCE` times goes before all others,
-  those in the same state excepted, yields to nobody and is not paused;
+- starvation-free: a phase is overtaken on its units at most `turn_bound()` times: by each other job once under
+  first_come and three times under round_robin; under multi_rate a phase that was overtaken `PATIENCE` times goes before
+  all others, those in the same state excepted, yields to nobody and is not paused;
 - bounded credit: a job's deadline is its last one plus its pace, but never more than 1 + `CREDIT` paces from the end of
   its iteration: who was early may be late later, within that.
 
