@@ -13,9 +13,9 @@ Invariants (`check_invariants`):
   `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that asked before
   and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present turn ends,
   and that would miss its deadline if this one started;
-- starvation-free: a phase is overtaken on its units at most `turn_bound()` times: once by each other turn under
-  round_robin and first_come; under multi_rate a phase that was overtaken `PATIENCE` times goes before all others,
-  those in the same state excepted, yields to nobody and is not paused;
+- starvation-free: a phase is overtaken on its units at most `turn_bound()` times: by each other job once under
+  first_come and three times under round_robin; under multi_rate a phase that was overtaken `PATIENCE` times goes before
+  all others, those in the same state excepted, yields to nobody and is not paused;
 - bounded credit: a job's deadline is its last one plus its pace, but never more than 1 + `CREDIT` paces from the end of
   its iteration: who was early may be late later, within that.
 
@@ -237,11 +237,20 @@ class PermitMachine:
 
     def _grant(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
+        while True:
+            more = self._ask_all(now_s)
+            if not any(isinstance(action, Pause) for action in more):
+                return actions + more
+            # What a pause freed beyond what it was for may be what somebody waits for who was asked before.
+            actions += [action for action in more if not isinstance(action, WakeAt)]
+
+    def _ask_all(self, now_s: float) -> list[Action]:
+        actions: list[Action] = []
         self.waits_for = {}
         wake_s = math.inf
         asked: list[Turn] = []
         waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
-        # The order is as of now; a turn that is paused for another waits for the next event.
+        # The order is as of now; a turn that is paused for another is asked after all others were.
         for turn in sorted(waiting, key=self.policy.rank):
             units = self.available(turn)
             if not units:

@@ -79,7 +79,9 @@ class RoundRobin:
         return []
 
     def turn_bound(self, jobs: int) -> int:
-        return 2 * (jobs - 1)
+        # Who arrives puts all into one round: a job between its training and its rollout is then a round ahead of some,
+        # who have that round's two turns, and the next rollout if they come first in the order.
+        return 3 * (jobs - 1)
 
 
 class FirstCome:

@@ -80,8 +80,9 @@ def grow(P: Seats, S: State, now: float) -> None:
 
 
 @compiled
-def grant(P: Seats, S: State, policy: int, now: float) -> float:
-    """`PermitMachine._grant`: when to ask again if nothing happens before."""
+def ask_all(P: Seats, S: State, policy: int, now: float) -> tuple[float, bool]:
+    """`PermitMachine._ask_all`: the same, and whether anybody was paused."""
+    paused = False
     jobs = len(S.phase)
     for j in range(jobs):
         S.asked[j] = False
@@ -102,12 +103,13 @@ def grant(P: Seats, S: State, policy: int, now: float) -> float:
             ):
                 j = k
         if j < 0:
-            return wake
+            return wake, paused
         S.waiting[j] = False
         units = available(P, S, j)
         if not units:
             if policy == MULTI_RATE and pauses(P, S, j, now):
                 pause(P, S, j, now)
+                paused = True
                 units = wanted(P, S, j)
         elif policy == ROUND_ROBIN:
             if not its_turn(P, S, j):
@@ -125,6 +127,15 @@ def grant(P: Seats, S: State, policy: int, now: float) -> float:
             start(P, S, j, units, now)
         else:
             S.asked[j] = True
+
+
+@compiled
+def grant(P: Seats, S: State, policy: int, now: float) -> float:
+    """`PermitMachine._grant`: when to ask again if nothing happens before."""
+    while True:
+        wake, paused = ask_all(P, S, policy, now)
+        if not paused:
+            return wake
 
 
 @compiled
