@@ -56,11 +56,6 @@ class Account:
         self.outage_s += job.cold_s
         self.moved += 1
 
-    def bears_a_move(self, job: GroupJob) -> bool:
-        """Whether the job stays within its bound if it now loses a cold start and a whole iteration at its bound."""
-        ahead_s = self.solo_s * job.slo - self.time_s
-        return self.outage_s == 0.0 and ahead_s >= job.cold_s + job.solo_s * job.slo
-
     def advance(self, factor: float, span_s: float, job: GroupJob) -> None:
         """`span_s` seconds in the system, the rest of a move first."""
         waits = min(self.outage_s, span_s)
@@ -143,7 +138,6 @@ def replay(
     drift: Drift | None = None,
     look_every_h: float = 1.0,
     replan: Callable[[State, Mapping[str, GroupJob]], State] | None = None,
-    accounts: dict[str, Account] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run `placer` over the arrivals; it sees their jobs, slowdowns are those of the `real` jobs of the same names.
@@ -155,8 +149,7 @@ def replay(
     jobs = {a.job.name: a.job for a in arrivals}
     now_real = dict(real or jobs)
     stays = {a.job.name: a.stay for a in arrivals}
-    accounts = {} if accounts is None else accounts
-    accounts.update({name: Account() for name in jobs})
+    accounts = {name: Account() for name in jobs}
     events = [(a.stay.start_h, _ARRIVE, a.job.name) for a in arrivals]
     events += [(a.stay.end_h, _DEPART, a.job.name) for a in arrivals]
     if drift:

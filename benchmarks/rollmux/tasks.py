@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,17 +13,17 @@ import numpy as np
 from rlplan.planner.groups.baselines import Colocated, MostIdle, Random, SoloD
 from rlplan.planner.groups.greedy import Algorithm1
 from rlplan.planner.groups.model import GroupJob, Rules
+from rlplan.planner.groups.moves import Replanner
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import Placer, State
 from rlplan.planner.groups.rates import slowdowns
-from rlplan.planner.groups.repack import Repack
 from rlplan.planner.groups.seats import bound
 
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread
 from .fluid import fluid_bound
 from .jobs import KINDS, Arrival, arrivals, without_spill
-from .replay import Account, Outcome, replay
+from .replay import Outcome, replay
 
 BASELINES = ("solo_d", "colocated", "random", "most_idle", "algorithm_1")
 OURS = ("ours_no_moves", "ours")
@@ -35,8 +35,6 @@ SLOW_SPILL = 1.19
 DRIFT_MOST = 0.3
 DRIFT_MARGIN = 0.1
 """Share of every job's slack that no plan uses where phases drift, since they are looked at every hour only."""
-HORIZON_H = {"": 1.0, "up": 0.3, "down": 0.3, "mixed": 0.3}
-"""Hours that a saving is taken to last, by drift: a re-plan follows every 0.9 h on average; what drifts lasts less."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,10 @@ def rules_of(policy: str, lever: str = "", margin: float = 0.0) -> Rules:
     return Rules(policy=permits, margin=margin)
 
 
-def placer_of(
-    policy: str, rules: Rules, seed: int, may_move: Callable[[str], bool] = lambda name: True, drift: str = ""
-) -> Placer:
-    """The policy by its name in the result; `may_move` is asked by `ours` alone."""
+def placer_of(policy: str, rules: Rules, seed: int) -> Placer:
+    """The policy by its name in the result."""
     if policy == "ours":
-        return Repack(KINDS, rules, may_move, HORIZON_H[drift])
+        return Replanner(KINDS, rules)
     if policy == "ours_no_moves":
         return BestFit(KINDS, rules)
     if policy == "solo_d":
@@ -122,15 +118,14 @@ def run(task: Task) -> dict[str, Any]:
         planned = [replace(a, job=without_spill(a.job)) for a in planned]
         real = {name: without_spill(job) for name, job in real.items()}
     rules = rules_of(task.policy, task.lever, DRIFT_MARGIN if task.drift else 0.0)
-    accounts: dict[str, Account] = {}
-    placer = placer_of(task.policy, rules, task.seed, lambda name: accounts[name].bears_a_move(real[name]), task.drift)
+    placer = placer_of(task.policy, rules, task.seed)
     drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
-    replan = partial(_repaired, placer, rules) if task.replan and isinstance(placer, Repack) else None
-    outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift, replan=replan, accounts=accounts)
+    replan = partial(_repaired, placer, rules) if task.replan and isinstance(placer, Replanner) else None
+    outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift, replan=replan)
     return {**figures(outcome), "fluid_bound": fluid_bound(planned, KINDS)}
 
 
-def _repaired(placer: Repack, rules: Rules, state: State, now: Mapping[str, GroupJob]) -> State:
+def _repaired(placer: Replanner, rules: Rules, state: State, now: Mapping[str, GroupJob]) -> State:
     """The state re-planned with members of groups in which a bound is broken as they are now; as it is if none is."""
     broken = {
         pin.job: now[pin.job]
@@ -138,7 +133,7 @@ def _repaired(placer: Repack, rules: Rules, state: State, now: Mapping[str, Grou
         if any(found.mean > bound(now[name], rules) for name, found in slowdowns(group, now, rules).items())
         for pin in group.pins
     }
-    return placer.replan(State({**state.jobs, **broken}, state.groups)) if broken else state
+    return placer.drifted(state, broken) if broken else state
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:

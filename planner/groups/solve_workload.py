@@ -19,8 +19,9 @@ from .limits import excess, shortages
 from .moves import Patience, Replanner
 from .place import BestFit
 from .policy import State
-from .program import Effort, GroupSolution, solve_groups
+from .program import solve_groups
 from .running import running_state
+from .solution import Effort, GroupSolution
 from .write import write_plan
 
 
