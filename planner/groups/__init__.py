@@ -10,7 +10,7 @@
 
 From documents and back (solve_workload.py is the whole of it):
 
-    from_plans.py    workload -> jobs with ways; phases.py their seconds, memory.py their host memory, switch.py switches
+    from_plans.py    workload -> jobs with ways; phases.py their seconds, memory.py host memory, switch.py switches
     running.py       the running plan -> the state that re-planning begins from; attribute.py what its moves save
     limits.py        clusters that are too small: which pool, by how much, what would do
     write.py         groups -> the plan; timeline.py what is shown of a steady state, why.py the reasons
