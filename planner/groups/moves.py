@@ -1,20 +1,20 @@
 """Re-planning from a running placement: which jobs to move, each with its price and what it saves.
 
 A move stops a job: it loses the iteration in progress (half of one on average; nothing if it waits for the boundary)
-and starts cold on its new nodes while its old ones may still be held. Its price in USD is that time on the nodes that it
-would have alone, held twice for the cold start. A plan's saving in USD per hour lasts until the next change near it
-undoes it: with arrivals and departures every `change_every_h` hours in the cluster, a plan saves for about that long
-before it is thought over again, and what is still good then stays. So moves are chosen by
+and starts cold on its new nodes while its old ones may still be held. Its price in USD is that time on the nodes that
+it would have alone, held twice for the cold start. A plan's saving in USD per hour lasts until the next change near
+it undoes it: with arrivals and departures every `change_every_h` hours in the cluster, a plan saves for about that
+long before it is thought over again, and what is still good then stays. So moves are chosen by
 
     min  USD per hour of all groups + (1 + hysteresis) / change_every_h * sum of the prices of the moves
 
 as set partitioning over the columns of program.py, where a column may *inherit* one running group: members that find
 there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
 
-A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit: the
-seconds by which the job is ahead of its bound so far (`observe` counts). Without that much credit it moves only to
-repair a bound: when its running group no longer keeps all of them (a member left, durations drifted). New groups are
-taken only if they keep all bounds whoever leaves, so that departures seldom need a repair.
+A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit:
+the seconds by which the job is ahead of its bound so far (`observe` counts). Without that much credit it moves only
+to repair a bound: when its running group no longer keeps all of them (a member left, durations drifted). New groups
+are taken only if they keep all bounds whoever leaves, so that departures seldom need a repair.
 """
 
 from __future__ import annotations
