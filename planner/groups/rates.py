@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .model import Group, GroupJob, Rules, Slowdown
-from .seats import bound, seats_of
+from .seats import bound, factors, seats_of
 from .twin import BROKEN, KEPT, completions, long_run_many
 from .twin_policies import POLICIES
 from .twin_state import Seats, empty_state
@@ -80,28 +80,40 @@ def judge(seats: Seats, counts: NDArray[np.int64], rules: Rules, verdict: bool) 
     return out
 
 
-def _stretches(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, stretches: int) -> list[Real]:
-    """Slowdowns of each job over every stretch of consecutive iterations (they overlap)."""
+def _stretches(
+    group: Group, jobs: Mapping[str, GroupJob], rules: Rules, stretches: int
+) -> tuple[list[Real], list[float]]:
+    """Slowdowns of each job over every stretch of consecutive iterations (they overlap), and over all of them.
+
+    Over a stretch they are against the job's mean alone, its own bad luck included, since that is what its owner sees.
+    Over all they are against what the same iterations take alone: luck that the simulation happened to draw is no
+    slowdown.
+    """
     seats = seats_of([group], jobs, rules)
     n, limit = len(group.pins), _WARM_UP + rules.stretch * stretches
     one = Seats(*(part[0] for part in seats))
     ends = np.zeros((n, 8 * limit))  # a fast job's later iterations are not looked at
     counts = np.zeros(n, np.int64)
     completions(one, empty_state(n), POLICIES[rules.policy], rules.interference, limit, ends, counts)
-    found = []
+    found, means = [], []
     for pin, row, count in zip(group.pins, ends, counts, strict=True):
-        kept = row[_WARM_UP : min(count, len(row))]
-        found.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * jobs[pin.job].solo_s))
-    return found
+        job = jobs[pin.job]
+        last = min(count, len(row))
+        kept = row[_WARM_UP:last]
+        found.append((kept[rules.stretch :] - kept[: -rules.stretch]) / (rules.stretch * job.solo_s))
+        luck = factors(job)
+        alone_s = luck[np.arange(_WARM_UP + 1, last) % len(luck)] @ (job.rollout[0].mean_s, job.train[0].mean_s)
+        means.append(float((kept[-1] - kept[0]) / alone_s.sum()))
+    return found, means
 
 
 def slowdowns(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> dict[str, Slowdown]:
     """Simulated slowdown of every member of `group` under `rules`."""
     if any(jobs[pin.job].spread for pin in group.pins):
         found = {}
-        for pin, factors in zip(group.pins, _stretches(group, jobs, rules, _STRETCHES), strict=True):
-            p50, p95 = np.quantile(factors, [0.5, 0.95])
-            found[pin.job] = Slowdown(float(factors.mean()), float(p50), float(p95))
+        for pin, some, mean in zip(group.pins, *_stretches(group, jobs, rules, _STRETCHES), strict=True):
+            p50, p95 = np.quantile(some, [0.5, 0.95])
+            found[pin.job] = Slowdown(mean, float(p50), float(p95))
         return found
     means = judge(seats_of([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
     known = [float(mean) / jobs[pin.job].solo_s for pin, mean in zip(group.pins, means, strict=False)]
@@ -139,7 +151,7 @@ def feasible_many(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: 
 
 def _spread_holds(group: Group, limits: list[float], jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
     for stretches, far in ((_FEW, _FAR), (_STRETCHES, 1.0)):
-        for factors, limit in zip(_stretches(group, jobs, rules, stretches), limits, strict=True):
-            if np.quantile(factors, rules.quantile) > limit * far:
+        for some, limit in zip(_stretches(group, jobs, rules, stretches)[0], limits, strict=True):
+            if np.quantile(some, rules.quantile) > limit * far:
                 return False
     return True
