@@ -1,7 +1,8 @@
 """One co-execution group of a plan: its nodes, who runs where on them, what that does to each job, and why.
 
 A `PlannedGroup` that exists is consistent in itself: its jobs' phases hold units of nodes of their pool, no node holds
-more state than its memory, and its timeline speaks of its own jobs only.
+more state than its memory, and its timeline speaks of its own jobs only. With `rules.policy` of the plan it is all that
+the permit machine (rounds/permit.py) has to know: the seat of each job can be made from its member alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ class PinnedPhase(Strict):
 
     mean_s: Positive
     """Mean seconds of the phase on these units, alone."""
+
+    switch_s: NonNegative
+    """Seconds that a turn takes longer if another job had one of its units last: the load of its sleeping state."""
+
+    resume_s: NonNegative | None
+    """Seconds lost, beside the switch, when a turn is put aside for a more urgent one; null: it cannot be."""
 
 
 class PlannedSlowdown(Strict):
@@ -64,9 +71,16 @@ class GroupMember(Strict):
     train: PinnedPhase
     """Where it trains."""
 
+    pace_s: Positive
+    """Seconds within which an iteration should end on average: what the policy multi_rate holds the job to. A little
+    less than its bound on slowdown times its seconds alone, so that what is regulated ends inside the bound."""
+
     tail_from: Annotated[float, Field(gt=0, lt=1)] | None
-    """Share of a rollout's seconds after which its last responses move together onto `rules.tail_keep` of its units;
-    null: never."""
+    """Share of a rollout's seconds after which its last responses move together onto `tail_units` of its units; null:
+    never."""
+
+    tail_units: Count | None
+    """Units on which they continue; null: they do not move."""
 
     slowdown: PlannedSlowdown
     """What the group does to it."""
@@ -143,6 +157,16 @@ class PlannedGroup(Strict):
 
     why: dict[WhyKey, str]
     """What binds, the next best that could be done instead, and why this policy."""
+
+    @model_validator(mode="after")
+    def _tails_move_onto_some_of_the_units(self) -> PlannedGroup:
+        for name, member in self.jobs.items():
+            where = f"jobs.{name}.tail_units"
+            if (member.tail_from is None) != (member.tail_units is None):
+                raise cross_error("write both tail_from and tail_units, or null for both", where)
+            if member.tail_units is not None and member.tail_units >= len(member.rollout.units):
+                raise cross_error(f"a rollout of {len(member.rollout.units)} unit(s) frees none of them then", where)
+        return self
 
     @model_validator(mode="after")
     def _members_hold_units_of_their_pools(self) -> PlannedGroup:

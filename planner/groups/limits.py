@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ...plans.errors import Infeasible
+from .columns import Mode, modes
 from .model import Group, GroupJob, NodeKind, Rules, Way
 from .seats import bound
 
@@ -68,3 +70,40 @@ def excess(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> list[tuple
     listed = list(groups)
     taken = {pool: sum(group.nodes.count(pool) for group in listed) for pool in kinds}
     return [(p, taken[p], k.limit) for p, k in sorted(kinds.items()) if k.limit is not None and taken[p] > k.limit]
+
+
+def nodes_short(jobs: int, short: Mapping[str, int], limits: Mapping[str, int]) -> Infeasible:
+    """That this many jobs need more nodes of some pools than there are: which, and how many more (`short`)."""
+    parts = [f"{n} more of pool {pool} (limit {limits[pool]})" for pool, n in sorted(short.items()) if n]
+    return Infeasible(f"{jobs} jobs do not fit into the nodes there are; they would with " + " and ".join(parts))
+
+
+def modes_within(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mode]:
+    """A job's modes within the nodes that there are. Raises Infeasible if there is none."""
+    found = modes(job, kinds, rules)
+    if not found:
+        need = min(
+            max(way.state_bytes / kinds[way.pool].host_memory_bytes for way in (r, t))
+            for r in job.rollout
+            for t in job.train
+        )
+        raise Infeasible(
+            f"job {job.name}: its state takes {need:.2f} of a node's host memory on every way to run it; "
+            "add host memory, or nodes to spread it over"
+        )
+    within = [
+        m
+        for m in found
+        if all(kinds[p].limit is None or n <= (kinds[p].limit or 0) for p, n in zip(m.pools, m.nodes, strict=True))
+    ]
+    if not within:
+        wants = min(((max(m.nodes), m) for m in found), key=lambda pair: pair[0])[1]
+        needs = " and ".join(
+            f"{n} nodes of pool {p} (limit {kinds[p].limit})"
+            for p, n in zip(wants.pools, wants.nodes, strict=True)
+            if kinds[p].limit is not None and n > (kinds[p].limit or 0)
+        )
+        raise Infeasible(
+            f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way"
+        )
+    return within

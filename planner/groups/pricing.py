@@ -29,6 +29,10 @@ from .pricing_kernel import MOST_NODES, has, insert, pair_word, search
 _OPTIONS = 4096
 
 
+Members = Sequence[tuple[int, Sequence[int], Sequence[int]]]
+"""(mode by index, rollout nodes, train nodes) of each member."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Modes of all jobs as arrays; jobs in the order given, the modes of a job side by side."""
@@ -178,7 +182,7 @@ def price(
     return Pricing(found, floor if steps < max_steps else float("inf"), steps)
 
 
-def word_of(modes: Table, members: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> int:
+def word_of(modes: Table, members: Members) -> int:
     """The word of a structure, as the search makes it."""
     total = 0
     bits = [(modes.ids[m], sum(1 << n for n in a), sum(1 << n for n in b)) for m, a, b in members]
@@ -190,3 +194,16 @@ def word_of(modes: Table, members: Sequence[tuple[int, Sequence[int], Sequence[i
 
 def _bits(mask: int) -> tuple[int, ...]:
     return tuple(at for at in range(MOST_NODES) if mask >> at & 1)
+
+
+def connected(members: Members) -> bool:
+    """Whether members form one group through the nodes that they share."""
+    held = [{*a, *b} for _, a, b in members]
+    reach, left = held[0], held[1:]
+    while left:
+        near = [nodes for nodes in left if nodes & reach]
+        if not near:
+            return False
+        reach = reach.union(*near)
+        left = [nodes for nodes in left if not nodes & reach]
+    return True

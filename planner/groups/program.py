@@ -26,20 +26,20 @@ import numpy as np
 
 from ...plans.errors import Infeasible
 from .assemble import resident
-from .columns import FULL, Column, Mode, built, lone, modes, unit_shares
+from .columns import FULL, Column, built, lone, unit_shares
 from .greedy import Algorithm1
+from .limits import modes_within, nodes_short
 from .master import Relaxation, choose
 from .model import Group, GroupJob, NodeKind, Rules
+from .per_unit import RatioSearch
 from .policy import State
-from .pricing import Found, Table, price, table, word_of
-from .solution import PLAN, Effort, GroupSolution, Memory, fluid_bound
+from .pricing import Found, Members, Table, connected, price, table, word_of
+from .seats import bound as slo_bound
+from .solution import PLAN, Effort, GroupSolution, Memory, Objective, fluid_bound
 
 ROUNDING = 1e-7
 _BATCH = 64
 _QUOTA = 24
-
-Members = Sequence[tuple[int, Sequence[int], Sequence[int]]]
-"""(mode by index, rollout nodes, train nodes) of each member."""
 
 
 def solve_groups(
@@ -50,17 +50,19 @@ def solve_groups(
     previous: Sequence[Group] = (),
     effort: Effort = PLAN,
     memory: Memory | None = None,
+    objective: Objective = "usd_per_hour",
 ) -> GroupSolution:
-    """Group jobs at the least USD per hour. Raises Infeasible, naming what does not fit and what would make it fit.
+    """Group jobs at the least price. Raises Infeasible, naming what does not fit and what would make it fit.
 
     Args:
         previous: groups of the running plan; of equally cheap choices the one that keeps most of them is taken.
         memory: of earlier solves under the same rules and kinds.
+        objective: USD per hour, or USD per unit of training (per_unit.py), of which both are always reported.
     """
     solve = Solve(jobs, kinds, rules, effort, memory or Memory(rules))
     solve.start(previous)
     bound = solve.generate()
-    return solve.finish(bound, previous)
+    return solve.finish(bound, previous, objective)
 
 
 class Solve:
@@ -75,7 +77,7 @@ class Solve:
         memory.see(self.jobs)
         self.memory, self.checker = memory, memory.checker
         self.names = list(self.jobs)
-        self.modes_of = {name: _modes(job, kinds, rules) for name, job in self.jobs.items()}
+        self.modes_of = {name: modes_within(job, kinds, rules) for name, job in self.jobs.items()}
         self.table: Table = table(self.modes_of, kinds)
         self.limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
         self.usd = {pool: kind.usd_per_hour for pool, kind in kinds.items()}
@@ -188,7 +190,7 @@ class Solve:
                 batch.append(one)
                 for name in names:
                     seen[name] += 1
-            for one, group in self._robust(batch):
+            for one, group in self.robust(batch):
                 held = self.columns.get(tuple(pin.job for pin in group.pins))
                 if (
                     held is not None
@@ -203,7 +205,7 @@ class Solve:
                     self.memory.known.add(one.word)
         return added, untested
 
-    def _robust(self, found: Sequence[Found]) -> list[tuple[Found, Group]]:
+    def robust(self, found: Sequence[Found]) -> list[tuple[Found, Group]]:
         """Candidates whose every two and three members that share nodes are feasible alone; others become known."""
         for size in () if self.exact else (2, 3):
             parts: dict[int, Group] = {}
@@ -213,7 +215,7 @@ class Solve:
                 if len(one.members) <= size:
                     continue
                 for some in combinations(one.members, size):
-                    if _connected(some):
+                    if connected(some):
                         word = word_of(self.table, some)
                         of[-1].append(word)
                         if word not in self.memory.sound and word not in self.memory.known:
@@ -280,86 +282,47 @@ class Solve:
             columns, self.names, self.limits, gap, self.effort.nodes, rank if self.exact else None
         )
         if any(short.values()):
-            raise Infeasible(self._short(short))
+            raise nodes_short(len(self.names), short, self.limits)
         return chosen, proof.proven
 
-    def finish(self, bound: float, previous: Sequence[Group]) -> GroupSolution:
+    def least_units(self) -> float:
+        """Units of training an hour that the jobs do at their bounds; any choice of groups does more."""
+        return sum(job.solo_usd_per_hour(self.kinds) / slo_bound(job, self.rules) for job in self.jobs.values())
+
+    def finish(self, bound: float, previous: Sequence[Group], objective: Objective) -> GroupSolution:
         """The integer program over the columns, and its account."""
         chosen, proven = self.choice(previous)
         if self.exact and proven and self.close(bound, sum(c.usd_per_hour for c in chosen)):
             chosen, proven = self.choice(previous)
             if proven:
                 bound = math.inf
+        bound = min(sum(c.usd_per_hour for c in chosen), max(bound, 0.0))
+        unit = RatioSearch(self).best(chosen) if objective == "usd_per_unit" else None
+        chosen = chosen if unit is None else list(unit.columns)
         groups = tuple(sorted((c.group for c in chosen), key=lambda g: g.pins[0].job))
-        usd = sum(c.usd_per_hour for c in chosen)
-        bound = min(usd, max(bound, 0.0))
-        gap = 0.0 if usd - bound <= ROUNDING * usd else (usd - bound) / usd
+        usd = sum(group.usd_per_hour(self.kinds) for group in groups)
         slow = {name: s for group in groups for name, s in self.checker.slowdowns(group, self.jobs).items()}
-        trained = sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
+        per_unit = usd / sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
+        reached, least = (usd, bound) if unit is None else (per_unit, unit.bound)
+        gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
+        universe = f"groups of at most {self.rules.group_cap} jobs" + (
+            "" if self.exact else ", feasible also in every two and three of their members"
+        )
+        if unit is not None and not unit.complete:
+            universe = f"the {unit.tried} groups that were tried, of all {universe}"
         return GroupSolution(
             groups=groups,
+            objective=objective,
             usd_per_hour=usd,
-            usd_per_unit=usd / trained,
+            usd_per_unit=per_unit,
             bound_usd_per_hour=bound,
+            bound_usd_per_unit=None if unit is None else unit.bound,
             gap=gap,
             slowdowns=slow,
-            columns=len(self.columns),
+            columns=len(self.columns) if unit is None else unit.tried,
             simulated=self.simulated,
             status="optimal" if gap == 0.0 else "gap" if gap <= 2 * self.effort.gap else "limit",
-            universe=f"groups of at most {self.rules.group_cap} jobs"
-            + ("" if self.exact else ", feasible also in every two and three of their members"),
+            universe=universe,
             greedy_usd_per_hour=self.greedy_usd,
             fluid_usd_per_hour=fluid_bound(self.modes_of, self.usd),
         )
-
-    def _short(self, short: Mapping[str, int]) -> str:
-        parts = [
-            f"{missing} more of pool {pool} (limit {self.limits[pool]})"
-            for pool, missing in sorted(short.items())
-            if missing
-        ]
-        return f"{len(self.names)} jobs do not fit into the nodes there are; they would with " + " and ".join(parts)
-
-
-def _connected(members: Members) -> bool:
-    """Whether members form one group through the nodes that they share."""
-    held = [{*a, *b} for _, a, b in members]
-    reach, left = held[0], held[1:]
-    while left:
-        near = [nodes for nodes in left if nodes & reach]
-        if not near:
-            return False
-        reach = reach.union(*near)
-        left = [nodes for nodes in left if not nodes & reach]
-    return True
-
-
-def _modes(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mode]:
-    """A job's modes within the nodes that there are. Raises Infeasible if there is none."""
-    found = modes(job, kinds, rules)
-    if not found:
-        need = min(
-            max(way.state_bytes / kinds[way.pool].host_memory_bytes for way in (r, t))
-            for r in job.rollout
-            for t in job.train
-        )
-        raise Infeasible(
-            f"job {job.name}: its state takes {need:.2f} of a node's host memory on every way to run it; "
-            "add host memory, or nodes to spread it over"
-        )
-    within = [
-        m
-        for m in found
-        if all(kinds[p].limit is None or n <= (kinds[p].limit or 0) for p, n in zip(m.pools, m.nodes, strict=True))
-    ]
-    if not within:
-        wants = min(((max(m.nodes), m) for m in found), key=lambda pair: pair[0])[1]
-        needs = " and ".join(
-            f"{n} nodes of pool {p} (limit {kinds[p].limit})"
-            for p, n in zip(wants.pools, wants.nodes, strict=True)
-            if kinds[p].limit is not None and n > (kinds[p].limit or 0)
-        )
-        raise Infeasible(
-            f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way"
-        )
-    return within

@@ -36,8 +36,15 @@ def pace_share(group: Group, jobs: Mapping[str, GroupJob]) -> float:
     return PACE_IF_SPREAD if any(jobs[pin.job].spread for pin in group.pins) else PACE
 
 
+def pace_s(group: Group, job: GroupJob, jobs: Mapping[str, GroupJob], rules: Rules) -> float:
+    """Seconds within which an iteration of a member should end on average."""
+    return pace_share(group, jobs) * (bound(job, rules) * job.solo_s)
+
+
 def kept(pin: Pin, rules: Rules) -> int:
     """Units that a tail of this job is consolidated on; 0: it is not."""
+    if not rules.tail_keep:
+        return 0
     keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
     return keep if keep < len(pin.rollout_units) else 0
 
@@ -82,7 +89,7 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
                 (roll.warm_s, train.warm_s),
                 tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
                 share * limits[pin.job],
-                kept(pin, rules) if rules.tail_keep else 0,
+                kept(pin, rules),
                 job.tail_share,
             )
             rows.append(row)
@@ -118,8 +125,8 @@ def machine_seats(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> t
                 units=(pin.rollout_units, pin.train_units),
                 expected_s=(ways[0].mean_s, ways[1].mean_s),
                 switch_s=(ways[0].warm_s, ways[1].warm_s),
-                pace_s=pace_share(group, jobs) * (bound(job, rules) * job.solo_s),
-                keep=kept(pin, rules) if rules.tail_keep else 0,
+                pace_s=pace_s(group, job, jobs, rules),
+                keep=kept(pin, rules),
                 resume_s=(ways[0].resume_s, ways[1].resume_s),
             )
         )

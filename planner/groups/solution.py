@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from .columns import Checker, Column, Mode
 from .model import Group, GroupJob, Rules, Slowdown
 from .pricing import Known
+
+Objective = Literal["usd_per_hour", "usd_per_unit"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,16 @@ class GroupSolution:
     """Groups, what they cost, and what was proven. Prices are USD per hour."""
 
     groups: tuple[Group, ...]
+    objective: Objective
     usd_per_hour: float
     usd_per_unit: float
     """USD for the training that one USD buys if every job has its own nodes (Solo-D)."""
     bound_usd_per_hour: float
+    """Of any choice of groups, whatever the objective."""
+    bound_usd_per_unit: float | None
+    """Of any choice of groups in `universe`; None: not the objective."""
     gap: float
-    """(price - bound) / price."""
+    """(reached - bound) / reached, of the objective."""
     slowdowns: Mapping[str, Slowdown]
     columns: int
     """Feasible groups that the program chose from."""

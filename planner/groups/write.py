@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from ...plans.groups_plan import (
@@ -24,7 +23,7 @@ from .limits import excess
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
 from .rates import slowdowns
-from .seats import bound
+from .seats import bound, kept, pace_s
 from .steady import Steady, steady
 from .timeline import timeline_of
 from .why import explain
@@ -100,23 +99,36 @@ def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem
     settled = steady(group, state.jobs, problem.rules, {pool: kind.slots for pool, kind in kinds.items()})
     return PlannedGroup(
         nodes=_nodes(group, state.jobs, kinds, settled),
-        jobs={
-            pin.job: GroupMember(
-                rollout=_phase(state.jobs[pin.job].rollout, pin.rollout, pin.rollout_units),
-                train=_phase(state.jobs[pin.job].train, pin.train, pin.train_units),
-                tail_from=_tail_from(state.jobs[pin.job], pin, problem.rules),
-                slowdown=_slowdown(group, state.jobs[pin.job], got[pin.job], problem.rules),
-            )
-            for pin in group.pins
-        },
+        jobs={pin.job: _member(group, pin, state.jobs, got[pin.job], problem.rules) for pin in group.pins},
         usd_per_hour=group.usd_per_hour(kinds),
         timeline=timeline_of(settled),
         why=explain(key, state, got, settled, kinds, problem.rules),
     )
 
 
+def _member(group: Group, pin: Pin, jobs: Mapping[str, GroupJob], got: Slowdown, rules: Rules) -> GroupMember:
+    job = jobs[pin.job]
+    tail_units = kept(pin, rules) if job.tail_share else 0
+    return GroupMember(
+        rollout=_phase(job.rollout, pin.rollout, pin.rollout_units),
+        train=_phase(job.train, pin.train, pin.train_units),
+        pace_s=pace_s(group, job, jobs, rules),
+        tail_from=1 - job.tail_share if tail_units else None,
+        tail_units=tail_units or None,
+        slowdown=_slowdown(group, job, got, rules),
+    )
+
+
 def _phase(ways: tuple[Way, ...], way: int, units: tuple[int, ...]) -> PinnedPhase:
-    return PinnedPhase(pool=ways[way].pool, units=units, way=way, mean_s=ways[way].mean_s)
+    found = ways[way]
+    return PinnedPhase(
+        pool=found.pool,
+        units=units,
+        way=way,
+        mean_s=found.mean_s,
+        switch_s=found.warm_s,
+        resume_s=found.resume_s,
+    )
 
 
 def _slowdown(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> PlannedSlowdown:
@@ -143,9 +155,3 @@ def _nodes(
             )
         )
     return tuple(nodes)
-
-
-def _tail_from(job: GroupJob, pin: Pin, rules: Rules) -> float | None:
-    """Where a rollout's last responses move together, if it has a tail and units that this would free."""
-    frees = math.ceil(rules.tail_keep * len(pin.rollout_units)) < len(pin.rollout_units)
-    return 1 - job.tail_share if rules.tail_keep and job.tail_share and frees else None
