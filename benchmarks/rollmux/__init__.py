@@ -1,13 +1,13 @@
 """The production replay of RollMux (arXiv 2512.11306, Fig. 13): what policies that place jobs pay and keep.
 
-    python -m benchmarks.rollmux --replay FILE.json [--seeds 3] [--parts exact,random,levers,drift] [--json]
+    python -m benchmarks.rollmux --replay FILE.json [--seeds 3] [--parts exact,random] [--json]
 
 FILE holds the Solo-D curve of training GPUs (curve.py); jobs, prices and footprints are published tables (jobs.py).
 All policies see the same jobs, run on the same physics and are held to the same bounds; the published ones do not use
 the levers (spill of rollout to the training pool, other widths, the multi-rate permit policy). Means over seeds:
 
     {"exact": {FIGURE: {POLICY: ...}}, "random": {...}, "moves": ..., "moves_share_of_gpu_hours": ..., "levers": {...},
-     "drift": {...}}
+     "drift": {...}}   (the last two with --parts levers,drift)
 
 exact: phases take their mean. random: phases are drawn (durations.py), the planner knows other draws of the same
 distribution, and plans of all policies leave the same margin. Figures: `usd_per_hour` (with the `fluid_bound`),

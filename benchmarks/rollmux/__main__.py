@@ -18,13 +18,18 @@ from rlplan.plans.errors import InputError
 
 from .curve import read_curve, stays
 from .report import result_of, text_of
-from .tasks import PARTS, Task, run, tasks_of
+from .tasks import MODES, PARTS, Task, run, tasks_of
 
 
 @click.command()
 @click.option("--replay", "file", required=True, type=click.Path(path_type=Path), help="Curve of GPUs in use, JSON.")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Draws of jobs to average over.")
-@click.option("--parts", default=",".join(PARTS), show_default=True, help="What to replay, comma-separated.")
+@click.option(
+    "--parts",
+    default=",".join(MODES),
+    show_default=True,
+    help=f"What to replay, of {','.join(PARTS)}, comma-separated.",
+)
 @click.option(
     "--spill", default=1.0, show_default=True, type=click.FloatRange(min=0.01), help="Rollout seconds on H800 over H20."
 )

@@ -42,6 +42,7 @@ QUICK = Effort(
     small_first=False,
     greedy=False,
     simulated=800,
+    found=1_000,
     steps=600_000,
     rounds=4,
     columns=250,
@@ -195,16 +196,20 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
             )
             variants.append(_Variant(column, home, sum(price[name] for name in moved), owed))
     chosen = _partition(variants, sorted(state.jobs), patience, kinds)
-    for _ in range(_LOOKS):
-        # Only what is chosen is asked whether it outlives departures: that is many simulations.
-        fragile = {
-            v.column.group
-            for v in chosen
-            if v.column.group not in running and not lasts(v.column.group, state.jobs, kinds, checker)
-        }
-        if not fragile:
+    looks = 0
+    while True:
+        # Only what is chosen is asked whether it holds in the long run and outlives departures: many simulations.
+        fresh = {v.column.group for v in chosen if v.column.group not in running}
+        unsound = {group for group in fresh if not checker.holds(group, state.jobs)}
+        fragile = {g for g in fresh - unsound if looks < _LOOKS and not lasts(g, state.jobs, kinds, checker)}
+        if not unsound and not fragile:
             break
-        variants = [replace(v, owed=v.owed + 1) if v.column.group in fragile else v for v in variants]
+        looks += 1
+        variants = [
+            replace(v, owed=v.owed + 1) if v.column.group in fragile else v
+            for v in variants
+            if v.column.group not in unsound
+        ]
         chosen = _partition(variants, sorted(state.jobs), patience, kinds)
     groups = {v.inherits: v.column.group for v in chosen if v.inherits}
     kept = {key: groups[key] for key in state.groups if key in groups}

@@ -190,7 +190,7 @@ class RatioSearch:
         left = max(0, self.budget - solve.simulated)
         for _, group in solve.robust(fresh[:left]):
             solve.simulated += 1
-            if solve.checker.keeps([group], solve.jobs)[0]:
+            if solve.checker.holds(group, solve.jobs):
                 self._add(group, sure=True)
         self.words |= {one.word for one in fresh[:left]}
         return min(left, len(fresh)), found.floor <= floor and len(fresh) <= left

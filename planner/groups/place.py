@@ -103,6 +103,8 @@ class BestFit:
                 for candidate, keeps in zip(some, self.checker.keeps([c[3] for c in some], jobs), strict=True):
                     if not keeps or not _wins(candidate, best_score, best_room):
                         continue
+                    if not self.checker.holds(candidate[3], jobs):
+                        continue
                     if not self.robust or lasts(candidate[3], jobs, self.kinds, self.checker):
                         best_score, best_room, best_key, best = candidate
         return best_key, best

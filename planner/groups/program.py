@@ -115,7 +115,7 @@ class Solve:
         return (
             max(unit_shares(group, self.jobs, self.rules, self.kinds)) <= FULL
             and resident(group, self.jobs, self.kinds)
-            and self.checker.keeps([group], self.jobs)[0]
+            and self.checker.holds(group, self.jobs)
         )
 
     def start(self, previous: Sequence[Group]) -> None:
@@ -153,7 +153,15 @@ class Solve:
                 usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
                 scaled = values / (1.0 + tolerance)
                 found = price(
-                    self.table, scaled, usd, cap, ROUNDING, self.memory.known, not self.exact, max_steps=effort.steps
+                    self.table,
+                    scaled,
+                    usd,
+                    cap,
+                    ROUNDING,
+                    self.memory.known,
+                    not self.exact,
+                    effort.found,
+                    effort.steps,
                 )
                 added, untested = self._try(found.found)
                 if added:
@@ -199,7 +207,11 @@ class Solve:
                 ):
                     continue
                 self.simulated += 1
-                if self.checker.keeps([group], self.jobs)[0]:
+                # A proof needs every column to be sound; otherwise only those that are chosen.
+                sound = (
+                    self.checker.holds(group, self.jobs) if self.exact else self.checker.keeps([group], self.jobs)[0]
+                )
+                if sound:
                     added += self.add(group)
                 elif len(one.members) > 1:
                     self.memory.known.add(one.word)
@@ -271,6 +283,15 @@ class Solve:
 
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
         """The cheapest choice of columns, and whether it was proven; ties go to groups of the previous plan."""
+        while True:
+            chosen, proven = self._choice(previous)
+            unsound = [c for c in chosen if not self.checker.holds(c.group, self.jobs)]
+            for column in unsound:
+                del self.columns[column.jobs]
+            if not unsound:
+                return chosen, proven
+
+    def _choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
         columns = self.shortlist()
         running = set(previous)
         rank = [

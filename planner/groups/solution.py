@@ -29,6 +29,8 @@ class Effort:
     """Whether Algorithm 1 is run for its groups."""
     simulated: int = 60_000
     """Groups simulated for columns."""
+    found: int = 4_000
+    """Groups that a search returns, the most profitable."""
     steps: int = 60_000_000
     """Placements tried in one search."""
     rounds: int = 400
