@@ -120,6 +120,7 @@ class Timeouts:
         """
         slowest: dict[str, float] = {}
         for execution in executions:
+            assert 0 <= execution.seconds < math.inf, f"{execution} has no time that could be learnt from"
             known = self._anchors.get(execution.prompt)
             self.counts.executions += 1
             self.counts.timeouts += execution.timed_out

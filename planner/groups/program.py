@@ -82,6 +82,7 @@ class Solve:
         self.limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
         self.usd = {pool: kind.usd_per_hour for pool, kind in kinds.items()}
         self.exact = len(jobs) <= effort.exact_jobs
+        self.top = self.proven_cap = min(rules.group_cap, len(jobs))
         self.master = Relaxation(self.names, self.limits)
         self.simulated = 0
         self.warm: set[Group] = set()
@@ -141,13 +142,20 @@ class Solve:
                 self.warm.add(group)
 
     def generate(self) -> float:
-        """Columns until nothing is left above the tolerance; the lower bound."""
+        """Columns until nothing is left above the tolerance, or the limits of work are met; the lower bound.
+
+        The bound is of groups of at most `proven_cap` jobs: the largest cap whose search came to its end. If none did
+        it is the fluid bound, which holds for all.
+        """
         effort = self.effort
         bound = fluid_bound(self.modes_of, self.usd)
-        top = min(self.rules.group_cap, len(self.names))
+        top = self.top
+        proven: dict[int, float] = {}
+        ended: list[int] = []
         # Small groups first: they are many of the columns, quickly searched, and their prices guide what follows.
         for cap in sorted({min(2, top), min(3, top), top}) if effort.small_first else [top]:
-            tolerance = 0.0 if self.exact else self.effort.first_tolerance
+            tolerance = 0.0 if self.exact else effort.first_tolerance
+            cut_short = 0
             for _ in range(effort.rounds):
                 _, values, premium = self.master.solve()
                 usd = np.array([self.usd[pool] + premium.get(pool, 0.0) for pool in self.table.pools])
@@ -164,20 +172,24 @@ class Solve:
                     effort.steps,
                 )
                 added, untested = self._try(found.found)
+                cut_short += math.isinf(found.floor)
+                if cut_short > effort.cut_short:
+                    break
                 if added:
                     continue
                 if untested or found.floor > ROUNDING:
                     if self.simulated >= effort.simulated or math.isinf(found.floor):
                         break
                     continue
-                if cap == top:
-                    # Scaled duals price no group above its cost; node premiums are paid up to the limits.
-                    paid = sum(premium[pool] * limit for pool, limit in self.limits.items())
-                    bound = max(bound, float(scaled.sum()) - paid)
+                # Scaled duals price no group above its cost; node premiums are paid up to the limits.
+                paid = sum(premium[pool] * limit for pool, limit in self.limits.items())
+                proven[cap] = max(proven.get(cap, 0.0), float(scaled.sum()) - paid)
                 if tolerance <= self.last_tolerance:
+                    ended.append(cap)
                     break
                 tolerance = max(self.last_tolerance, tolerance / 2)
-        return bound
+        self.proven_cap = max(ended, default=top)
+        return max(bound, proven.get(self.proven_cap, 0.0))
 
     @property
     def last_tolerance(self) -> float:
@@ -282,7 +294,10 @@ class Solve:
         ]
 
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
-        """The cheapest choice of columns, and whether it was proven; ties go to groups of the previous plan."""
+        """The cheapest choice of columns, and whether it was proven.
+
+        Ties go to groups of the previous plan, then to the most training, then to a stable order.
+        """
         while True:
             chosen, proven = self._choice(previous)
             unsound = [c for c in chosen if not self.checker.holds(c.group, self.jobs)]
@@ -295,8 +310,8 @@ class Solve:
         columns = self.shortlist()
         running = set(previous)
         rank = [
-            (0.0 if c.group in running else float(len(c.jobs))) + at * 1e-3 / len(columns)
-            for at, c in enumerate(columns)
+            (0.0 if c.group in running else float(len(c.jobs))) + 0.5 * self._waste(c) + at * 1e-6 / len(columns)
+            for at, c in enumerate(columns if self.exact else ())
         ]
         gap = 0.0 if self.exact else 0.75 * self.effort.gap
         chosen, proof, short = choose(
@@ -305,6 +320,12 @@ class Solve:
         if any(short.values()):
             raise nodes_short(len(self.names), short, self.limits)
         return chosen, proof.proven
+
+    def _waste(self, column: Column) -> float:
+        """Share of the training of all jobs alone that slowdowns in this group take."""
+        alone = {name: job.solo_usd_per_hour(self.kinds) for name, job in self.jobs.items()}
+        slow = self.checker.slowdowns(column.group, self.jobs)
+        return sum(alone[name] * (1.0 - 1.0 / slow[name].mean) for name in column.jobs) / max(sum(alone.values()), 1e-9)
 
     def least_units(self) -> float:
         """Units of training an hour that the jobs do at their bounds; any choice of groups does more."""
@@ -326,8 +347,9 @@ class Solve:
         per_unit = usd / sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
         reached, least = (usd, bound) if unit is None else (per_unit, unit.bound)
         gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
-        universe = f"groups of at most {self.rules.group_cap} jobs" + (
-            "" if self.exact else ", feasible also in every two and three of their members"
+        universe = (
+            f"groups of at most {self.proven_cap if self.proven_cap < self.top else self.rules.group_cap} jobs"
+            + ("" if self.exact else ", feasible also in every two and three of their members")
         )
         if unit is not None and not unit.complete:
             universe = f"the {unit.tried} groups that were tried, of all {universe}"
@@ -342,7 +364,11 @@ class Solve:
             slowdowns=slow,
             columns=len(self.columns) if unit is None else unit.tried,
             simulated=self.simulated,
-            status="optimal" if gap == 0.0 else "gap" if gap <= 2 * self.effort.gap else "limit",
+            status="optimal"
+            if gap == 0.0 and self.proven_cap == self.top
+            else "gap"
+            if gap <= 2 * self.effort.gap
+            else "limit",
             universe=universe,
             greedy_usd_per_hour=self.greedy_usd,
             fluid_usd_per_hour=fluid_bound(self.modes_of, self.usd),

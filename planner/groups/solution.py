@@ -31,9 +31,12 @@ class Effort:
     """Groups simulated for columns."""
     found: int = 4_000
     """Groups that a search returns, the most profitable."""
-    steps: int = 60_000_000
+    steps: int = 20_000_000
     """Placements tried in one search."""
     rounds: int = 400
+    """Searches for each group cap."""
+    cut_short: int = 2
+    """Searches that may meet the limit of steps before a group cap is given up: no proof would come of it."""
     columns: int = 1_500
     """That the integer program chooses from, the ones of least reduced cost."""
     nodes: int = 300
