@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -192,6 +193,7 @@ def word_of(modes: Table, members: Members) -> int:
     return total % (1 << 64)
 
 
+@lru_cache(maxsize=1 << 16)
 def _bits(mask: int) -> tuple[int, ...]:
     return tuple(at for at in range(MOST_NODES) if mask >> at & 1)
 

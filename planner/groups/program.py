@@ -8,9 +8,9 @@ its cost). The integer program over the columns gives the groups.
 
 Universe of the proof: connected groups of at most `group_cap` jobs, in modes of `columns.modes`, on whole nodes or the
 slots that `columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a group must also be
-robust: every
-two and every three of its members that share nodes must be feasible without the others, so that a departure that
-leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the optimum.
+robust: every two and every three of its members that share nodes must be feasible without the others, so that a
+departure that leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the
+optimum.
 
 Warm start: Algorithm 1's groups and the previous plan's are columns, and the choice of these alone is an upper limit.
 Limits are of work, never of seconds, so that the same inputs give the same groups.
@@ -25,6 +25,7 @@ from itertools import combinations
 import numpy as np
 
 from ...plans.errors import Infeasible
+from ...plans.workload import Objective
 from .assemble import resident
 from .columns import FULL, Column, built, lone, unit_shares
 from .greedy import Algorithm1
@@ -35,7 +36,7 @@ from .per_unit import RatioSearch
 from .policy import State
 from .pricing import Found, Members, Table, connected, price, table, word_of
 from .seats import bound as slo_bound
-from .solution import PLAN, Effort, GroupSolution, Memory, Objective, fluid_bound
+from .solution import PLAN, ColumnKey, Effort, GroupSolution, Memory, fluid_bound
 
 ROUNDING = 1e-7
 _BATCH = 64
@@ -90,17 +91,24 @@ class Solve:
             self.master.add(column)
 
     @property
-    def columns(self) -> dict[tuple[str, ...], Column]:
+    def columns(self) -> dict[ColumnKey, Column]:
         return self.memory.columns
+
+    def _key(self, group: Group) -> ColumnKey:
+        """The jobs, and the nodes where some are scarce: then a dearer group of the same jobs may be what fits."""
+        return tuple(pin.job for pin in group.pins), group.nodes if self.limits else ()
+
+    def held(self, group: Group) -> bool:
+        """Whether there is a column for the same jobs that is as cheap."""
+        held = self.columns.get(self._key(group))
+        return held is not None and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING
 
     def add(self, group: Group) -> bool:
         """Make a feasible group a column, unless its jobs have a cheaper or equal one."""
         column = Column(group, group.usd_per_hour(self.kinds))
-        held = self.columns.get(column.jobs)
-        if held is not None and held.usd_per_hour <= column.usd_per_hour + ROUNDING and not self.limits:
+        if self.held(group):
             return False
-        if held is None or column.usd_per_hour < held.usd_per_hour:
-            self.columns[column.jobs] = column
+        self.columns[self._key(group)] = column
         self.master.add(column)
         return True
 
@@ -191,12 +199,7 @@ class Solve:
                 for name in names:
                     seen[name] += 1
             for one, group in self.robust(batch):
-                held = self.columns.get(tuple(pin.job for pin in group.pins))
-                if (
-                    held is not None
-                    and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING
-                    and not self.limits
-                ):
+                if self.held(group):
                     continue
                 self.simulated += 1
                 if self.checker.keeps([group], self.jobs)[0]:
