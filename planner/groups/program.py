@@ -306,7 +306,7 @@ class Solve:
         usd = sum(group.usd_per_hour(self.kinds) for group in groups)
         slow = {name: s for group in groups for name, s in self.checker.slowdowns(group, self.jobs).items()}
         per_unit = usd / sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
-        reached, least = (usd, bound) if unit is None else (per_unit, unit.bound)
+        reached, least = (usd, bound) if unit is None else (per_unit, min(unit.bound, per_unit))
         gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
         universe = f"groups of at most {self.rules.group_cap} jobs" + (
             "" if self.exact else ", feasible also in every two and three of their members"
@@ -319,7 +319,7 @@ class Solve:
             usd_per_hour=usd,
             usd_per_unit=per_unit,
             bound_usd_per_hour=bound,
-            bound_usd_per_unit=None if unit is None else unit.bound,
+            bound_usd_per_unit=None if unit is None else least,
             gap=gap,
             slowdowns=slow,
             columns=len(self.columns) if unit is None else unit.tried,
