@@ -1,8 +1,8 @@
 """The compiled search of pricing.py: depth first over jobs, then over the modes and nodes of each.
 
 Jobs come in the order of value over fluid price, so that the first that cannot lift a partial group above the floor
-ends its depth. Nodes are bit sets; a new node is the next number, so that no two orders of new nodes are both tried. At a
-depth all choices of one job (mode, rollout nodes, train nodes) are listed in `scratch`, then tried one by one.
+ends its depth. Nodes are bit sets; a new node is the next number, so that no two orders of new nodes are both tried.
+At a depth all choices of one job (mode, rollout nodes, train nodes) are listed in `scratch`, then tried one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Words of structures: 64-bit sums, one summand for each pair of modes with the nodes that they share, and sets of them.
+"""Words of structures, 64-bit sums with a summand for each pair of modes and the nodes that they share; sets of words.
 
-A structure has the same word whatever the order of its jobs and nodes. Two structures of one word are possible and
-never seen: of a million words, two agree with a chance of 3e-8.
+A structure has the same word whatever the order of its jobs and nodes. Two structures can have the same: of a million,
+some two do with a chance of 3e-8.
 """
 
 from __future__ import annotations
