@@ -106,6 +106,8 @@ def _text(plan: GroupsPlan, out: Path) -> str:
 
     solver = plan.solver
     proof = "nothing is proven" if solver.gap is None else f"gap {solver.gap:.2%} in {plan.rules.objective}"
+    if solver.gap is not None and solver.status == "limit":
+        proof += f" over {solver.universe}"
     head = (
         f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
         f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"

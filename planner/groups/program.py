@@ -311,7 +311,9 @@ class Solve:
         universe = f"groups of at most {self.rules.group_cap} jobs" + (
             "" if self.exact else ", feasible also in every two and three of their members"
         )
+        status = "optimal" if gap == 0.0 else "gap" if gap <= 2 * self.effort.gap else "limit"
         if unit is not None and not unit.complete:
+            status = "limit"
             universe = f"the {unit.tried} groups that were tried, of all {universe}"
         return GroupSolution(
             groups=groups,
@@ -324,7 +326,7 @@ class Solve:
             slowdowns=slow,
             columns=len(self.columns) if unit is None else unit.tried,
             simulated=self.simulated,
-            status="optimal" if gap == 0.0 else "gap" if gap <= 2 * self.effort.gap else "limit",
+            status=status,
             universe=universe,
             greedy_usd_per_hour=self.greedy_usd,
             fluid_usd_per_hour=fluid_bound(self.modes_of, self.usd),

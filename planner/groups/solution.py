@@ -91,7 +91,7 @@ class GroupSolution:
     status: str
     """`optimal`, `gap` (pricing or integer program ended at its tolerance) or `limit` (work ran out)."""
     universe: str
-    """What the bound is valid for."""
+    """What the gap is valid for."""
     greedy_usd_per_hour: float
     fluid_usd_per_hour: float
 

@@ -132,7 +132,7 @@ def _solver(solution: GroupSolution, state: State, problem: Problem) -> GroupsSo
     reached = price <= best * (1 + 1e-9)
     return GroupsSolver(
         name=f"HiGHS {version('highspy')}",
-        status=_STATUS[solution.status] if reached else "gap",
+        status=_STATUS[solution.status] if reached or solution.status == "limit" else "gap",
         bound_usd_per_hour=solution.bound_usd_per_hour,
         bound_usd_per_unit=solution.bound_usd_per_unit,
         gap=solution.gap if reached else 1 - bound / price,

@@ -109,3 +109,4 @@ def test_a_search_whose_work_ran_out_says_that_its_gap_is_about_the_groups_tried
     jobs = [job(f"j{at}", 100 + 37 * at % 300, 80 + 53 * at % 200, 1.9, False, False) for at in range(6)]
     found = solve_groups(jobs, KINDS, RULES, effort=Effort(simulated=20), objective="usd_per_unit")
     assert found.universe.startswith("the ") and "groups that were tried" in found.universe
+    assert found.status == "limit"

@@ -158,3 +158,17 @@ def test_a_job_goes_to_the_scarce_nodes_only_where_no_others_do() -> None:
     sound(state)
     for pool, kind in kinds.items():
         assert sum(group.nodes.count(pool) for group in state.groups.values()) <= (kind.limit or 0)
+
+
+def test_a_move_that_saves_nodes_is_not_made_where_the_training_it_costs_is_worth_more() -> None:
+    # Both wait for each other's training, and share nothing else that is dear.
+    jobs = [
+        GroupJob(n, 1.9, (Way("H20", 1, 1, 100.0, 2e11),), (Way("H800", 1, 1, 300.0, 2e11),), cold_s=82.0) for n in "ab"
+    ]
+    groups = {f"g{at}": BestFit(KINDS, RULES).arrive(State(), j).groups["g000001"] for at, j in enumerate(jobs, 1)}
+    state = State({j.name: j for j in jobs}, groups)
+    placer = Replanner(KINDS, RULES)
+    placer.observe(360000.0, dict.fromkeys(state.jobs, 360000.0), state.jobs)
+    assert len(placer.replan(state).moves) == 1
+    placer.usd_per_unit = 3.0
+    assert placer.replan(state).moves == ()
