@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Models of one size class are priced alike within a profile's own error.
 MODEL_SIZE_TOLERANCE = 0.15
 
+_OF_JOBS = ("seconds", "usd")
+_OF_GROUPS = ("usd_per_hour", "usd_per_unit")
+
 
 @click.command("solve")
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
@@ -43,10 +46,9 @@ MODEL_SIZE_TOLERANCE = 0.15
 )
 @click.option(
     "--objective",
-    type=click.Choice(["seconds", "usd"]),
-    default="seconds",
-    show_default=True,
-    help="What a trained sample shall cost least of. For usd a plan may take fewer nodes.",
+    type=click.Choice([*_OF_JOBS, *_OF_GROUPS]),
+    help="What a trained sample shall cost least of: seconds (default) or usd, for which a plan may take fewer nodes. "
+    "For a workload: usd_per_hour, or usd_per_unit of training. Default: as in its rules.",
 )
 @click.option(
     "--max-nodes",
@@ -83,7 +85,7 @@ def solve_command(
 
     JOB is a job.yaml or the folder that holds it; or a workload.yaml, many jobs that share a cluster: then the plan
     says which of them form groups on which nodes (default: groups.yaml beside it), and of the options only --out,
-    --from, --no-moves and --json apply.
+    --objective, --from, --no-moves and --json apply.
 
     The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
@@ -95,10 +97,16 @@ def solve_command(
 
     job_path = job_file(job_path)
     if document_kind(job_path) == "rlplan_workload":
-        refuse_options_but("a workload", "out", "previous_path", "no_moves", "as_json")
+        refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "as_json")
         if no_moves and previous_path is None:
             raise InputError("--no-moves needs --from: without a running plan nothing can move")
-        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json)
+        if objective in _OF_JOBS:
+            raise InputError(
+                f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}"
+            )
+        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective)
+    if objective in _OF_GROUPS:
+        raise InputError(f"--objective {objective} is for a workload; for a job it is one of {', '.join(_OF_JOBS)}")
     if previous_path is not None or no_moves:
         raise InputError("--from and --no-moves are for a workload; a job is solved anew, see rlplan tune for a run's")
 
@@ -161,7 +169,7 @@ def solve_command(
             inputs,
             mode=mode,
             bias_budget=bias_budget,
-            objective=objective,
+            objective=objective or "seconds",
             seed=seed,
             max_nodes=MAX_NODES if max_nodes is None else max_nodes,
             progress=update,

@@ -13,11 +13,18 @@ import click
 if TYPE_CHECKING:
     from ..planner.groups.from_plans import Problem
     from ..plans.groups_plan import GroupsInputs, GroupsPlan
-    from ..plans.workload import Workload
+    from ..plans.workload import Objective, Workload
 
 
-def solve_groups_command(path: Path, out: Path | None, previous_path: Path | None, moving: bool, as_json: bool) -> int:
-    """Solve the workload at `path` and write the plan of groups."""
+def solve_groups_command(
+    path: Path,
+    out: Path | None,
+    previous_path: Path | None,
+    moving: bool,
+    as_json: bool,
+    objective: Objective | None = None,
+) -> int:
+    """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules."""
     from ..planner.groups.from_plans import problem_of
     from ..planner.groups.solve_workload import solve_workload
     from ..plans.groups_plan import load_groups_plan
@@ -27,6 +34,8 @@ def solve_groups_command(path: Path, out: Path | None, previous_path: Path | Non
 
     out = out or path.with_name("groups.yaml")
     workload, cluster = load_workload(path)
+    if objective is not None:
+        workload = workload.model_copy(update={"rules": workload.rules.model_copy(update={"objective": objective})})
     problem = problem_of(workload, path, cluster)
     previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
     files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
@@ -62,6 +71,7 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
     greedy = plan.predicted.algorithm_1
     return {
         "plan": str(out),
+        "objective": plan.rules.objective,
         "status": plan.solver.status,
         "gap": plan.solver.gap,
         "universe": plan.solver.universe,
@@ -78,6 +88,7 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
             "plan": plan.predicted.plan.usd_per_unit,
             "solo_d": plan.predicted.solo_d.usd_per_unit,
             "algorithm_1": greedy.usd_per_unit if greedy else None,
+            "bound": plan.solver.bound_usd_per_unit,
         },
         "slo_attained": plan.predicted.plan.slo_attained,
         "groups": {key: sorted(group.jobs) for key, group in plan.groups.items()},
@@ -94,7 +105,9 @@ def _text(plan: GroupsPlan, out: Path) -> str:
     from .show_groups import costs_text, groups_text, moves_text
 
     solver = plan.solver
-    proof = "nothing is proven" if solver.gap is None else f"gap {solver.gap:.2%}"
+    proof = "nothing is proven" if solver.gap is None else f"gap {solver.gap:.2%} in {plan.rules.objective}"
+    if solver.gap is not None and solver.status == "limit":
+        proof += f" over {solver.universe}"
     head = (
         f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
         f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"

@@ -42,7 +42,7 @@ SolverStatus = Literal["optimal", "gap", "limit", "placed"]
 
 
 class GroupsSolver(Strict):
-    """How the plan was found. What was minimised is USD per hour."""
+    """How the plan was found. What was minimised is `rules.objective`."""
 
     name: Annotated[str, Field(min_length=1)]
     """Solver and version."""
@@ -52,13 +52,17 @@ class GroupsSolver(Strict):
     placed beside running ones that stay, and nothing was proven."""
 
     bound_usd_per_hour: NonNegative | None
-    """Lower bound of the price of any choice of groups in `universe`; null: none was looked for."""
+    """Lower bound of the price of any choice of groups; null: none was looked for."""
+
+    bound_usd_per_unit: NonNegative | None
+    """Lower bound of USD per unit of training of any choice of groups in `universe`; null: not the objective, or none
+    was looked for."""
 
     gap: Annotated[float, Field(ge=0, le=1)] | None
-    """(price - bound) / price; null without a bound."""
+    """(reached - bound) / reached, of the objective; null without a bound."""
 
     universe: str
-    """The groups that the bound is about."""
+    """The groups that the gap is about."""
 
     columns: Index
     """Groups that keep every bound, from which the choice was made."""

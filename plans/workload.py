@@ -20,8 +20,15 @@ from .yaml_doc import Loc
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
+Objective = Literal["usd_per_hour", "usd_per_unit"]
+
+
 class GroupRules(Strict):
     """What every co-execution group obeys."""
+
+    objective: Objective = "usd_per_hour"
+    """What the groups shall cost least of: all nodes per hour, or that over the training done (the plan states both).
+    """
 
     policy: Literal["round_robin", "first_come", "multi_rate"] = "multi_rate"
     """Who gets nodes that are free: each job once in turn, the first that asks, or the one with least slack."""

@@ -5,6 +5,10 @@
     twin.py       the compiled long-run simulation of groups; its machine in twin_{state,policies,machine}.py
     reference.py  the machine itself on a virtual clock: the twin's reference, turn by turn
     rates.py      slowdowns of a group's jobs, and whether all keep their bounds
+    columns.py    which groups there are to choose from; pricing.py finds those worth their price, compiled in
+                  pricing_{kernel,words}.py
+    program.py    the choice, with its proof, of least USD per hour; per_unit.py of least USD per unit of training
+    place.py      one arrival, nobody moves; moves.py which running jobs move, and for what
     tails.py      how much of a rollout its tail is
     steady.py     one period of a group as a timeline, and what limits it; cycle_ratio.py finds that
 

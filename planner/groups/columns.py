@@ -1,15 +1,13 @@
 """Candidate columns of the group program: which jobs, in which ways, on which nodes.
 
 A *mode* is one rollout way with one train way of a job. Its *share* of a node is the part of all time (times the
-part of
-the node's slots) that a phase must hold the node for the job to keep its bound. No unit is held more than all of the
-time under any policy, so that shares of at most 1 are a necessary condition, and in dollars they are the least that a
-job can cost (the fluid bound of refs/rollmux.md 9). What passes is feasible if `rates.feasible_many` says so.
+part of the node's slots) that a phase must hold the node for the job to keep its bound. No unit is held more than all
+of the time under any policy, so that shares of at most 1 are a necessary condition, and in dollars they are the least
+that a job can cost (the fluid bound of refs/rollmux.md 9). What passes is feasible if `rates.feasible_many` says so.
 
 `Checker` keeps what was simulated, by content: which jobs (by identity: a job whose durations changed is another
-object),
-in which ways, and who shares units with whom. The permit machine knows no more of a group than that, so that re-solves
-and renumbered nodes find the same entry.
+object), in which ways, and who shares units with whom. The permit machine knows no more of a group than that, so that
+re-solves and renumbered nodes find the same entry.
 """
 
 from __future__ import annotations

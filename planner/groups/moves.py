@@ -22,16 +22,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import pulp
 
 from ..highs import minimise
+from .assemble import resident
 from .columns import Column
+from .limits import nodes_short
+from .master import choose
 from .model import Group, GroupJob, NodeKind, Rules
 from .place import BestFit, lasts
-from .policy import State, depart_in_place, moves, next_id, nodes_of_pins
+from .policy import State, depart_in_place, moves, next_id, staying
 from .program import Solve
 from .solution import Effort, Memory
 
@@ -101,6 +103,8 @@ class Replanner:
         self.place = BestFit(kinds, rules, checker=self.memory.checker)
         self.credit_s: dict[str, float] = {}
         """Seconds that each job is ahead of its bound."""
+        self.usd_per_unit = 0.0
+        """Price of a unit of training that members do less than alone (per_unit.py); 0: USD per hour counts alone."""
 
     def observe(self, elapsed_s: float, done_s: Mapping[str, float], jobs: Mapping[str, GroupJob]) -> None:
         """What every job did since the last call: `done_s` seconds' worth of iterations as they would take it alone."""
@@ -121,8 +125,12 @@ class Replanner:
         now = {name: jobs.get(name, job) for name, job in state.jobs.items()}
         return self.replan(State(now, state.groups)).state
 
-    def replan(self, state: State, new: Sequence[str] = ()) -> Replan:
-        """The best next placement from `state`; jobs in `new` have not started and move for nothing."""
+    def replan(self, state: State, new: Sequence[str] = (), wished: Sequence[Group] = ()) -> Replan:
+        """The best next placement from `state`; jobs in `new` have not started and move for nothing.
+
+        `wished`: feasible groups that are worth a thought beside those found here. Raises Infeasible if jobs need more
+        nodes than there are, wherever they go.
+        """
         if not state.jobs:
             return Replan(state, (), 0.0)
         solve = Solve(list(state.jobs.values()), self.kinds, self.rules, self.effort, self.memory)
@@ -131,12 +139,13 @@ class Replanner:
         columns = solve.shortlist()
         # A running group may have a cheaper rival of the same jobs, which they would have to move into.
         listed = {column.group for column in columns}
+        running = [group for group in state.groups.values() if resident(group, state.jobs, self.kinds)]
         columns += [
             Column(group, group.usd_per_hour(self.kinds))
-            for group in state.groups.values()
-            if group in solve.warm and group not in listed
+            for group in dict.fromkeys((*running, *wished))
+            if group not in listed
         ]
-        found = _choose(state, columns, set(new), self)
+        found = _choose(state, columns, set(new), self, set(running) - solve.warm)
         before, after = state.usd_per_hour(self.kinds), found.usd_per_hour(self.kinds)
         made = [self._move(state, found, name) for name in moves(state, found, self.kinds) if name not in new]
         crowd = {key: len(group.pins) for key, group in found.groups.items()}
@@ -156,6 +165,14 @@ class Replanner:
         """Of a move: the outage on the job's own nodes, and the cold start on the old ones too."""
         return (self.outage_s(job, slowdown) + job.cold_s) / 3600.0 * job.solo_usd_per_hour(self.kinds)
 
+    def worth(self, column: Column, state: State) -> Column:
+        """The column at what counts: its price, and that of the training that its members do less than alone."""
+        if not self.usd_per_unit:
+            return column
+        slow = self.memory.checker.slowdowns(column.group, state.jobs)
+        lost = sum(state.jobs[n].solo_usd_per_hour(self.kinds) * (1.0 - 1.0 / slow[n].mean) for n in column.jobs)
+        return replace(column, usd_per_hour=column.usd_per_hour + self.usd_per_unit * lost)
+
     def _move(self, before: State, after: State, name: str) -> Move:
         job, key = before.jobs[name], before.group_of(name)
         slow = self.memory.checker.slowdowns(before.groups[key], before.jobs)[name].mean
@@ -170,11 +187,13 @@ class _Variant:
     inherits: str
     price_usd: float
     owed: int
-    """Members that move without the credit for it, and 1 more if the group is new and might not outlive a departure."""
+    """Members that move without the credit for it, 1 more if the group is new and might not outlive a departure, and
+    more than all that if it does not keep its bounds."""
 
 
-def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Replanner) -> State:
-    """The cheapest choice of columns, moves included, as a state."""
+def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Replanner, broken: set[Group]) -> State:
+    """The cheapest choice of columns, moves included, as a state; `broken` ones, which no longer keep their bounds,
+    only where nothing else fits into the nodes that there are."""
     checker, patience, kinds = planner.memory.checker, planner.patience, planner.kinds
     now = {
         pin.job: (key, checker.slowdowns(group, state.jobs)[pin.job].mean)
@@ -183,6 +202,7 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
     }
     price = {name: planner.price_usd(state.jobs[name], slow) for name, (_, slow) in now.items()}
     variants, running = [], set(state.groups.values())
+    last_resort = 2 * (planner.rules.group_cap + 1)
     for column in columns:
         homes = sorted({now[name][0] for name in column.jobs})
         for home in [*homes, ""]:
@@ -194,7 +214,8 @@ def _choose(state: State, columns: Sequence[Column], new: set[str], planner: Rep
                 planner.credit_s.get(name, 0.0) < planner.longest_outage_s(state.jobs[name], now[name][1])
                 for name in moved
             )
-            variants.append(_Variant(column, home, sum(price[name] for name in moved), owed))
+            owed += last_resort * (column.group in broken)
+            variants.append(_Variant(planner.worth(column, state), home, sum(price[name] for name in moved), owed))
     chosen = _partition(variants, sorted(state.jobs), patience, kinds)
     looks = 0
     while True:
@@ -253,8 +274,12 @@ def _partition(
         ]
     )
     found = minimise(problem, cost, 500, 1e-4)
-    if found is None or not math.isfinite(found.objective):
-        raise RuntimeError("no choice of columns holds every job, though each job has a column of its own")
+    if found is not None and not math.isfinite(found.objective):
+        found = minimise(problem, cost, gap=1e-4)  # few choices fit: search until there is one
+    if found is None:
+        limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
+        _, _, short = choose([v.column for v in variants if not v.inherits], names, limits, 0.0, 2_000)
+        raise nodes_short(len(names), short, limits)
     return [v for v, variable in zip(variants, x, strict=True) if variable.value() > 0.5]
 
 
@@ -262,21 +287,4 @@ def _stay(old: Group, new: Group, kinds: Mapping[str, NodeKind], price: Mapping[
     """Members of `new` that can keep the nodes they have in `old`: the dearest to move that fit together."""
     ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
     common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]
-    was, now = nodes_of_pins(old, kinds), nodes_of_pins(new, kinds)
-    some = sorted(
-        (frozenset(s) for size in range(1, len(common) + 1) for s in combinations(common, size)),
-        key=lambda s: (-sum(price[name] for name in s), sorted(s)),
-    )
-    return next((s for s in some if _shape(was, s) == _shape(now, s)), frozenset())
-
-
-def _shape(
-    nodes: Mapping[str, tuple[frozenset[int], frozenset[int]]], names: frozenset[str]
-) -> list[tuple[tuple[str, int], ...]]:
-    """Who is on each node, in which phase: the same before and after if nobody of these moves."""
-    on: dict[int, list[tuple[str, int]]] = {}
-    for name in sorted(names):
-        for phase, held in enumerate(nodes[name]):
-            for node in held:
-                on.setdefault(node, []).append((name, phase))
-    return sorted(tuple(who) for who in on.values())
+    return staying(old, new, common, kinds, price)

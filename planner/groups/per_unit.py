@@ -28,17 +28,19 @@ from .columns import Column, lone
 from .limits import nodes_short
 from .master import Relaxation, choose
 from .model import Group
-from .pricing import price
+from .pricing import Found, price
+from .seats import bound
 
 if TYPE_CHECKING:
     from .program import Solve
 
 _GUESSES = 12
-_ROUNDS = 40
+_ROUNDS = 300
 _EPS = 1e-7
-_MOST = 60_000
-_MOST_OF_MANY = 2_000
-"""Candidates of one search; above `Effort.exact_jobs` jobs, where the search is not exhausted anyway."""
+_BATCH = 200
+"""Groups simulated between two solves of the linear program, the most promising ones."""
+_FIRST, _MOST = 2_000, 60_000
+"""Candidates of one search; only where few are left and jobs are few are all of them looked at."""
 _PART = 10
 """Share of the work of a plan by USD per hour that a search above `Effort.exact_jobs` jobs may take."""
 
@@ -68,6 +70,9 @@ class RatioSearch:
         """What any choice does at least."""
         self.gain = np.array([self._gain(name) for name in solve.names])
         self.words: set[int] = set()
+        """Of the structures that were simulated."""
+        self.most: dict[int, float] = {}
+        """By word, what a structure gains at most."""
         self.lost: dict[Group, float] = {}
         """Units an hour that the members of each feasible group do less than alone."""
         self.budget = solve.simulated + solve.effort.simulated // (1 if solve.exact else _PART)
@@ -83,16 +88,16 @@ class RatioSearch:
             # Where durations spread, luck can make a simulated mean lower than what the search takes for the least.
             complete = complete and not any(job.spread for job in self.solve.jobs.values())
             found, least = self.choice(rate)
-            if complete and self._close(rate, floor):
+            if complete and self._close(rate, floor, found):
                 found, floor = self.choice(rate)
             now = self.ratio(found)
             # What a choice costs beyond rate * its training; none is below this.
             short = min(0.0, (floor if complete else least) - rate * self.total)
-            bound = rate + short / self.least
+            lowest = rate + short / self.least
             if now >= rate * (1.0 - _EPS):
                 break
             best, rate = found, now
-        return PerUnit(tuple(best), rate, min(rate, max(0.0, bound)), complete, len(self.lost))
+        return PerUnit(tuple(best), rate, min(rate, max(0.0, lowest)), complete, len(self.lost))
 
     def ratio(self, columns: Sequence[Column]) -> float:
         """USD per unit of a choice."""
@@ -110,90 +115,114 @@ class RatioSearch:
     def generate(self, rate: float) -> tuple[float, bool]:
         """Groups until none is worth more than it costs; (least that any choice costs, whether that was proven)."""
         solve = self.solve
-        master = Relaxation(solve.names, solve.limits)
-        known = set(self.lost)
-        for column in self.priced(rate):
-            master.add(column)
+        master, wide = self._master(rate), False
         for _ in range(_ROUNDS):
             _, values, premium = master.solve()
-            fresh, listed = self._search(rate, values, premium, _EPS)
-            for group in [group for group in self.lost if group not in known]:
-                known.add(group)
-                master.add(Column(group, group.usd_per_hour(solve.kinds) + rate * self.lost[group]))
-            if not fresh:
+            before = len(self.lost)
+            simulated, listed = self._search(rate, values, premium, _EPS, _BATCH, _MOST if wide else _FIRST)
+            for group, lost in list(self.lost.items())[before:]:
+                master.add(Column(group, group.usd_per_hour(solve.kinds) + rate * lost))
+            if simulated:
+                continue
+            if listed or wide or not solve.exact:
                 paid = sum(premium[pool] * limit for pool, limit in solve.limits.items())
                 return float(values.sum()) - paid - len(solve.names) * _EPS, listed
+            wide = True
         return 0.0, False
 
     def choice(self, rate: float) -> tuple[list[Column], float]:
-        """The cheapest choice of the groups tried, and what it costs at least."""
-        solve = self.solve
-        columns = self._near(rate)
-        gap = 0.0 if solve.exact else solve.effort.gap / 4
-        found, proof, short = choose(columns, solve.names, solve.limits, gap, solve.effort.nodes)
-        if any(short.values()):
-            raise nodes_short(len(solve.names), short, solve.limits)
-        return found, min(proof.bound, proof.objective)
-
-    def _near(self, rate: float) -> list[Column]:
-        """As many columns as the integer program can choose from, those of least reduced cost."""
+        """The cheapest choice of the groups tried, and what any choice of them costs at least."""
         solve = self.solve
         columns = self.priced(rate)
-        if solve.exact or len(columns) <= solve.effort.columns:
-            return columns
-        master = Relaxation(solve.names, solve.limits)
-        for column in columns:
-            master.add(column)
-        _, values, premium = master.solve()
+        lowest, values, premium = self._master(rate).solve()
         of = dict(zip(solve.names, values, strict=True))
         extra = [
             c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(of[name] for name in c.jobs)
             for c in columns
         ]
-        limit = sorted(extra)[solve.effort.columns - 1]
-        return [
-            c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in solve.warm
-        ]
+        # What is left out makes any choice with it dearer than this above the linear program.
+        cut = sorted(extra)[min(len(extra), solve.effort.columns) - 1]
+        near = [c for c, e in zip(columns, extra, strict=True) if e <= cut or len(c.jobs) == 1 or c.group in solve.warm]
+        gap = 0.0 if solve.exact else solve.effort.gap / 4
+        found, proof, short = choose(near, solve.names, solve.limits, gap, solve.effort.nodes)
+        if any(short.values()):
+            raise nodes_short(len(solve.names), short, solve.limits)
+        least = min(proof.bound, proof.objective)
+        return found, least if len(near) == len(columns) else min(least, lowest + cut)
 
-    def _close(self, rate: float, floor: float) -> bool:
-        """Add every group that a cheaper choice than the best so far could use; whether all of them are there now."""
-        solve = self.solve
-        found, _ = self.choice(rate)
+    def _close(self, rate: float, floor: float, found: Sequence[Column]) -> bool:
+        """Add every group that a choice cheaper than `found` could use; whether all of them are there now."""
         price_usd = sum(column.usd_per_hour for column in found)
-        master = Relaxation(solve.names, solve.limits)
+        _, values, premium = self._master(rate).solve()
+        return self._search(rate, values, premium, -max(0.0, price_usd - floor) - 1e-6, _MOST, _MOST)[1]
+
+    def _master(self, rate: float) -> Relaxation:
+        master = Relaxation(self.solve.names, self.solve.limits)
         for column in self.priced(rate):
             master.add(column)
-        _, values, premium = master.solve()
-        _, listed = self._search(rate, values, premium, -max(0.0, price_usd - floor) - 1e-6)
-        return listed
+        return master
 
     def _search(
-        self, rate: float, values: NDArray[np.float64], premium: dict[str, float], floor: float
+        self, rate: float, values: NDArray[np.float64], premium: dict[str, float], floor: float, batch: int, most: int
     ) -> tuple[int, bool]:
-        """Simulate what could have a profit above `floor`; (groups tried for the first time, whether that was all)."""
+        """Simulate what could have a profit above `floor`, the best first; (how many, whether that was all)."""
         solve, effort = self.solve, self.solve.effort
         usd = np.array([solve.usd[pool] + premium.get(pool, 0.0) for pool in solve.table.pools])
-        cap = min(solve.rules.group_cap, len(solve.names))
-        most, steps = (_MOST, effort.steps) if solve.exact else (_MOST_OF_MANY, effort.steps // _PART)
         found = price(
             solve.table,
             values + rate * self.gain,
             usd,
-            cap,
+            min(solve.rules.group_cap, len(solve.names)),
             floor,
             solve.memory.known,
             not solve.exact,
             most,
-            steps,
+            effort.steps if solve.exact else effort.steps // _PART,
         )
-        fresh = [one for one in found.found if len(one.members) > 1 and one.word not in self.words]
-        left = max(0, self.budget - solve.simulated)
-        for _, group in solve.robust(fresh[:left]):
+        gain = dict(zip(solve.names, self.gain, strict=True))
+        worth: list[tuple[float, int, Found]] = []
+        for at, one in enumerate(found.found):
+            if len(one.members) > 1 and one.word not in self.words:
+                if one.word not in self.most:
+                    self.most[one.word] = self._most_gain(one)
+                hoped = sum(gain[solve.table.modes[m].job] for m, _, _ in one.members)
+                profit = one.profit - rate * (hoped - self.most[one.word])
+                if profit > floor:
+                    worth.append((-profit, at, one))
+        worth.sort(key=lambda row: row[:2])
+        some = [one for _, _, one in worth[: min(batch, max(0, self.budget - solve.simulated))]]
+        for _, group in solve.robust(some):
             solve.simulated += 1
             if solve.checker.holds(group, solve.jobs):
                 self._add(group, sure=True)
-        self.words |= {one.word for one in fresh[:left]}
-        return min(left, len(fresh)), found.floor <= floor and len(fresh) <= left
+        self.words |= {one.word for one in some}
+        return len(some), found.floor <= floor and len(some) == len(worth)
+
+    def _most_gain(self, one: Found) -> float:
+        """Units an hour that a group can do more than its jobs alone, at most (negative: it does less).
+
+        An iteration takes no less than alone in its ways; and no node is busy for more than all the time, whoever of
+        those on it goes first: a fractional knapsack, and the tightest node counts.
+        """
+        table, jobs, rules = self.solve.table, self.solve.jobs, self.solve.rules
+        members, nodes = [], 1 + max(n for _, a, b in one.members for n in (*a, *b))
+        for m, a, b in one.members:
+            mode = table.modes[m]
+            job = jobs[mode.job]
+            alone_s = job.rollout[mode.ways[0]].mean_s + job.train[mode.ways[1]].mean_s
+            pace_s = bound(job, rules) * job.solo_s
+            busy_s = [pace_s * (mode.share[0] * (n in a) + mode.share[1] * (n in b)) for n in range(nodes)]
+            members.append((self.solo[mode.job] * job.solo_s, alone_s, busy_s))
+        least = math.inf
+        for n in range(nodes):
+            left, units = 1.0, 0.0
+            # Those that earn most with the node's time first; who does not use it takes none.
+            for worth, alone_s, busy_s in sorted(members, key=lambda x: x[2][n] / x[0]):
+                rate = 1.0 / alone_s if busy_s[n] == 0 else min(1.0 / alone_s, left / busy_s[n])
+                left = max(0.0, left - rate * busy_s[n])
+                units += worth * rate
+            least = min(least, units)
+        return least * (1 + 1e-6) - sum(self.solo[table.modes[m].job] for m, _, _ in one.members)
 
     def _add(self, group: Group, sure: bool = False) -> None:
         if group in self.lost or not (sure or self.solve.fits(group)):

@@ -3,14 +3,14 @@
 A `State` holds all that a policy may look at, so that ours and the published baselines can be exchanged and replayed.
 Group ids are stable: a group keeps its id for as long as it has nodes, and an id says nothing else. Nodes of one pool
 in a group are alike, so which jobs moved is read off two states: `moves(before, after)` matches the nodes of a group
-before and after, pool by pool, such that the most phases stay where they were.
+before and after, pool by pool, such that the most jobs stay where they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations
 from typing import Protocol, runtime_checkable
 
 from .model import Group, GroupJob, NodeKind, Pin
@@ -124,53 +124,45 @@ def moves(before: State, after: State, kinds: Mapping[str, NodeKind]) -> list[st
 
 
 def moved_within(old: Group, new: Group, kinds: Mapping[str, NodeKind]) -> list[str]:
-    """Jobs of both whose nodes differ, if `new` takes over the nodes of `old`, matched to keep most phases in place."""
-    was, now = nodes_of_pins(old, kinds), nodes_of_pins(new, kinds)
-    names = sorted(was.keys() & now.keys())
-    if all(was[name] == now[name] for name in names) and old.nodes == new.nodes[: len(old.nodes)]:
-        return []
-    matched: dict[int, int] = {}
-    for pool in sorted(set(old.nodes)):
-        olds = [at for at, p in enumerate(old.nodes) if p == pool]
-        news = [at for at, p in enumerate(new.nodes) if p == pool]
-        matched.update(_match(olds, news, [(was[n], now[n]) for n in names]))
-    return [
-        n for n in names if any({matched.get(at, -1) for at in a} != b for a, b in zip(was[n], now[n], strict=True))
-    ]
+    """Jobs of both whose nodes differ, if `new` takes over the nodes of `old` such that the fewest have to move."""
+    stay = staying(old, new, sorted({pin.job for pin in old.pins} & {pin.job for pin in new.pins}), kinds)
+    return [pin.job for pin in new.pins if pin.job not in stay and any(pin.job == was.job for was in old.pins)]
 
 
-_EXACT_NODES = 6
-"""Nodes of a pool up to which every matching is tried; above, nodes are matched one by one by the jobs they share."""
+def staying(
+    old: Group,
+    new: Group,
+    names: Sequence[str],
+    kinds: Mapping[str, NodeKind],
+    worth: Mapping[str, float] | None = None,
+) -> frozenset[str]:
+    """Those of `names` that can all keep the nodes they have in `old` if `new` takes these over: the most of them, or
+    the most in `worth`. Nodes of one pool are alike, so they can where they meet on as many nodes, in the same phases.
+    """
+    was, now = _occupants(old, kinds), _occupants(new, kinds)
+    if _shape(was, names) == _shape(now, names):
+        return frozenset(names)
+    some = sorted(
+        (frozenset(s) for size in range(1, len(names)) for s in combinations(names, size)),
+        key=lambda s: (-sum(worth[name] if worth else 1.0 for name in sorted(s)), sorted(s)),
+    )
+    return next((s for s in some if _shape(was, s) == _shape(now, s)), frozenset())
 
 
-def _match(
-    olds: list[int], news: list[int], pins: list[tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]]
-) -> dict[int, int]:
-    """Old node to new node of one pool, such that most pins keep their nodes; -1: given back."""
+_Occupants = list[tuple[str, list[tuple[str, int]]]]
+"""Of each node: its pool, and who is on it in which phase (0 rollout, 1 training)."""
 
-    def shared(a: int, b: int) -> int:
-        return sum((a in x) and (b in y) for was, now in pins for x, y in zip(was, now, strict=True))
 
-    def alien(a: int, b: int) -> int:
-        return sum((a in x) != (b in y) for was, now in pins for x, y in zip(was, now, strict=True))
+def _occupants(group: Group, kinds: Mapping[str, NodeKind]) -> _Occupants:
+    found: _Occupants = [(pool, []) for pool in group.nodes]
+    for name, phases in sorted(nodes_of_pins(group, kinds).items()):
+        for phase, held in enumerate(phases):
+            for node in held:
+                found[node][1].append((name, phase))
+    return found
 
-    if max(len(olds), len(news)) > _EXACT_NODES:
-        free, found = list(news), dict.fromkeys(olds, -1)
-        pairs = sorted((-shared(a, b), alien(a, b), a, b) for a in olds for b in news)
-        for count, _, a, b in pairs:  # what is most alike first
-            if count and found[a] < 0 and b in free:
-                found[a] = b
-                free.remove(b)
-        return found
-    newset = set(news)
-    padded = news + [-1] * max(0, len(olds) - len(news))
-    ours = set(olds)
 
-    def kept(matching: dict[int, int]) -> int:
-        return sum(
-            {matching[at] for at in x & ours} == {at for at in y if at in newset}
-            for was, now in pins
-            for x, y in zip(was, now, strict=True)
-        )
-
-    return max((dict(zip(olds, p, strict=True)) for p in permutations(padded, len(olds))), key=kept)
+def _shape(nodes: _Occupants, names: Collection[str]) -> list[tuple[str, tuple[tuple[str, int], ...]]]:
+    """How the phases of `names` meet on nodes, whatever the order of nodes."""
+    seen = ((pool, tuple(sorted(who for who in on if who[0] in names))) for pool, on in nodes)
+    return sorted(row for row in seen if row[1])

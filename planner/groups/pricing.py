@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from .columns import FULL, Mode
 from .model import NodeKind
-from .pricing_kernel import MOST_NODES, has, insert, pair_word, search
+from .pricing_kernel import MOST_NODES, search
+from .pricing_words import has, insert, pair_word
 
 _OPTIONS = 4096
 

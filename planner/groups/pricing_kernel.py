@@ -1,77 +1,18 @@
 """The compiled search of pricing.py: depth first over jobs, then over the modes and nodes of each.
 
 Jobs come in the order of value over fluid price, so that the first that cannot lift a partial group above the floor
-ends
-its depth. Nodes are bit sets; a new node is the next number, so that no two orders of new nodes are both tried. At a
-depth all choices of one job (mode, rollout nodes, train nodes) are listed in `scratch`, then tried one by one.
+ends its depth. Nodes are bit sets; a new node is the next number, so that no two orders of new nodes are both tried.
+At a depth all choices of one job (mode, rollout nodes, train nodes) are listed in `scratch`, then tried one by one.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
+from .pricing_words import has, ones, pair_word
+
 MOST_NODES = 24
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _mix(x: Any) -> Any:
-    """splitmix64's finaliser."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _ones(x: Any) -> Any:
-    n = 0
-    while x:
-        x &= x - 1
-        n += 1
-    return n
-
-
-@njit(cache=True)
-def pair_word(m, a, b, n, c, d):  # type: ignore[no-untyped-def]
-    """Word of two modes on nodes (rollout, train) a, b and c, d."""
-    if m > n:
-        m, a, b, n, c, d = n, c, d, m, a, b
-    shared = ((_ones(a & c) * 16 + _ones(b & d)) * 16 + _ones(a & d)) * 16 + _ones(b & c)
-    # Whether each job's own phases meet on a node is part of the structure too.
-    shared = (shared * 16 + _ones(a & b)) * 16 + _ones(c & d)
-    x = _mix(m * _GOLDEN + np.uint64(1))
-    return _mix(x ^ _mix(n * _GOLDEN + np.uint64(shared) * np.uint64(0xD1B54A32D192ED03)))
-
-
-@njit(cache=True)
-def has(words, word):  # type: ignore[no-untyped-def]
-    mask = np.uint64(len(words) - 1)
-    at = word & mask
-    while words[at] != 0:
-        if words[at] == word:
-            return True
-        at = (at + np.uint64(1)) & mask
-    return False
-
-
-@njit(cache=True)
-def insert(words, new):  # type: ignore[no-untyped-def]
-    """Insert all but zeros; how many were not there."""
-    mask = np.uint64(len(words) - 1)
-    added = 0
-    for word in new:
-        if word == 0:
-            continue
-        at = word & mask
-        while words[at] != 0 and words[at] != word:
-            at = (at + np.uint64(1)) & mask
-        if words[at] == 0:
-            words[at] = word
-            added += 1
-    return added
 
 
 @njit(cache=True)
@@ -93,7 +34,7 @@ def _node_sets(p, need, share, size, pools, load, memory_used, memory, full, use
             fits |= 1 << at
     old = fits
     while True:
-        new = need - _ones(old)
+        new = need - ones(old)
         if new >= 0 and used + new <= MOST_NODES and n < len(out):
             out[n] = old | (((1 << new) - 1) << used)
             n += 1

@@ -8,9 +8,9 @@ its cost). The integer program over the columns gives the groups.
 
 Universe of the proof: connected groups of at most `group_cap` jobs, in modes of `columns.modes`, on whole nodes or the
 slots that `columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a group must also be
-robust: every
-two and every three of its members that share nodes must be feasible without the others, so that a departure that
-leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the optimum.
+robust: every two and every three of its members that share nodes must be feasible without the others, so that a
+departure that leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the
+optimum.
 
 Warm start: Algorithm 1's groups and the previous plan's are columns, and the choice of these alone is an upper limit.
 Limits are of work, never of seconds, so that the same inputs give the same groups.
@@ -25,6 +25,7 @@ from itertools import combinations
 import numpy as np
 
 from ...plans.errors import Infeasible
+from ...plans.workload import Objective
 from .assemble import resident
 from .columns import FULL, Column, built, lone, unit_shares
 from .greedy import Algorithm1
@@ -35,7 +36,7 @@ from .per_unit import RatioSearch
 from .policy import State
 from .pricing import Found, Members, Table, connected, price, table, word_of
 from .seats import bound as slo_bound
-from .solution import PLAN, Effort, GroupSolution, Memory, Objective, fluid_bound
+from .solution import PLAN, ColumnKey, Effort, GroupSolution, Memory, fluid_bound
 
 ROUNDING = 1e-7
 _BATCH = 64
@@ -91,17 +92,24 @@ class Solve:
             self.master.add(column)
 
     @property
-    def columns(self) -> dict[tuple[str, ...], Column]:
+    def columns(self) -> dict[ColumnKey, Column]:
         return self.memory.columns
+
+    def _key(self, group: Group) -> ColumnKey:
+        """The jobs, and the nodes where some are scarce: then a dearer group of the same jobs may be what fits."""
+        return tuple(pin.job for pin in group.pins), group.nodes if self.limits else ()
+
+    def held(self, group: Group) -> bool:
+        """Whether there is a column for the same jobs that is as cheap."""
+        held = self.columns.get(self._key(group))
+        return held is not None and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING
 
     def add(self, group: Group) -> bool:
         """Make a feasible group a column, unless its jobs have a cheaper or equal one."""
         column = Column(group, group.usd_per_hour(self.kinds))
-        held = self.columns.get(column.jobs)
-        if held is not None and held.usd_per_hour <= column.usd_per_hour + ROUNDING and not self.limits:
+        if self.held(group):
             return False
-        if held is None or column.usd_per_hour < held.usd_per_hour:
-            self.columns[column.jobs] = column
+        self.columns[self._key(group)] = column
         self.master.add(column)
         return True
 
@@ -211,12 +219,7 @@ class Solve:
                 for name in names:
                     seen[name] += 1
             for one, group in self.robust(batch):
-                held = self.columns.get(tuple(pin.job for pin in group.pins))
-                if (
-                    held is not None
-                    and held.usd_per_hour <= group.usd_per_hour(self.kinds) + ROUNDING
-                    and not self.limits
-                ):
+                if self.held(group):
                     continue
                 self.simulated += 1
                 # A proof needs every column to be sound; otherwise only those that are chosen.
@@ -302,7 +305,7 @@ class Solve:
             chosen, proven = self._choice(previous)
             unsound = [c for c in chosen if not self.checker.holds(c.group, self.jobs)]
             for column in unsound:
-                del self.columns[column.jobs]
+                self.columns.pop(self._key(column.group), None)
             if not unsound:
                 return chosen, proven
 
@@ -345,13 +348,21 @@ class Solve:
         usd = sum(group.usd_per_hour(self.kinds) for group in groups)
         slow = {name: s for group in groups for name, s in self.checker.slowdowns(group, self.jobs).items()}
         per_unit = usd / sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
-        reached, least = (usd, bound) if unit is None else (per_unit, unit.bound)
+        reached, least = (usd, bound) if unit is None else (per_unit, min(unit.bound, per_unit))
         gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
         universe = (
             f"groups of at most {self.proven_cap if self.proven_cap < self.top else self.rules.group_cap} jobs"
             + ("" if self.exact else ", feasible also in every two and three of their members")
         )
+        status = (
+            "optimal"
+            if gap == 0.0 and self.proven_cap == self.top
+            else "gap"
+            if gap <= 2 * self.effort.gap
+            else "limit"
+        )
         if unit is not None and not unit.complete:
+            status = "limit"
             universe = f"the {unit.tried} groups that were tried, of all {universe}"
         return GroupSolution(
             groups=groups,
@@ -359,16 +370,12 @@ class Solve:
             usd_per_hour=usd,
             usd_per_unit=per_unit,
             bound_usd_per_hour=bound,
-            bound_usd_per_unit=None if unit is None else unit.bound,
+            bound_usd_per_unit=None if unit is None else least,
             gap=gap,
             slowdowns=slow,
             columns=len(self.columns) if unit is None else unit.tried,
             simulated=self.simulated,
-            status="optimal"
-            if gap == 0.0 and self.proven_cap == self.top
-            else "gap"
-            if gap <= 2 * self.effort.gap
-            else "limit",
+            status=status,
             universe=universe,
             greedy_usd_per_hour=self.greedy_usd,
             fluid_usd_per_hour=fluid_bound(self.modes_of, self.usd),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from ...plans.workload import Objective
 from .columns import Checker, Column, Mode
 from .model import Group, GroupJob, Rules, Slowdown
 from .pricing import Known
 
-Objective = Literal["usd_per_hour", "usd_per_unit"]
+ColumnKey = tuple[tuple[str, ...], tuple[str, ...]]
+"""The jobs of a column, and its nodes where pools have limits."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Memory:
         self.known = Known()
         self.sound: set[int] = set()
         """Words of parts that are feasible."""
-        self.columns: dict[tuple[str, ...], Column] = {}
-        """The cheapest feasible group of each set of jobs."""
+        self.columns: dict[ColumnKey, Column] = {}
+        """The cheapest feasible group of each key."""
         self._jobs: dict[str, GroupJob] = {}
 
     def see(self, jobs: Mapping[str, GroupJob]) -> None:
@@ -66,9 +67,9 @@ class Memory:
             # A word does not say which jobs it is of.
             self.known, self.sound = Known(), set()
         self.columns = {
-            names: column
-            for names, column in self.columns.items()
-            if all(name in jobs and name not in changed for name in names)
+            key: column
+            for key, column in self.columns.items()
+            if all(name in jobs and name not in changed for name in key[0])
         }
         self._jobs = dict(jobs)
 
@@ -95,7 +96,7 @@ class GroupSolution:
     status: str
     """`optimal`, `gap` (pricing or integer program ended at its tolerance) or `limit` (work ran out)."""
     universe: str
-    """What the bound is valid for."""
+    """What the gap is valid for."""
     greedy_usd_per_hour: float
     fluid_usd_per_hour: float
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...plans.errors import Infeasible
 from ...plans.groups_plan import GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.origin import Volatile
-from ...plans.workload import Workload
+from ...plans.workload import Objective, Workload
 from .attribute import attributed, renumbered
 from .from_plans import Problem
 from .limits import excess, shortages
@@ -22,7 +22,7 @@ from .policy import State
 from .program import solve_groups
 from .running import running_state
 from .solution import Effort, GroupSolution
-from .write import write_plan
+from .write import figures, write_plan
 
 
 def solve_workload(
@@ -44,13 +44,16 @@ def solve_workload(
         raise Infeasible("; ".join(str(s) for s in short))
     moves: list[Move] = []
     if previous is None:
-        solution = solve_groups(list(problem.jobs.values()), problem.kinds, problem.rules)
+        solution = solve_groups(
+            list(problem.jobs.values()), problem.kinds, problem.rules, objective=workload.rules.objective
+        )
         groups = renumbered({str(at): group for at, group in enumerate(solution.groups)})
-        state, solver = State(problem.jobs, groups), _solver(solution, solution.usd_per_hour)
+        state = State(problem.jobs, groups)
+        solver = _solver(solution, state, problem)
     else:
         running = running_state(*previous, problem.jobs, problem.kinds)
         if moving:
-            state, solver, moves = _moved(problem, previous[0], running)
+            state, solver, moves = _moved(problem, previous[0], running, workload.rules.objective)
         else:
             state, solver = _placed(problem, running)
     volatile = Volatile(solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began)
@@ -64,7 +67,9 @@ def change_every_h(remaining_s: Mapping[str, float]) -> float:
     return 1 / rate if rate else Patience().change_every_h
 
 
-def _moved(problem: Problem, previous: GroupsPlan, running: State) -> tuple[State, GroupsSolver, list[Move]]:
+def _moved(
+    problem: Problem, previous: GroupsPlan, running: State, objective: Objective
+) -> tuple[State, GroupsSolver, list[Move]]:
     """New jobs beside the running ones, and the moves that pay or that a bound needs."""
     kinds, rules = problem.kinds, problem.rules
     planner = Replanner(kinds, rules, Patience(change_every_h(problem.remaining_s)), Effort())
@@ -74,12 +79,19 @@ def _moved(problem: Problem, previous: GroupsPlan, running: State) -> tuple[Stat
     for name in new:
         placed = planner.place.arrive(placed, problem.jobs[name])
     solution = solve_groups(
-        list(problem.jobs.values()), kinds, rules, previous=tuple(placed.groups.values()), memory=planner.memory
+        list(problem.jobs.values()),
+        kinds,
+        rules,
+        previous=tuple(placed.groups.values()),
+        memory=planner.memory,
+        objective=objective,
     )
-    found = planner.replan(placed, new)
+    # Training that is done later is worth what the best plan pays for it.
+    planner.usd_per_unit = solution.usd_per_unit if objective == "usd_per_unit" else 0.0
+    found = planner.replan(placed, new, solution.groups)
     state = State(problem.jobs, renumbered(found.state.groups, running.groups))
     moves = attributed(found.moves, previous, placed, state, kinds, rules)
-    return state, _solver(solution, state.usd_per_hour(kinds)), moves
+    return state, _solver(solution, state, problem), moves
 
 
 def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
@@ -97,6 +109,7 @@ def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
         name="incremental placement",
         status="placed",
         bound_usd_per_hour=None,
+        bound_usd_per_unit=None,
         gap=None,
         universe="running jobs stay",
         columns=len(placed.groups),
@@ -109,14 +122,20 @@ def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
 _STATUS: dict[str, SolverStatus] = {"optimal": "optimal", "gap": "gap", "limit": "limit"}
 
 
-def _solver(solution: GroupSolution, usd_per_hour: float) -> GroupsSolver:
-    """What was proven, about a plan of this price: moves that do not pay may leave it above the program's."""
-    reached = usd_per_hour <= solution.usd_per_hour * (1 + 1e-9)
+def _solver(solution: GroupSolution, state: State, problem: Problem) -> GroupsSolver:
+    """What was proven, about this plan: moves that do not pay may leave it above the program's."""
+    if solution.objective == "usd_per_hour":
+        price, best, bound = state.usd_per_hour(problem.kinds), solution.usd_per_hour, solution.bound_usd_per_hour
+    else:
+        assert solution.bound_usd_per_unit is not None, "it is the objective"
+        price, best, bound = figures(state, problem).usd_per_unit, solution.usd_per_unit, solution.bound_usd_per_unit
+    reached = price <= best * (1 + 1e-9)
     return GroupsSolver(
         name=f"HiGHS {version('highspy')}",
-        status=_STATUS[solution.status] if reached else "gap",
+        status=_STATUS[solution.status] if reached or solution.status == "limit" else "gap",
         bound_usd_per_hour=solution.bound_usd_per_hour,
-        gap=solution.gap if reached else 1 - solution.bound_usd_per_hour / usd_per_hour,
+        bound_usd_per_unit=solution.bound_usd_per_unit,
+        gap=solution.gap if reached else 1 - bound / price,
         universe=solution.universe,
         columns=solution.columns,
         simulated=solution.simulated,

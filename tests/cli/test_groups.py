@@ -56,6 +56,35 @@ def test_the_shipped_example_solves_and_solves_again_to_the_same_bytes(tmp_path)
     assert plan.predicted.plan.usd_per_hour < plan.predicted.solo_d.usd_per_hour
 
 
+def test_the_objective_of_the_command_line_goes_before_that_of_the_rules_and_both_prices_are_stated(solved, tmp_path):
+    folder, hour = solved
+    for name in ("cluster.yaml", "workload.yaml", "groups.yaml"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    path, out = tmp_path / "workload.yaml", tmp_path / "unit.yaml"
+    result = rlplan("solve", path, "--objective", "usd_per_unit", "--out", out, "--json")
+    assert result.returncode == 0, result.stderr
+    unit = json.loads(result.stdout)
+    assert (hour["objective"], unit["objective"]) == ("usd_per_hour", "usd_per_unit")
+    assert unit["usd_per_unit"]["plan"] <= hour["usd_per_unit"]["plan"] * (1 + 1e-5)
+    assert hour["usd_per_hour"]["plan"] <= unit["usd_per_hour"]["plan"]
+    assert unit["usd_per_unit"]["bound"] <= unit["usd_per_unit"]["plan"] * (1 + 1e-5)
+    assert load_groups_plan(out).rules.objective == "usd_per_unit"
+    edit(path, "group_cap: 4", "group_cap: 4, objective: usd_per_unit")
+    result = rlplan("solve", path, "--json")
+    assert json.loads(result.stdout)["usd_per_unit"] == unit["usd_per_unit"]
+    again = rlplan("solve", path, "--from", out, "--out", tmp_path / "again.yaml", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["moves"] == []
+
+
+@pytest.mark.parametrize(("document", "objective"), [("workload.yaml", "seconds"), ("job.yaml", "usd_per_unit")])
+def test_an_objective_of_the_other_kind_of_document_is_refused(solved, tmp_path, document, objective):
+    folder, _ = solved
+    (tmp_path / "workload.yaml").write_bytes((folder / "workload.yaml").read_bytes())
+    (tmp_path / "job.yaml").write_text("rlplan_job: 1\n")
+    refused(rlplan("solve", tmp_path / document, "--objective", objective), f"--objective {objective} is for a")
+
+
 def test_show_draws_each_group_with_its_jobs_and_says_why(solved):
     folder, summary = solved
     result = rlplan("show", folder / "groups.yaml")

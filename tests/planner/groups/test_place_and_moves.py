@@ -1,5 +1,6 @@
 """Placing one arrival, and moving jobs that run."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -12,6 +13,7 @@ from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Rules, Way
 from rlplan.planner.groups.moves import Patience, Replanner
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import State, moves, without_idle_nodes
+from rlplan.plans.errors import Infeasible
 
 KINDS = {"H20": NodeKind("H20", 14.8, 1.5e12), "H800": NodeKind("H800", 42.24, 1.5e12)}
 RULES = Rules()
@@ -118,3 +120,55 @@ def test_jobs_that_drifted_out_of_their_bounds_are_repaired() -> None:
     shared = next(iter(state.groups.values()))
     assert Checker(RULES).keeps([shared], now) == [False]
     sound(Replanner(KINDS, RULES).drifted(state, now))
+
+
+def limited(h20: int, h800: int) -> dict[str, NodeKind]:
+    return {"H20": replace(KINDS["H20"], limit=h20), "H800": replace(KINDS["H800"], limit=h800)}
+
+
+def whole(name: str, slo: float = 1.05) -> GroupJob:
+    """A job that no other fits beside."""
+    return GroupJob(name, slo, (Way("H20", 1, 1, 300.0, 2e11),), (Way("H800", 1, 1, 400.0, 2e11),), cold_s=82.0)
+
+
+def test_a_job_for_which_there_are_no_nodes_left_names_the_pool_and_how_many_are_missing() -> None:
+    placer = Replanner(limited(5, 2), RULES)
+    state = placer.arrive(placer.arrive(State(), whole("a")), whole("b"))
+    with pytest.raises(Infeasible, match=r"3 jobs do not fit .* 1 more of pool H800 \(limit 2\)"):
+        placer.arrive(state, whole("c"))
+
+
+def test_jobs_that_broke_their_bounds_and_can_go_nowhere_stay_where_they_are() -> None:
+    kinds = limited(1, 1)
+    loose = [whole(name, 2.5) for name in "ab"]
+    state = BestFit(kinds, RULES).arrive(BestFit(kinds, RULES).arrive(State(), loose[0]), loose[1])
+    assert len(state.groups) == 1
+    now = {name: whole(name) for name in "ab"}
+    after = Replanner(kinds, RULES).drifted(state, now)
+    assert after.groups == state.groups
+    # With room there is a repair.
+    sound(Replanner(limited(2, 2), RULES).drifted(state, now))
+
+
+def test_a_job_goes_to_the_scarce_nodes_only_where_no_others_do() -> None:
+    kinds = limited(1, 3)
+    placer, state = Replanner(kinds, RULES), State()
+    for name in "abc":
+        state = placer.arrive(state, job(name, 300, 100, 1.1))
+    sound(state)
+    for pool, kind in kinds.items():
+        assert sum(group.nodes.count(pool) for group in state.groups.values()) <= (kind.limit or 0)
+
+
+def test_a_move_that_saves_nodes_is_not_made_where_the_training_it_costs_is_worth_more() -> None:
+    # Both wait for each other's training, and share nothing else that is dear.
+    jobs = [
+        GroupJob(n, 1.9, (Way("H20", 1, 1, 100.0, 2e11),), (Way("H800", 1, 1, 300.0, 2e11),), cold_s=82.0) for n in "ab"
+    ]
+    groups = {f"g{at}": BestFit(KINDS, RULES).arrive(State(), j).groups["g000001"] for at, j in enumerate(jobs, 1)}
+    state = State({j.name: j for j in jobs}, groups)
+    placer = Replanner(KINDS, RULES)
+    placer.observe(360000.0, dict.fromkeys(state.jobs, 360000.0), state.jobs)
+    assert len(placer.replan(state).moves) == 1
+    placer.usd_per_unit = 3.0
+    assert placer.replan(state).moves == ()

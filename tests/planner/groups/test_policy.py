@@ -1,11 +1,12 @@
 """Which jobs moved, and small edits of groups."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.assemble import alone, grow, pinned, resident, resident_bytes
-from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Way
-from rlplan.planner.groups.policy import State, depart_in_place, moves, next_id, nodes_of_pins
+from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Way
+from rlplan.planner.groups.place import BestFit
+from rlplan.planner.groups.policy import State, depart_in_place, moved_within, moves, next_id, nodes_of_pins
 
 KINDS = {"a": NodeKind("a", 10.0, 1e12), "b": NodeKind("b", 30.0, 1e12)}
 
@@ -85,3 +86,39 @@ def test_growth_keeps_every_pin_on_its_nodes(first, second):
 def test_an_empty_group_grows_from_nothing():
     group, new = grow(Group((), ()), ["b", "a"], KINDS)
     assert group.nodes == ("a", "b") and new == (0, 1)
+
+
+wide_jobs = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(50, 400), st.integers(50, 400)), min_size=2, max_size=5
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(wide_jobs)
+def test_who_is_placed_beside_wide_jobs_moves_none_of_them(rows):
+    placer, state = BestFit(KINDS, Rules()), State()
+    for at, (r, t, rollout_s, train_s) in enumerate(rows):
+        ways = (Way("a", r, 1, float(rollout_s), 1e9),), (Way("b", t, 1, float(train_s), 1e9),)
+        after = placer.arrive(state, GroupJob(f"j{at}", 2.0, *ways))
+        assert moves(state, after, KINDS) == []
+        state = after
+    for name in sorted(state.jobs)[:-1]:
+        after = placer.depart(state, name)
+        assert moves(state, after, KINDS) == []
+        state = after
+
+
+nodes_of_10 = st.sets(st.integers(0, 9), min_size=1, max_size=6)
+
+
+@given(st.lists(nodes_of_10, min_size=2, max_size=5), nodes_of_10, st.permutations(range(10)))
+def test_one_job_that_goes_to_other_nodes_of_a_large_group_is_the_only_one_that_moved(on, to, renamed):
+    def group(sets):
+        pins = tuple(Pin(f"j{at}", 0, tuple(sorted(s)), 0, (10,)) for at, s in enumerate(sets))
+        return Group(("a",) * 10 + ("b",), pins)
+
+    after = group([{renamed[n] for n in s} for s in (*on[:-1], to)])
+    moved = moved_within(group(on), after, KINDS)
+    assert len(moved) <= 1
+    if len(to) != len(on[-1]):
+        assert moved == [f"j{len(on) - 1}"]
