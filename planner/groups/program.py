@@ -301,16 +301,12 @@ class Solve:
 
         Ties go to groups of the previous plan, then to the most training, then to a stable order.
         """
-        while True:
-            chosen, proven = self._choice(previous)
-            unsound = [c for c in chosen if not self.checker.holds(c.group, self.jobs)]
+        columns = self.shortlist()
+        # Asked before the program, since each of its runs costs more than to ask them all.
+        while unsound := [c for c in columns if not self.checker.holds(c.group, self.jobs)]:
             for column in unsound:
                 self.columns.pop(self._key(column.group), None)
-            if not unsound:
-                return chosen, proven
-
-    def _choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
-        columns = self.shortlist()
+            columns = self.shortlist()
         running = set(previous)
         rank = [
             (0.0 if c.group in running else float(len(c.jobs))) + 0.5 * self._waste(c) + at * 1e-6 / len(columns)
