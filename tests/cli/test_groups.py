@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.cli.paths import check_target
+from rlplan.plans.errors import InputError
 from rlplan.plans.groups_plan import load_groups_plan
 
 from ..workloads import edit, write_workload
@@ -167,6 +169,15 @@ def test_options_of_a_job_are_refused_for_a_workload_and_the_other_way_round(tmp
     refused(rlplan("simulate", solved[0] / "groups.yaml", "--steps", "3"), "--steps", "groups")
     (tmp_path / "job.yaml").write_text("rlplan_job: 1\n")
     refused(rlplan("solve", tmp_path / "job.yaml", "--from", solved[0] / "groups.yaml"), "--from", "workload")
+
+
+def test_a_folder_that_takes_no_files_is_known_before_anything_is_solved(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("rlplan.cli.paths.tempfile.NamedTemporaryFile", refuse)
+    with pytest.raises(InputError, match=r"x\.yaml: cannot be written: its folder takes no new file"):
+        check_target(tmp_path / "x.yaml")
 
 
 @pytest.mark.parametrize("target", ["none/groups.yaml", ".", "workload.yaml", "cluster.yaml"])
