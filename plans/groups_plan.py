@@ -110,6 +110,9 @@ class CostFigures(Strict):
     slo_attained: Annotated[float, Field(ge=0, le=1)]
     """Share of the jobs whose bound holds."""
 
+    fits: bool
+    """Whether the cluster has the nodes for it; if not, it is a comparison only."""
+
 
 class GroupsPredicted(Strict):
     """What the plan costs, beside what else could be done."""
@@ -120,8 +123,8 @@ class GroupsPredicted(Strict):
     solo_d: CostFigures
     """Every job on nodes of its own."""
 
-    algorithm_1: CostFigures | None
-    """RollMux's Algorithm 1, jobs by name, under the same rules; null where the cluster's limits stop it."""
+    algorithm_1: CostFigures
+    """RollMux's Algorithm 1, jobs by name, under the same rules; it knows no limit of nodes."""
 
 
 class GroupsPlan(Strict):

@@ -56,6 +56,12 @@ def test_the_shipped_example_solves_and_solves_again_to_the_same_bytes(tmp_path)
     assert sum(len(group.jobs) for group in plan.groups.values()) == 5
     assert plan.predicted.plan.slo_attained == 1.0
     assert plan.predicted.plan.usd_per_hour < plan.predicted.solo_d.usd_per_hour
+    assert plan.predicted.plan.fits and not plan.predicted.solo_d.fits, "alone they take 6 h800, and there are 4"
+    assert "does not fit the cluster" in result.stdout and "342.24" in result.stdout
+    shown = rlplan("show", tmp_path / "a.yaml", env={"COLUMNS": "80"})
+    for name in ("agent-4b", "code-14b", "math-32b", "agent-8b", "math-7b"):
+        [row] = [line for line in shown.stdout.splitlines() if name in line and "x " in line and "at most" not in line]
+        assert len(row.rstrip()) <= 80 and row.count("x") >= 4
 
 
 def test_show_draws_each_group_with_its_jobs_and_says_why(solved):
@@ -96,6 +102,7 @@ def test_simulating_a_plan_with_changed_phases_says_who_breaks_the_bound(solved,
     result = rlplan("simulate", tmp_path / "groups.yaml", "--json")
     assert "workload.yaml has changed" in result.stderr
     jobs = json.loads(result.stdout)["jobs"]
+    assert all(row["planned_mean"] <= row["planned_p95"] for row in jobs.values())
     shared = len({row["group"] for row in jobs.values()}) == 1
     assert all(row["keeps"] for row in jobs.values()) != shared
 
