@@ -97,19 +97,19 @@ def _policy(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdo
         there = judged(group, jobs, slow, theirs)
         if all(keeping(group, jobs, slow, theirs).values()):
             apart = max(there, key=lambda name: (abs(there[name] - here[name]), name))
-            how = (
-                " and slows every job the same"
-                if abs(there[apart] - here[apart]) < 0.005
-                else f"; {apart} differs most, {there[apart]:.2f}x there and {here[apart]:.2f}x here"
+            how = " and slows every job the same"
+            if abs(there[apart] - here[apart]) >= 0.005:
+                how = f"; {apart} differs most, {there[apart]:.2f}x there and {here[apart]:.2f}x here"
+            parts.append(
+                f"{policy} also keeps all bounds here{how}; the workload chose {rules.policy} for all its groups"
             )
-            parts.append(f"{policy} also keeps all bounds here{how}")
             continue
         worst = max(there, key=lambda name: (there[name] / bound(jobs[name], rules), name))
         parts.append(
             f"{policy} slows {worst} {there[worst]:.2f}x, which breaks its bound of {bound(jobs[worst], rules):.2f} "
             f"(here {here[worst]:.2f}x)"
         )
-    return f"{rules.policy}, as the rules say for all groups: " + "; ".join(parts)
+    return f"{rules.policy}: " + "; ".join(parts)
 
 
 def _joining(key: str, state: State, kinds: Mapping[str, NodeKind], rules: Rules) -> str | None:
