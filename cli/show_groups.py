@@ -65,6 +65,15 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
             f"  {move.job}: {move.from_group} -> {move.to_group}, costs {move.price_usd:.2f} USD "
             f"({move.price_s:.0f} s), {reason}" + (f" with {alike} more" if alike else "")
         )
+    spared = plan.declined
+    if spared is not None:
+        why = f"more than they save in the {spared.hours:.2g} h until the next change, a quarter to spare"
+        if spared.reason == "bounds":
+            why = "and a job is too little ahead of its bound for it, or a new group would not outlive a departure"
+        yield (
+            f"not made: moves of {', '.join(spared.jobs)}, worth {spared.saves_usd_per_hour:.2f} USD/h, would cost "
+            f"{spared.price_usd:.2f} USD once, {why}"
+        )
 
 
 def render(plan: GroupsPlan, width: int) -> Renderables:

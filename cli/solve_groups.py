@@ -86,6 +86,7 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
             name: member.slowdown.mean for group in plan.groups.values() for name, member in group.jobs.items()
         },
         "moves": [move.model_dump() for move in plan.moves],
+        "declined": plan.declined.model_dump() if plan.declined else None,
         "solved_at": plan.volatile.solved_at,
         "solve_s": plan.volatile.solve_s,
     }

@@ -98,6 +98,26 @@ class Move(Strict):
     """Whether without them a running group would not keep its bounds, or more nodes be needed than there are."""
 
 
+class DeclinedMoves(Strict):
+    """Moves that would lead to the cheapest groups and are not made."""
+
+    jobs: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
+    """The jobs that would move."""
+
+    saves_usd_per_hour: NonNegative
+    """What all nodes would cost less per hour."""
+
+    price_usd: NonNegative
+    """What the moves would cost once."""
+
+    hours: NonNegative
+    """Hours until the plan is thought over again, in which moves must pay."""
+
+    reason: Literal["price", "bounds"]
+    """`price`: they save less in that time than a quarter more than their price; `bounds`: a job is too little ahead of
+    its bound to stop for it, or a new group would break a bound when a member leaves."""
+
+
 class CostFigures(Strict):
     """What a placement costs."""
 
@@ -147,6 +167,9 @@ class GroupsPlan(Strict):
 
     moves: Annotated[tuple[Move, ...], Field(strict=False)]
     """Running jobs that go elsewhere, in the order in which they should; empty without a previous plan."""
+
+    declined: DeclinedMoves | None
+    """What more moves would save and cost; null: nothing, or without a previous plan."""
 
     predicted: GroupsPredicted
     """What the plan costs."""

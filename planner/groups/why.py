@@ -100,9 +100,7 @@ def _policy(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdo
             how = " and slows every job the same"
             if abs(there[apart] - here[apart]) >= 0.005:
                 how = f"; {apart} differs most, {there[apart]:.2f}x there and {here[apart]:.2f}x here"
-            parts.append(
-                f"{policy} also keeps all bounds here{how}; the workload chose {rules.policy} for all its groups"
-            )
+            parts.append(f"{policy} also keeps all bounds here{how}; {rules.policy} is the workload's choice")
             continue
         worst = max(there, key=lambda name: (there[name] / bound(jobs[name], rules), name))
         parts.append(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...plans.groups_plan import (
     CostFigures,
+    DeclinedMoves,
     GroupsInputs,
     GroupsPlan,
     GroupsPredicted,
@@ -36,6 +37,7 @@ def write_plan(
     state: State,
     solver: GroupsSolver,
     moves: Sequence[Move],
+    declined: DeclinedMoves | None,
     inputs: GroupsInputs,
     volatile: Volatile,
 ) -> GroupsPlan:
@@ -51,6 +53,7 @@ def write_plan(
             key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))
         },
         moves=tuple(moves),
+        declined=declined,
         predicted=GroupsPredicted(
             plan=figures(state, problem, got),
             solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),

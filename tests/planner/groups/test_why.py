@@ -41,7 +41,7 @@ def test_a_policy_that_would_do_as_well_is_said_to():
     group = Group(("roll", "roll", "train"), (Pin("long", 0, (0,), 0, (2,)), Pin("short", 0, (1,), 0, (2,))))
     text = why(State(jobs, {"g1": group}))["policy"]
     assert text.endswith(
-        "; first_come also keeps all bounds here and slows every job the same; the workload chose multi_rate for all its groups"
+        "; first_come also keeps all bounds here and slows every job the same; multi_rate is the workload's choice"
     )
 
 
