@@ -164,9 +164,49 @@ def test_a_cluster_that_is_too_small_says_which_pool_by_how_much_and_what_would_
     assert result.returncode == 3, result.stdout + result.stderr
     [line] = result.stderr.splitlines()
     assert line.startswith("no feasible plan: ")
-    for word in ("pool 'train' has 2 node(s)", "more; add"):
+    for word in (
+        "pool 'train' has 2 node(s)",
+        "takes at least",
+        "they fit with 7 nodes of pool 'roll' and 7 nodes of pool 'train'",
+    ):
         assert word in line
     assert not (tmp_path / "groups.yaml").exists()
+    edit(tmp_path / "cluster.yaml", "    nodes: 3\n", "    nodes: 7\n")
+    edit(tmp_path / "cluster.yaml", "    nodes: 2\n", "    nodes: 7\n")
+    assert rlplan("solve", path).returncode == 0
+
+
+RUNNING = """\
+rlplan_workload: 1
+cluster: cluster.yaml
+rules: {group_cap: 2}
+jobs:
+"""
+
+
+def test_moves_that_do_not_pay_are_named_with_their_price_and_running_jobs_that_cannot_stay_are_blamed(tmp_path):
+    write_workload(tmp_path)
+    job = (
+        "  {}:\n    slo: 1.5\n    cold_s: 10.0\n    remaining_s: 40.0\n    phases:\n"
+        "      rollout: {{pool: roll, mean_s: 100.0, resident_bytes: 1000000, warm_s: 0.0}}\n"
+        "      train: {{pool: train, mean_s: 100.0, resident_bytes: 1000000, warm_s: 0.0}}\n"
+    )
+    path = tmp_path / "few.yaml"
+    path.write_text(RUNNING + "".join(map(job.format, "abcd")))
+    assert rlplan("solve", path, "--out", tmp_path / "run.yaml").returncode == 0
+    groups = [sorted(group.jobs) for group in load_groups_plan(tmp_path / "run.yaml").groups.values()]
+    assert sorted(map(len, groups)) == [2, 2]
+    path.write_text(RUNNING + "".join(job.format(names[0]) for names in groups))
+    result = rlplan("solve", path, "--from", tmp_path / "run.yaml", "--out", tmp_path / "new.yaml")
+    spared = load_groups_plan(tmp_path / "new.yaml").declined
+    assert spared is not None and len(spared.jobs) == 1 and spared.reason == "price"
+    assert spared.saves_usd_per_hour * spared.hours < 1.25 * spared.price_usd
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("not made: ")]
+    assert "worth 50.00 USD/h, would cost" in line
+    edit(tmp_path / "cluster.yaml", "    nodes: 3\n", "    nodes: 1\n")
+    result = rlplan("solve", path, "--from", tmp_path / "run.yaml", "--no-moves")
+    assert result.returncode == 3
+    assert "running jobs cannot all stay: they hold 2 nodes of pool 'roll', which has 1" in result.stderr
 
 
 def test_options_of_a_job_are_refused_for_a_workload_and_the_other_way_round(tmp_path, solved):
