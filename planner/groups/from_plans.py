@@ -209,10 +209,13 @@ class _Job:
             return
         least, memory = accelerator_bytes(self.shape, tp, name == "train"), accelerators.memory_bytes
         if least > memory:
+            enough = math.ceil(tp * least / memory)
+            while enough < accelerators.per_node and accelerators.per_node % enough:
+                enough += 1
             what = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
             raise self._error(
                 f"{self.model}'s {what} at least {least / 1e9:.1f} GB of an accelerator at tp {tp}, and one of pool "
-                f"'{pool}' has {memory / 1e9:.1f} GB; raise tp to {math.ceil(tp * least / memory)} or more",
+                f"'{pool}' has {memory / 1e9:.1f} GB; raise tp to {enough} or more",
                 *where,
             )
 
