@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,13 @@ def check_target(path: Path, *inputs: Path) -> None:
         raise InputError("is a folder; name a file", str(path))
     if path.exists() and any(path.samefile(file) for file in inputs if file.exists()):
         raise InputError("is an input of this command; choose another name", str(path))
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError("cannot be written: its folder does not exist or is not writable", str(path))
+    if not path.parent.is_dir():
+        raise InputError("cannot be written: its folder does not exist", str(path))
+    try:  # permissions alone do not tell: some file systems take no new files whatever they say
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot be written: its folder takes no new file ({error.strerror})", str(path)) from None
 
 
 def job_inputs(job: Job, job_path: Path) -> list[Path]:

@@ -20,19 +20,16 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 def costs_text(plan: GroupsPlan) -> str:
     """What the plan costs beside what else could be done. A unit of training is what one USD buys alone."""
     predicted = plan.predicted
-    rows: list[tuple[str, CostFigures | None]] = [
+    rows: list[tuple[str, CostFigures]] = [
         ("this plan", predicted.plan),
         ("RollMux's Algorithm 1", predicted.algorithm_1),
         ("each job alone", predicted.solo_d),
     ]
     lines = []
     for name, figures in rows:
-        if figures is None:
-            lines.append(f"  {name:22} does not fit the cluster")
-            continue
         lines.append(
             f"  {name:22} {figures.usd_per_hour:9.2f} USD/h {figures.usd_per_unit:6.3f} USD/unit"
-            f"   bounds kept {figures.slo_attained:.0%}"
+            + (f"   bounds kept {figures.slo_attained:.0%}" if figures.fits else "   does not fit the cluster")
         )
     return "\n".join(lines)
 
@@ -67,6 +64,15 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
         yield (
             f"  {move.job}: {move.from_group} -> {move.to_group}, costs {move.price_usd:.2f} USD "
             f"({move.price_s:.0f} s), {reason}" + (f" with {alike} more" if alike else "")
+        )
+    spared = plan.declined
+    if spared is not None:
+        why = f"more than they save in the {spared.hours:.2g} h until the next change, a quarter to spare"
+        if spared.reason == "bounds":
+            why = "and a job is too little ahead of its bound for it, or a new group would not outlive a departure"
+        yield (
+            f"not made: moves of {', '.join(spared.jobs)}, worth {spared.saves_usd_per_hour:.2f} USD/h, would cost "
+            f"{spared.price_usd:.2f} USD once, {why}"
         )
 
 
@@ -122,21 +128,25 @@ def _row(group: PlannedGroup, unit: int, width: int) -> Text:
 
 
 def _jobs(group: PlannedGroup) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("job", "rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most", "tail"):
-        table.add_column(title, justify="left" if title == "job" else "right")
+    """Seconds of an iteration, then slowdowns: in the long run, and at quantiles of stretches of iterations."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    for title in ("job", "rollout", "train", "alone", "slowdown", "p50", "p95", "at most", "tail"):
+        left = title == "job"
+        table.add_column(
+            title, justify="left" if left else "right", no_wrap=True, overflow="ellipsis" if left else "crop"
+        )
     for name, (letter, colour) in _marks(group).items():
         member = group.jobs[name]
         s = member.slowdown
         table.add_row(
             Text(f"{letter}/{letter.upper()} {name}", style=colour),
-            f"{member.rollout.mean_s:.1f}",
-            f"{member.train.mean_s:.1f}",
-            f"{s.alone_s:.1f}",
+            f"{member.rollout.mean_s:.1f} s",
+            f"{member.train.mean_s:.1f} s",
+            f"{s.alone_s:.1f} s",
             f"{s.mean:.3f}x",
             f"{s.p50:.3f}x",
             f"{s.p95:.3f}x",
             f"{s.slo:.3f}x",
-            "" if member.tail_from is None else f"from {member.tail_from:.0%}",
+            "" if member.tail_from is None else f"{member.tail_from:.0%}",
         )
     return table

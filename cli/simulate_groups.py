@@ -12,9 +12,9 @@ import click
 def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
     from ..planner.groups.from_plans import problem_of
+    from ..planner.groups.judged import keeping
     from ..planner.groups.rates import slowdowns
     from ..planner.groups.running import running_state
-    from ..planner.groups.write import keeps
     from ..plans.check import changed_inputs, input_path
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload
@@ -28,15 +28,19 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     state = running_state(plan, plan_path, problem.jobs, problem.kinds)
     rows: dict[str, dict[str, Any]] = {}
     for key, group in state.groups.items():
-        for name, now in slowdowns(group, state.jobs, problem.rules).items():
+        got = slowdowns(group, state.jobs, problem.rules)
+        kept = keeping(group, state.jobs, got, problem.rules)
+        for name, now in got.items():
+            planned = plan.groups[key].jobs[name].slowdown
             rows[name] = {
                 "group": key,
-                "planned": plan.groups[key].jobs[name].slowdown.p95,
+                "planned_mean": planned.mean,
+                "planned_p95": planned.p95,
                 "mean": now.mean,
                 "p50": now.p50,
                 "p95": now.p95,
                 "slo": problem.jobs[name].slo,
-                "keeps": keeps(group, problem.jobs[name], now, problem.rules),
+                "keeps": kept[name],
             }
     waiting = sorted(set(problem.jobs) - set(rows))
     result = {"plan": str(plan_path), "jobs": dict(sorted(rows.items())), "not_placed": waiting}
@@ -45,11 +49,16 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
 
 
 def _text(result: dict[str, Any]) -> str:
-    lines = [f"{'job':24}{'group':10}{'planned':>9}{'mean':>9}{'p50':>9}{'p95':>9}{'at most':>9}"]
+    wide = max([3, *map(len, result["jobs"]), *map(len, result["not_placed"])]) + 2
+    lines = [
+        f"{'':{wide}}{'':6}{'planned':>16}{'now':>24}",
+        f"{'job':{wide}}{'group':6}{'mean':>8}{'p95':>8}{'mean':>8}{'p50':>8}{'p95':>8}{'at most':>9}",
+    ]
     for name, row in result["jobs"].items():
         lines.append(
-            f"{name:24}{row['group']:10}{row['planned']:9.3f}{row['mean']:9.3f}{row['p50']:9.3f}{row['p95']:9.3f}"
-            f"{row['slo']:9.3f}" + ("" if row["keeps"] else "  breaks its bound")
+            f"{name:{wide}}{row['group']:6}{row['planned_mean']:8.3f}{row['planned_p95']:8.3f}"
+            f"{row['mean']:8.3f}{row['p50']:8.3f}{row['p95']:8.3f}{row['slo']:9.3f}"
+            + ("" if row["keeps"] else "  breaks its bound")
         )
-    lines += [f"{name:24}has no place in the plan; rlplan solve --from it" for name in result["not_placed"]]
+    lines += [f"{name:{wide}}has no place in the plan; rlplan solve --from it" for name in result["not_placed"]]
     return "\n".join(lines)

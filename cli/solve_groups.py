@@ -80,22 +80,24 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
         "usd_per_hour": {
             "plan": plan.predicted.plan.usd_per_hour,
             "solo_d": plan.predicted.solo_d.usd_per_hour,
-            "algorithm_1": greedy.usd_per_hour if greedy else None,
+            "algorithm_1": greedy.usd_per_hour,
             "bound": plan.solver.bound_usd_per_hour,
             "fluid": plan.solver.fluid_usd_per_hour,
         },
         "usd_per_unit": {
             "plan": plan.predicted.plan.usd_per_unit,
             "solo_d": plan.predicted.solo_d.usd_per_unit,
-            "algorithm_1": greedy.usd_per_unit if greedy else None,
+            "algorithm_1": greedy.usd_per_unit,
             "bound": plan.solver.bound_usd_per_unit,
         },
+        "fits": {"solo_d": plan.predicted.solo_d.fits, "algorithm_1": greedy.fits},
         "slo_attained": plan.predicted.plan.slo_attained,
         "groups": {key: sorted(group.jobs) for key, group in plan.groups.items()},
         "slowdown": {
             name: member.slowdown.mean for group in plan.groups.values() for name, member in group.jobs.items()
         },
         "moves": [move.model_dump() for move in plan.moves],
+        "declined": plan.declined.model_dump() if plan.declined else None,
         "solved_at": plan.volatile.solved_at,
         "solve_s": plan.volatile.solve_s,
     }

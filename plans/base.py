@@ -58,6 +58,16 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
+MAX_SECONDS = 1e8
+PhaseSeconds = Annotated[float, Field(ge=1e-3, le=MAX_SECONDS)]
+"""Seconds of a phase: a millisecond to three years, so that nothing computed from them overflows or vanishes."""
+
+Delay = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+"""Seconds that something takes in between; none, up to three years."""
+
+Price = Annotated[float, Field(ge=0, le=1e6)]
+"""USD per node and hour; the upper bound is there because a solver's numbers end somewhere."""
+
 Mode = Literal["sync", "race", "defer", "exact", "predict"]
 """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
 `predict`: prompts whose earlier lengths were long get rounds of their own, unbiased."""
@@ -65,7 +75,7 @@ Mode = Literal["sync", "race", "defer", "exact", "predict"]
 Recompute = Literal["none", "selective", "full"]
 """Which activations are computed again in the backward pass instead of kept."""
 
-MemoryBytes = Annotated[int, Field(ge=1_000_000)]
+MemoryBytes = Annotated[int, Field(ge=1_000_000, le=10**18)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""
 
 Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(ascending)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error
+from .base import Count, MemoryBytes, Name, Price, Strict, cross_error
 
 
 class Accelerators(Strict):
@@ -19,7 +19,7 @@ class Accelerators(Strict):
     name: Annotated[str, Field(min_length=1)]
     """Model name, as in `H100-SXM`; a profile measured on another one is refused."""
 
-    per_node: Count
+    per_node: Annotated[int, Field(ge=1, le=4096)]
     """Accelerators in one node; for kind cpu, the cores of the node that engines and trainers may use."""
 
     memory_bytes: MemoryBytes
@@ -29,7 +29,7 @@ class Accelerators(Strict):
 class Pool(Strict):
     """Equal nodes that a phase can be placed on."""
 
-    nodes: Count
+    nodes: Annotated[int, Field(ge=1, le=1_000_000)]
     """Number of nodes in the pool."""
 
     accelerators: Accelerators
@@ -41,7 +41,7 @@ class Pool(Strict):
     host_memory_bytes: MemoryBytes
     """Bytes of host memory of each node."""
 
-    usd_per_node_hour: NonNegative
+    usd_per_node_hour: Price
     """Price of one node for one hour in USD."""
 
     slots: Count = 1
@@ -90,7 +90,7 @@ class Link(Strict):
     pools: Annotated[tuple[Name, Name], Field(strict=False)]
     """The two pools, in either order; the same one twice for the network between its nodes."""
 
-    stream_bytes_per_s: Positive
+    stream_bytes_per_s: Annotated[float, Field(ge=1e3, le=1e15)]
     """Bytes per second from one accelerator to another. Between pools, as many streams run at once as the narrower
     phase has accelerators; between nodes of one pool a broadcast is one stream."""
 

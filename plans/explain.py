@@ -38,6 +38,7 @@ _UNITS: dict[str, tuple[str, float]] = {
 _UNIT_NAMES = {
     "s": "seconds",
     "bytes": "bytes",
+    "bytes_per_s": "bytes per second",
     "tokens": "tokens",
     "usd_per_hour": "USD per hour",
     "usd_per_node_hour": "USD per node and hour",

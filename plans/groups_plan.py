@@ -102,6 +102,26 @@ class Move(Strict):
     """Whether without them a running group would not keep its bounds, or more nodes be needed than there are."""
 
 
+class DeclinedMoves(Strict):
+    """Moves that would lead to the cheapest groups and are not made."""
+
+    jobs: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
+    """The jobs that would move."""
+
+    saves_usd_per_hour: NonNegative
+    """What all nodes would cost less per hour."""
+
+    price_usd: NonNegative
+    """What the moves would cost once."""
+
+    hours: NonNegative
+    """Hours until the plan is thought over again, in which moves must pay."""
+
+    reason: Literal["price", "bounds"]
+    """`price`: they save less in that time than a quarter more than their price; `bounds`: a job is too little ahead of
+    its bound to stop for it, or a new group would break a bound when a member leaves."""
+
+
 class CostFigures(Strict):
     """What a placement costs."""
 
@@ -114,6 +134,9 @@ class CostFigures(Strict):
     slo_attained: Annotated[float, Field(ge=0, le=1)]
     """Share of the jobs whose bound holds."""
 
+    fits: bool
+    """Whether the cluster has the nodes for it; if not, it is a comparison only."""
+
 
 class GroupsPredicted(Strict):
     """What the plan costs, beside what else could be done."""
@@ -124,8 +147,8 @@ class GroupsPredicted(Strict):
     solo_d: CostFigures
     """Every job on nodes of its own."""
 
-    algorithm_1: CostFigures | None
-    """RollMux's Algorithm 1, jobs by name, under the same rules; null where the cluster's limits stop it."""
+    algorithm_1: CostFigures
+    """RollMux's Algorithm 1, jobs by name, under the same rules; it knows no limit of nodes."""
 
 
 class GroupsPlan(Strict):
@@ -148,6 +171,9 @@ class GroupsPlan(Strict):
 
     moves: Annotated[tuple[Move, ...], Field(strict=False)]
     """Running jobs that go elsewhere, in the order in which they should; empty without a previous plan."""
+
+    declined: DeclinedMoves | None
+    """What more moves would save and cost; null: nothing, or without a previous plan."""
 
     predicted: GroupsPredicted
     """What the plan costs."""

@@ -56,7 +56,7 @@ class PlannedSlowdown(Strict):
     """The bound, as in the workload."""
 
     keeps: bool
-    """Whether the bound, less the rules' margin, holds at p95; alone on its reference a job always keeps it."""
+    """Whether the bound, less the margin, holds at the rules' quantile; alone on its reference a job keeps it."""
 
     alone_s: Positive
     """Mean seconds of an iteration alone, on the reference."""

@@ -13,11 +13,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error
+from .base import Count, Delay, MemoryBytes, Name, PhaseSeconds, Strict, cross_error
 from .cluster import Cluster, load_cluster
 from .yaml_doc import Loc
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+MAX_SPREAD = 100.0
+"""Of p95_s over p50_s. A lognormal's mean is then below its p95."""
 
 
 Objective = Literal["usd_per_hour", "usd_per_unit"]
@@ -67,7 +70,7 @@ class OtherWay(Strict):
     slots: Count | None = None
     """Slots of each node that it holds; null: whole nodes."""
 
-    factor: Positive
+    factor: Annotated[float, Field(ge=1e-3, le=1e3)]
     """Its seconds over the reference's."""
 
     tp: Count | None = None
@@ -89,22 +92,22 @@ class Phase(Strict):
     tp: Count = 1
     """Accelerators that share one copy of the model; how many copies a node holds follows from it."""
 
-    mean_s: Positive | None = None
+    mean_s: PhaseSeconds | None = None
     """Mean seconds; null: from p50_s and p95_s, or from the job's source."""
 
-    p50_s: Positive | None = None
+    p50_s: PhaseSeconds | None = None
     """Median in seconds; null: the phase always takes its mean."""
 
-    p95_s: Positive | None = None
+    p95_s: PhaseSeconds | None = None
     """95th percentile in seconds; given with p50_s."""
 
     resident_bytes: MemoryBytes | None = None
     """Bytes of host memory per node that its state takes between turns; null: from the model's size."""
 
-    warm_s: NonNegative | None = None
+    warm_s: Delay | None = None
     """Seconds to load that state into the accelerators; null: from the model's size."""
 
-    resume_s: NonNegative | None = None
+    resume_s: Delay | None = None
     """Seconds lost, beside the warm switch, when the phase is put aside for a more urgent job's; null: it never is.
     Policy multi_rate only."""
 
@@ -123,6 +126,27 @@ class Phase(Strict):
             raise cross_error(f"a spread needs p50_s and p95_s; add {missing}", there)
         if self.p50_s is not None and self.p95_s is not None and self.p95_s < self.p50_s:
             raise cross_error(f"p95_s is {self.p95_s:g}, below p50_s, {self.p50_s:g}; write at least that", "p95_s")
+        return self
+
+    @model_validator(mode="after")
+    def _mean_lies_where_the_quantiles_allow(self) -> Phase:
+        if self.p50_s is None or self.p95_s is None:
+            return self
+        if self.p95_s > MAX_SPREAD * self.p50_s:
+            raise cross_error(
+                f"p95_s is {self.p95_s:g}, more than {MAX_SPREAD:g} times p50_s, {self.p50_s:g}; write seconds of one "
+                "kind of iteration",
+                "p95_s",
+            )
+        # Half of the seconds are at least p50_s, and 5 % at least p95_s. From above nothing binds but what is drawn
+        # from the three: a mean beyond p95_s would be the doing of a few iterations that no quantile here shows.
+        least = 0.45 * self.p50_s + 0.05 * self.p95_s
+        if self.mean_s is not None and not least <= self.mean_s <= self.p95_s:
+            raise cross_error(
+                f"mean_s is {self.mean_s:g}, with p50_s {self.p50_s:g} and p95_s {self.p95_s:g} it lies between "
+                f"{least:.4g} and {self.p95_s:g}; correct one of the three, or remove mean_s",
+                "mean_s",
+            )
         return self
 
 
@@ -171,13 +195,13 @@ class WorkloadJob(Strict):
     tail_share: Share = 0.0
     """Last share of a rollout's seconds that few responses need, so that a few units can do it."""
 
-    cold_s: NonNegative | None = None
+    cold_s: Delay | None = None
     """Seconds from nothing to its first phase, on nodes that hold nothing of it; null: from the model's size."""
 
-    remaining_s: Positive | None = None
+    remaining_s: PhaseSeconds | None = None
     """Seconds that the job is expected to stay, over which a move of it must pay; null: long enough for any."""
 
-    ahead_s: NonNegative | None = None
+    ahead_s: Delay | None = None
     """Seconds by which the job is ahead of its bound so far; a move that takes longer is made only where a bound needs
     it. Null: any move may be made, and what it takes is made up for later."""
 
@@ -260,10 +284,18 @@ def _way_faults(
             f"a node of pool '{pool_name}' has {pool.slots} slot(s), not {slots}; write at most {pool.slots}",
         )
         return
-    held = pool.accelerators.per_node * (slots or pool.slots) // pool.slots
+    held = pool.accelerators.per_node * (slots or pool.slots) // pool.slots  # of a node
     if tp > nodes * held:
         yield (
             (*at, "tp"),
             f"{tp} accelerators share one copy of the model, and this way has {nodes * held}; "
             f"write at most {nodes * held}",
+        )
+        return
+    right = [n for n in range(1, held) if held % n == 0] + [n * held for n in range(1, nodes + 1) if nodes % n == 0]
+    if tp not in right:
+        yield (
+            (*at, "tp"),
+            f"{tp} accelerators share one copy of the model, which leaves some of the {held} of a node over; "
+            f"write one of {', '.join(map(str, right))}",
         )

@@ -21,6 +21,8 @@ from rlplan.plans.errors import InputError
 
 _SERIES = "H800_SoloD"
 _GPUS = 8
+_MOST_GPUS = 100_000
+"""Of a point; each node of a curve is an object here."""
 _NODES_A_WIDE_JOB = 26
 """Nodes that arrive for each job of two nodes: 208 for 8."""
 
@@ -56,6 +58,8 @@ def read_curve(path: Path) -> list[tuple[float, int]]:
         hour, gpus = _point(point, at, name)
         if curve and hour < curve[-1][0]:
             raise InputError(f"{_SERIES}[{at}] is at hour {hour:g}, before the point in front of it", name)
+        if gpus > _MOST_GPUS:
+            raise InputError(f"{_SERIES}[{at}] has {gpus:g} GPUs; at most {_MOST_GPUS} are replayed", name)
         nodes = round(gpus / _GPUS)
         if abs(gpus - nodes * _GPUS) > 1.0:
             raise InputError(

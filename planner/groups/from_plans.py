@@ -7,6 +7,7 @@ cluster's links counts as training where seconds are written down; plans and run
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,13 @@ from ...plans.yaml_io import error_at
 from ...profiles.architecture import Architecture, architecture_of
 from ...rounds.run_log import PLAN_COPY, TRACE
 from ..measured import load_run
-from .memory import rollout_bytes, train_bytes
+from .memory import accelerator_bytes, rollout_bytes, train_bytes
 from .model import GroupJob, NodeKind, Rules, Way
 from .phases import PhaseSeconds, from_figures, from_plan, from_run
 from .switch import Switch, switch_seconds, sync_seconds
+
+MOST_APART = 10_000
+"""Of the slowest job's iteration over the fastest's in one workload."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,22 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
         jobs[name] = job.build(kinds)
         if job.read is not None:
             read[name] = job.read
+    _must_be_alike(jobs, path)
     remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
     ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
     return Problem(jobs, kinds, rules_of(workload.rules), remaining, ahead, read)
+
+
+def _must_be_alike(jobs: Mapping[str, GroupJob], path: Path) -> None:
+    """Simulating two jobs takes as many of the fast one's iterations as go into the slow one's."""
+    fast, slow = (pick(jobs.values(), key=lambda job: job.solo_s) for pick in (min, max))
+    if slow.solo_s > MOST_APART * fast.solo_s:
+        raise error_at(
+            path,
+            ("jobs", slow.name, "phases"),
+            f"jobs.{slow.name}: its iteration takes {slow.solo_s:.6g} s, more than {MOST_APART:,} times the "
+            f"{fast.solo_s:.6g} s of '{fast.name}'; check the units, or give them workloads of their own",
+        )
 
 
 def rules_of(rules: GroupRules) -> Rules:
@@ -142,10 +159,14 @@ class _Job:
         ways = [
             Way(phase.pool, phase.nodes, kinds[phase.pool].slots, seconds + sync_s, reference, warm, phase.resume_s)
         ]
-        self._must_fit(("phases", name), phase.pool, reference, kinds)
+        given = phase.resident_bytes is not None
+        self._must_load(name, ("phases", name), phase.pool, phase.tp)
+        self._must_fit(("phases", name), phase.pool, reference, given, kinds)
         for index, other in enumerate(phase.ways):
             held = self._bytes(name, phase, other, kinds)
-            self._must_fit(("phases", name, "ways", index), other.pool, held, kinds)
+            where = ("phases", name, "ways", index)
+            self._must_fit(where, other.pool, held, given or other.resident_bytes is not None, kinds)
+            self._must_load(name, where, other.pool, other.tp or phase.tp)
             slots = other.slots or kinds[other.pool].slots
             ways.append(
                 Way(other.pool, other.nodes, slots, seconds * other.factor + sync_s, held, warm, phase.resume_s)
@@ -169,12 +190,32 @@ class _Job:
             return rollout_bytes(shape, accelerators, tp, self.rules.host_copies)
         return train_bytes(shape, accelerators, tp, nodes, self.rules.host_copies)
 
-    def _must_fit(self, where: tuple[str | int, ...], pool: str, held: float, kinds: Mapping[str, NodeKind]) -> None:
+    def _must_fit(
+        self, where: tuple[str | int, ...], pool: str, held: float, given: bool, kinds: Mapping[str, NodeKind]
+    ) -> None:
         memory = kinds[pool].host_memory_bytes
         if held >= memory:
             raise self._error(
                 f"its state takes {held / 1e9:.0f} GB of host memory on a node, {(held - memory) / 1e9:.0f} GB more "
-                f"than a node of pool '{pool}' has ({memory / 1e9:.0f} GB); raise tp, or write host_copies: one",
+                f"than a node of pool '{pool}' has ({memory / 1e9:.0f} GB); "
+                + ("write less, or take nodes with more" if given else "raise tp, or write host_copies: one"),
+                *where,
+            )
+
+    def _must_load(self, name: str, where: tuple[str | int, ...], pool: str, tp: int) -> None:
+        """What no accelerator can do without must fit into its memory (memory.accelerator_bytes, a lower bound)."""
+        accelerators = self.cluster.pools[pool].accelerators
+        if self.shape is None or accelerators.kind != "cuda":
+            return
+        least, memory = accelerator_bytes(self.shape, tp, name == "train"), accelerators.memory_bytes
+        if least > memory:
+            enough = math.ceil(tp * least / memory)
+            while enough < accelerators.per_node and accelerators.per_node % enough:
+                enough += 1
+            what = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
+            raise self._error(
+                f"{self.model}'s {what} at least {least / 1e9:.1f} GB of an accelerator at tp {tp}, and one of pool "
+                f"'{pool}' has {memory / 1e9:.1f} GB; raise tp to {enough} or more",
                 *where,
             )
 

@@ -18,19 +18,18 @@ from .seats import bound
 
 @dataclass(frozen=True)
 class Shortage:
-    """A pool that no placement can do with: `what` takes `needed` nodes; `remedy`: what helps besides more nodes."""
+    """A pool that no placement can do with: `what` takes at least `needed` nodes."""
 
     pool: str
     what: str
     needed: float
     limit: int
-    remedy: str
 
     def __str__(self) -> str:
-        more = math.ceil(self.needed - 1e-9) - self.limit
+        needed = math.ceil(100 * self.needed) / 100
         return (
-            f"pool '{self.pool}' has {self.limit} node(s), and {self.what} takes {self.needed:.2f}, "
-            f"{self.needed - self.limit:.2f} more; add {more} node(s) to it, or {self.remedy}"
+            f"pool '{self.pool}' has {self.limit} node(s), and {self.what} takes at least {needed:.2f}, "
+            f"{needed - self.limit:.2f} more"
         )
 
 
@@ -48,21 +47,22 @@ def shortages(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules
             for ways in (job.rollout, job.train):
                 if any(way.pool != pool for way in ways):
                     continue
-                time += min(_share(way, kind) * way.mean_s for way in ways) / pace_s
+                tails = job.tail_share if ways is job.rollout else 0.0
+                time += min(_held(way, kind, tails, rules) * way.mean_s for way in ways) / pace_s
                 memory += min(way.nodes * way.state_bytes for way in ways) / kind.host_memory_bytes
         if time > kind.limit * (1 + 1e-9):
             what = "the time of its phases at the slowest pace that every slo allows"
-            looser = f"make every slo {time / kind.limit:.3g} times as loose"
-            found.append(Shortage(pool, what, time, kind.limit, looser))
+            found.append(Shortage(pool, what, time, kind.limit))
         if memory > kind.limit * (1 + 1e-9):
-            what, smaller = "the host memory of its sleeping states", "write host_copies: one, or raise tp"
-            found.append(Shortage(pool, what, memory, kind.limit, smaller))
+            found.append(Shortage(pool, "the host memory of its sleeping states", memory, kind.limit))
     return sorted(found, key=lambda s: (s.limit - s.needed, s.pool, s.what))
 
 
-def _share(way: Way, kind: NodeKind) -> float:
-    """Nodes that a way holds, parts of one counted as parts."""
-    return way.nodes * way.slots / kind.slots
+def _held(way: Way, kind: NodeKind, tail_share: float, rules: Rules) -> float:
+    """Nodes that a way holds, parts of one counted as parts, and units that its tail gives back only until then."""
+    units = way.nodes * way.slots
+    kept = math.ceil(rules.tail_keep * units) if rules.tail_keep else units
+    return (units - tail_share * (units - kept)) / kind.slots
 
 
 def excess(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> list[tuple[str, int, int]]:
@@ -72,10 +72,14 @@ def excess(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> list[tuple
     return [(p, taken[p], k.limit) for p, k in sorted(kinds.items()) if k.limit is not None and taken[p] > k.limit]
 
 
-def nodes_short(jobs: int, short: Mapping[str, int], limits: Mapping[str, int]) -> Infeasible:
+class NodesShort(Infeasible):
+    """No choice among the groups that were found keeps to the limits of nodes."""
+
+
+def nodes_short(jobs: int, short: Mapping[str, int], limits: Mapping[str, int]) -> NodesShort:
     """That this many jobs need more nodes of some pools than there are: which, and how many more (`short`)."""
     parts = [f"{n} more of pool {pool} (limit {limits[pool]})" for pool, n in sorted(short.items()) if n]
-    return Infeasible(f"{jobs} jobs do not fit into the nodes there are; they would with " + " and ".join(parts))
+    return NodesShort(f"{jobs} jobs do not fit into the nodes there are; they would with " + " and ".join(parts))
 
 
 def modes_within(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mode]:

@@ -27,6 +27,9 @@ OPTIMIZER_BYTES = 12.0
 """Of a parameter: a float32 weight and Adam's two moments."""
 PROCESS_BYTES = 4e9
 
+KV_SHARE = 0.05
+"""Of an accelerator's memory, the least that weights must leave a rollout for keys and values."""
+
 HostCopies = Literal["per_replica", "one"]
 
 
@@ -51,6 +54,14 @@ def train_bytes(
     shared = min(1.0, replicas) if copies == "one" else replicas
     weights = a.parameters * (WEIGHT_BYTES * shared + GRADIENT_BYTES * replicas)
     return weights + a.parameters * OPTIMIZER_BYTES / nodes + accelerators * PROCESS_BYTES
+
+
+def accelerator_bytes(a: Architecture, tp: int, training: bool) -> float:
+    """Bytes of accelerator memory below which a phase cannot run with a copy of the model on `tp` accelerators, a lower
+    bound: training, bf16 weights and gradients; rollout, bf16 weights and `KV_SHARE` of the memory."""
+    if training:
+        return a.parameters * (WEIGHT_BYTES + GRADIENT_BYTES) / tp
+    return a.parameters * WEIGHT_BYTES / tp / (1.0 - KV_SHARE)
 
 
 def pinned_weight_bytes(a: Architecture, tp: int) -> float:

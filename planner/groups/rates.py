@@ -27,7 +27,7 @@ _ROWS_OF_A_VERDICT = 240
 """The same where only the verdict counts, which a handful of groups in a thousand need more for."""
 
 _WARM_UP = 4
-_STRETCHES = 24
+STRETCHES = 24
 """Stretches of the slowest job that are simulated where durations spread."""
 
 _FEW = 6
@@ -80,7 +80,7 @@ def judge(seats: Seats, counts: NDArray[np.int64], rules: Rules, verdict: bool) 
     return out
 
 
-def _stretches(
+def stretches_of(
     group: Group, jobs: Mapping[str, GroupJob], rules: Rules, stretches: int
 ) -> tuple[list[Real], list[float]]:
     """Slowdowns of each job over every stretch of consecutive iterations (they overlap), and over all of them.
@@ -111,7 +111,7 @@ def slowdowns(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> dict[
     """Simulated slowdown of every member of `group` under `rules`."""
     if any(jobs[pin.job].spread for pin in group.pins):
         found = {}
-        for pin, some, mean in zip(group.pins, *_stretches(group, jobs, rules, _STRETCHES), strict=True):
+        for pin, some, mean in zip(group.pins, *stretches_of(group, jobs, rules, STRETCHES), strict=True):
             p50, p95 = np.quantile(some, [0.5, 0.95])
             found[pin.job] = Slowdown(mean, float(p50), float(p95))
         return found
@@ -150,8 +150,8 @@ def feasible_many(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: 
 
 
 def _spread_holds(group: Group, limits: list[float], jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
-    for stretches, far in ((_FEW, _FAR), (_STRETCHES, 1.0)):
-        for some, limit in zip(_stretches(group, jobs, rules, stretches)[0], limits, strict=True):
+    for stretches, far in ((_FEW, _FAR), (STRETCHES, 1.0)):
+        for some, limit in zip(stretches_of(group, jobs, rules, stretches)[0], limits, strict=True):
             if np.quantile(some, rules.quantile) > limit * far:
                 return False
     return True

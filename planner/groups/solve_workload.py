@@ -10,16 +10,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ...plans.errors import Infeasible
-from ...plans.groups_plan import GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
+from ...plans.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.origin import Volatile
 from ...plans.workload import Objective, Workload
 from .attribute import attributed, renumbered
+from .declined import declined
 from .from_plans import Problem
-from .limits import excess, shortages
+from .limits import NodesShort, excess, shortages
 from .moves import Patience, Replanner
 from .place import BestFit
 from .policy import State
 from .program import solve_groups
+from .remedies import without_room
 from .running import running_state
 from .solution import Effort, GroupSolution
 from .write import figures, write_plan
@@ -41,23 +43,27 @@ def solve_workload(
     began = time.perf_counter()
     short = shortages(problem.jobs, problem.kinds, problem.rules)
     if short:
-        raise Infeasible("; ".join(str(s) for s in short))
+        raise without_room(problem.jobs, problem.kinds, problem.rules, short)
     moves: list[Move] = []
-    if previous is None:
-        solution = solve_groups(
-            list(problem.jobs.values()), problem.kinds, problem.rules, objective=workload.rules.objective
-        )
-        groups = renumbered({str(at): group for at, group in enumerate(solution.groups)})
-        state = State(problem.jobs, groups)
-        solver = _solver(solution, state, problem)
-    else:
-        running = running_state(*previous, problem.jobs, problem.kinds)
-        if moving:
-            state, solver, moves = _moved(problem, previous[0], running, workload.rules.objective)
+    spared: DeclinedMoves | None = None
+    try:
+        if previous is None:
+            solution = solve_groups(
+                list(problem.jobs.values()), problem.kinds, problem.rules, objective=workload.rules.objective
+            )
+            groups = renumbered({str(at): group for at, group in enumerate(solution.groups)})
+            state = State(problem.jobs, groups)
+            solver = _solver(solution, state, problem)
         else:
-            state, solver = _placed(problem, running)
+            running = running_state(*previous, problem.jobs, problem.kinds)
+            if moving:
+                state, solver, moves, spared = _moved(problem, previous[0], running, workload.rules.objective)
+            else:
+                state, solver = _placed(problem, running)
+    except NodesShort:
+        raise without_room(problem.jobs, problem.kinds, problem.rules) from None
     volatile = Volatile(solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began)
-    return write_plan(problem, workload, state, solver, moves, inputs, volatile)
+    return write_plan(problem, workload, state, solver, moves, spared, inputs, volatile)
 
 
 def change_every_h(remaining_s: Mapping[str, float]) -> float:
@@ -69,8 +75,8 @@ def change_every_h(remaining_s: Mapping[str, float]) -> float:
 
 def _moved(
     problem: Problem, previous: GroupsPlan, running: State, objective: Objective
-) -> tuple[State, GroupsSolver, list[Move]]:
-    """New jobs beside the running ones, and the moves that pay or that a bound needs."""
+) -> tuple[State, GroupsSolver, list[Move], DeclinedMoves | None]:
+    """New jobs beside the running ones, the moves that pay or that a bound needs, and those that do not pay."""
     kinds, rules = problem.kinds, problem.rules
     planner = Replanner(kinds, rules, Patience(change_every_h(problem.remaining_s)), Effort())
     planner.credit_s = {name: problem.ahead_s.get(name, math.inf) for name in running.jobs}
@@ -91,7 +97,8 @@ def _moved(
     found = planner.replan(placed, new, solution.groups)
     state = State(problem.jobs, renumbered(found.state.groups, running.groups))
     moves = attributed(found.moves, previous, placed, state, kinds, rules)
-    return state, _solver(solution, state, problem), moves
+    spared = declined(planner, found.state, solution.groups, new)
+    return state, _solver(solution, state, problem), moves, spared
 
 
 def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
@@ -101,10 +108,11 @@ def _placed(problem: Problem, running: State) -> tuple[State, GroupsSolver]:
     placed = running
     for name in sorted(set(problem.jobs) - set(running.jobs)):
         placed = place.arrive(placed, problem.jobs[name])
-    missing = excess(placed.groups.values(), kinds)
-    if missing:
-        parts = " and ".join(f"{taken} nodes of pool '{pool}', which has {limit}" for pool, taken, limit in missing)
-        raise Infeasible(f"if running jobs stay, the new ones take it to {parts}; solve without --no-moves")
+    for groups, whose in ((running.groups, "they hold"), (placed.groups, "with the new ones they take")):
+        missing = excess(groups.values(), kinds)
+        if missing:
+            parts = " and ".join(f"{taken} nodes of pool '{pool}', which has {limit}" for pool, taken, limit in missing)
+            raise Infeasible(f"running jobs cannot all stay: {whose} {parts}; solve without --no-moves")
     solver = GroupsSolver(
         name="incremental placement",
         status="placed",

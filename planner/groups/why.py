@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from .assemble import alone, resident
 from .greedy import placements
+from .judged import judged, keeping
 from .model import Group, GroupJob, NodeKind, Rules, Slowdown
 from .policy import State, node_of_units, without_idle_nodes
 from .rates import slowdowns
@@ -51,10 +52,11 @@ def _cost(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKi
 
 def _slack(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdown], rules: Rules) -> str:
     """The job that is nearest to its bound."""
-    tightest = min(group.pins, key=lambda pin: (bound(jobs[pin.job], rules) - got[pin.job].p95, pin.job)).job
+    at = judged(group, jobs, got, rules)
+    tightest = min(group.pins, key=lambda pin: (bound(jobs[pin.job], rules) - at[pin.job], pin.job)).job
     limit, slo = bound(jobs[tightest], rules), jobs[tightest].slo
     kept = f", of which the margin keeps {slo - limit:.3f}" if limit < slo else ""
-    return f"{tightest} is nearest to its bound: {got[tightest].p95:.3f} (p95) of {slo:.3f}{kept}"
+    return f"{tightest} is nearest to its bound: {at[tightest]:.3f} (p{100 * rules.quantile:g}) of {slo:.3f}{kept}"
 
 
 def _pace(group: Group, settled: Steady, kinds: Mapping[str, NodeKind]) -> str:
@@ -84,18 +86,26 @@ def _without_one(group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str,
 
 
 def _policy(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdown], rules: Rules) -> str:
-    """What the plain policies would do to the job that they would hurt most."""
+    """What the other policies would do to the job that they would hurt most, or that they would keep all bounds too."""
     parts = []
+    here = judged(group, jobs, got, rules)
     for policy in ("round_robin", "first_come", "multi_rate"):
         if policy == rules.policy:
             continue
-        other = slowdowns(group, jobs, replace(rules, policy=policy))
-        worst = max(group.pins, key=lambda pin: (other[pin.job].p95 / bound(jobs[pin.job], rules), pin.job)).job
-        limit = bound(jobs[worst], rules)
-        verdict = "breaks" if other[worst].p95 > limit + 1e-9 else "keeps"
+        theirs = replace(rules, policy=policy)
+        slow = slowdowns(group, jobs, theirs)
+        there = judged(group, jobs, slow, theirs)
+        if all(keeping(group, jobs, slow, theirs).values()):
+            apart = max(there, key=lambda name: (abs(there[name] - here[name]), name))
+            how = " and slows every job the same"
+            if abs(there[apart] - here[apart]) >= 0.005:
+                how = f"; {apart} differs most, {there[apart]:.2f}x there and {here[apart]:.2f}x here"
+            parts.append(f"{policy} also keeps all bounds here{how}; {rules.policy} is the workload's choice")
+            continue
+        worst = max(there, key=lambda name: (there[name] / bound(jobs[name], rules), name))
         parts.append(
-            f"{policy} slows {worst} {other[worst].p95:.2f}x, which {verdict} its bound of {limit:.2f} "
-            f"(here {got[worst].p95:.2f}x)"
+            f"{policy} slows {worst} {there[worst]:.2f}x, which breaks its bound of {bound(jobs[worst], rules):.2f} "
+            f"(here {here[worst]:.2f}x)"
         )
     return f"{rules.policy}: " + "; ".join(parts)
 
@@ -112,11 +122,12 @@ def _joining(key: str, state: State, kinds: Mapping[str, NodeKind], rules: Rules
             if added >= own or not resident(candidate, state.jobs, kinds):
                 continue
             got = slowdowns(candidate, state.jobs, rules)
-            over = {pin.job: got[pin.job].p95 / bound(state.jobs[pin.job], rules) for pin in candidate.pins}
+            slow = judged(candidate, state.jobs, got, rules)
+            over = {name: slow[name] / bound(state.jobs[name], rules) for name in slow}
             worst = max(over, key=lambda member: (over[member], member))
             text = (
                 f"{name} in {other} would cost {added:.2f} USD an hour instead of {own:.2f}, and slow {worst} "
-                f"{got[worst].p95:.2f}x of at most {bound(state.jobs[worst], rules):.2f}x"
+                f"{slow[worst]:.2f}x of at most {bound(state.jobs[worst], rules):.2f}x"
             )
             nearest = min(nearest or (math.inf, ""), (over[worst], text))
     return nearest[1] if nearest else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...plans.groups_plan import (
     CostFigures,
+    DeclinedMoves,
     GroupsInputs,
     GroupsPlan,
     GroupsPredicted,
@@ -19,16 +20,15 @@ from .assemble import resident_bytes
 from .baselines import SoloD
 from .from_plans import Problem
 from .greedy import Algorithm1
+from .judged import keeping
 from .limits import excess
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
 from .rates import slowdowns
-from .seats import bound, kept, pace_s
+from .seats import kept, pace_s
 from .steady import Steady, steady
 from .timeline import timeline_of
 from .why import explain
-
-_TOLERANCE = 1e-6
 
 
 def write_plan(
@@ -37,6 +37,7 @@ def write_plan(
     state: State,
     solver: GroupsSolver,
     moves: Sequence[Move],
+    declined: DeclinedMoves | None,
     inputs: GroupsInputs,
     volatile: Volatile,
 ) -> GroupsPlan:
@@ -52,10 +53,11 @@ def write_plan(
             key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))
         },
         moves=tuple(moves),
+        declined=declined,
         predicted=GroupsPredicted(
             plan=figures(state, problem, got),
             solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),
-            algorithm_1=None if excess(greedy.groups.values(), problem.kinds) else figures(greedy, problem),
+            algorithm_1=figures(greedy, problem),
         ),
         volatile=volatile,
     )
@@ -74,39 +76,37 @@ def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowd
     slow: dict[str, Slowdown] = {}
     for key, group in state.groups.items():
         slow |= got[key] if got is not None else slowdowns(group, state.jobs, problem.rules)
-    kept = [
-        keeps(group, state.jobs[pin.job], slow[pin.job], problem.rules)
-        for group in state.groups.values()
-        for pin in group.pins
+    held = [
+        keeps for group in state.groups.values() for keeps in keeping(group, state.jobs, slow, problem.rules).values()
     ]
     price = state.usd_per_hour(problem.kinds)
     units = sum(state.jobs[name].solo_usd_per_hour(problem.kinds) / slow[name].mean for name in sorted(slow))
     return CostFigures(
         usd_per_hour=price,
         usd_per_unit=price / units if units else 0.0,
-        slo_attained=sum(kept) / len(kept),
+        slo_attained=sum(held) / len(held),
+        fits=not excess(state.groups.values(), problem.kinds),
     )
-
-
-def keeps(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> bool:
-    """Whether a member keeps its bound; a lone job on its reference is what bounds are measured against."""
-    lone = len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
-    return lone or got.p95 <= bound(job, rules) * (1 + _TOLERANCE)
 
 
 def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
     group, kinds = state.groups[key], problem.kinds
+    held = keeping(group, state.jobs, got, problem.rules)
     settled = steady(group, state.jobs, problem.rules, {pool: kind.slots for pool, kind in kinds.items()})
     return PlannedGroup(
         nodes=_nodes(group, state.jobs, kinds, settled),
-        jobs={pin.job: _member(group, pin, state.jobs, got[pin.job], problem.rules) for pin in group.pins},
+        jobs={
+            pin.job: _member(group, pin, state.jobs, got[pin.job], held[pin.job], problem.rules) for pin in group.pins
+        },
         usd_per_hour=group.usd_per_hour(kinds),
         timeline=timeline_of(settled),
         why=explain(key, state, got, settled, kinds, problem.rules),
     )
 
 
-def _member(group: Group, pin: Pin, jobs: Mapping[str, GroupJob], got: Slowdown, rules: Rules) -> GroupMember:
+def _member(
+    group: Group, pin: Pin, jobs: Mapping[str, GroupJob], got: Slowdown, keeps: bool, rules: Rules
+) -> GroupMember:
     job = jobs[pin.job]
     tail_units = kept(pin, rules) if job.tail_share else 0
     return GroupMember(
@@ -115,7 +115,7 @@ def _member(group: Group, pin: Pin, jobs: Mapping[str, GroupJob], got: Slowdown,
         pace_s=pace_s(group, job, jobs, rules),
         tail_from=1 - job.tail_share if tail_units else None,
         tail_units=tail_units or None,
-        slowdown=_slowdown(group, job, got, rules),
+        slowdown=PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s),
     )
 
 
@@ -129,11 +129,6 @@ def _phase(ways: tuple[Way, ...], way: int, units: tuple[int, ...]) -> PinnedPha
         switch_s=found.warm_s,
         resume_s=found.resume_s,
     )
-
-
-def _slowdown(group: Group, job: GroupJob, got: Slowdown, rules: Rules) -> PlannedSlowdown:
-    kept = keeps(group, job, got, rules)
-    return PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, keeps=kept, alone_s=job.solo_s)
 
 
 def _nodes(

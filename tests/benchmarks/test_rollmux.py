@@ -42,6 +42,7 @@ def test_gpu_counts_may_be_one_off(tmp_path):
         ([], "no list of points"),
         ([[0, 12]], "no multiple of 8"),
         ([[1, 8], [0, 0]], "before the point"),
+        ([[0, 1e15], [1, 0]], "at most 100000 are replayed"),
         ([[0, "8"]], r"must be \[hour, GPUs\]"),
         ([[0, float("nan")]], r"must be \[hour, GPUs\]"),
         ([[0, 0], [1, 0]], "no job"),

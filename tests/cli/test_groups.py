@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.cli.paths import check_target
+from rlplan.plans.errors import InputError
 from rlplan.plans.groups_plan import load_groups_plan
 
 from ..workloads import edit, write_workload
@@ -54,6 +56,12 @@ def test_the_shipped_example_solves_and_solves_again_to_the_same_bytes(tmp_path)
     assert sum(len(group.jobs) for group in plan.groups.values()) == 5
     assert plan.predicted.plan.slo_attained == 1.0
     assert plan.predicted.plan.usd_per_hour < plan.predicted.solo_d.usd_per_hour
+    assert plan.predicted.plan.fits and not plan.predicted.solo_d.fits, "alone they take 6 h800, and there are 4"
+    assert "does not fit the cluster" in result.stdout and "342.24" in result.stdout
+    shown = rlplan("show", tmp_path / "a.yaml")
+    for name in ("agent-4b", "code-14b", "math-32b", "agent-8b", "math-7b"):
+        [row] = [line for line in shown.stdout.splitlines() if name in line and "x " in line and "at most" not in line]
+        assert len(row.rstrip()) <= 80 and row.count("x") >= 4
 
 
 def test_the_objective_of_the_command_line_goes_before_that_of_the_rules_and_both_prices_are_stated(solved, tmp_path):
@@ -123,6 +131,7 @@ def test_simulating_a_plan_with_changed_phases_says_who_breaks_the_bound(solved,
     result = rlplan("simulate", tmp_path / "groups.yaml", "--json")
     assert "workload.yaml has changed" in result.stderr
     jobs = json.loads(result.stdout)["jobs"]
+    assert all(row["planned_mean"] <= row["planned_p95"] for row in jobs.values())
     shared = len({row["group"] for row in jobs.values()}) == 1
     assert all(row["keeps"] for row in jobs.values()) != shared
 
@@ -184,9 +193,49 @@ def test_a_cluster_that_is_too_small_says_which_pool_by_how_much_and_what_would_
     assert result.returncode == 3, result.stdout + result.stderr
     [line] = result.stderr.splitlines()
     assert line.startswith("no feasible plan: ")
-    for word in ("pool 'train' has 2 node(s)", "more; add"):
+    for word in (
+        "pool 'train' has 2 node(s)",
+        "takes at least",
+        "they fit with 7 nodes of pool 'roll' and 7 nodes of pool 'train'",
+    ):
         assert word in line
     assert not (tmp_path / "groups.yaml").exists()
+    edit(tmp_path / "cluster.yaml", "    nodes: 3\n", "    nodes: 7\n")
+    edit(tmp_path / "cluster.yaml", "    nodes: 2\n", "    nodes: 7\n")
+    assert rlplan("solve", path).returncode == 0
+
+
+RUNNING = """\
+rlplan_workload: 1
+cluster: cluster.yaml
+rules: {group_cap: 2}
+jobs:
+"""
+
+
+def test_moves_that_do_not_pay_are_named_with_their_price_and_running_jobs_that_cannot_stay_are_blamed(tmp_path):
+    write_workload(tmp_path)
+    job = (
+        "  {}:\n    slo: 1.5\n    cold_s: 10.0\n    remaining_s: 40.0\n    phases:\n"
+        "      rollout: {{pool: roll, mean_s: 100.0, resident_bytes: 1000000, warm_s: 0.0}}\n"
+        "      train: {{pool: train, mean_s: 100.0, resident_bytes: 1000000, warm_s: 0.0}}\n"
+    )
+    path = tmp_path / "few.yaml"
+    path.write_text(RUNNING + "".join(map(job.format, "abcd")))
+    assert rlplan("solve", path, "--out", tmp_path / "run.yaml").returncode == 0
+    groups = [sorted(group.jobs) for group in load_groups_plan(tmp_path / "run.yaml").groups.values()]
+    assert sorted(map(len, groups)) == [2, 2]
+    path.write_text(RUNNING + "".join(job.format(names[0]) for names in groups))
+    result = rlplan("solve", path, "--from", tmp_path / "run.yaml", "--out", tmp_path / "new.yaml")
+    spared = load_groups_plan(tmp_path / "new.yaml").declined
+    assert spared is not None and len(spared.jobs) == 1 and spared.reason == "price"
+    assert spared.saves_usd_per_hour * spared.hours < 1.25 * spared.price_usd
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("not made: ")]
+    assert "worth 50.00 USD/h, would cost" in line
+    edit(tmp_path / "cluster.yaml", "    nodes: 3\n", "    nodes: 1\n")
+    result = rlplan("solve", path, "--from", tmp_path / "run.yaml", "--no-moves")
+    assert result.returncode == 3
+    assert "running jobs cannot all stay: they hold 2 nodes of pool 'roll', which has 1" in result.stderr
 
 
 def test_options_of_a_job_are_refused_for_a_workload_and_the_other_way_round(tmp_path, solved):
@@ -196,6 +245,15 @@ def test_options_of_a_job_are_refused_for_a_workload_and_the_other_way_round(tmp
     refused(rlplan("simulate", solved[0] / "groups.yaml", "--steps", "3"), "--steps", "groups")
     (tmp_path / "job.yaml").write_text("rlplan_job: 1\n")
     refused(rlplan("solve", tmp_path / "job.yaml", "--from", solved[0] / "groups.yaml"), "--from", "workload")
+
+
+def test_a_folder_that_takes_no_files_is_known_before_anything_is_solved(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("rlplan.cli.paths.tempfile.NamedTemporaryFile", refuse)
+    with pytest.raises(InputError, match=r"x\.yaml: cannot be written: its folder takes no new file"):
+        check_target(tmp_path / "x.yaml")
 
 
 @pytest.mark.parametrize("target", ["none/groups.yaml", ".", "workload.yaml", "cluster.yaml"])

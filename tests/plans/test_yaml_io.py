@@ -107,7 +107,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         accelerators = {
             "kind": draw(st.sampled_from(["cpu", "cuda"])),
             "name": draw(texts.filter(bool)),
-            "per_node": draw(st.integers(1, cores)),
+            "per_node": draw(st.integers(1, min(cores, 4096))),
             "memory_bytes": draw(memory),
         }
         pools[name] = {
@@ -115,7 +115,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             "accelerators": accelerators,
             "cores": cores,
             "host_memory_bytes": draw(memory),
-            "usd_per_node_hour": draw(positive),
+            "usd_per_node_hour": draw(st.floats(0, 1e6)),
         }
     return Cluster.model_validate({"rlplan_cluster": 1, "name": draw(names), "pools": pools})
 

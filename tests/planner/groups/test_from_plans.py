@@ -59,10 +59,22 @@ def test_one_host_copy_takes_less_memory(tmp_path):
     assert after.train[0].state_bytes < before.train[0].state_bytes
 
 
+BIG = """\
+    model: Qwen2.5-{}
+    phases:
+      rollout: {{pool: roll, mean_s: 200.0, p50_s: 190.0, p95_s: 260.0}}
+      train: {{pool: train, tp: {},"""
+
 FAULTS = {
     "no node holds the state": ("tp: 2, mean_s: 150.0", "tp: 2, mean_s: 150.0, resident_bytes: 1200000000000", 0,
-        ["1200 GB", "200 GB more", "pool 'train'", "1000 GB"]),
+        ["1200 GB", "write less, or take", "200 GB more", "pool 'train'", "1000 GB"]),
     "nothing to derive memory from": ("    model: Qwen2.5-3B\n", "", 1, ["no warm_s", "no model"]),
+    "weights beyond an accelerator": ("model: Qwen2.5-14B", "model: Qwen2.5-72B", 2,
+        ["phases.rollout", "Qwen2.5-72B's weights", "pool 'roll' has 96.0 GB", "raise tp to 2 or more"]),
+    "gradients beyond an accelerator": (BIG.format("14B", 2), BIG.format("32B", 1), 3,
+        ["phases.train", "Qwen2.5-32B's weights and gradients", "raise tp to 2 or more"]),
+    "jobs of other worlds": ("mean_s: 40.0}", "mean_s: 20000000.0}", -7,
+        ["more than 10,000 times the", "of 'big'", "check the units"]),
     "a model of unknown size": ("model: Qwen2.5-3B", "model: my-model", 0, ["size of 'my-model'", "'7B'"]),
 }  # fmt: skip
 

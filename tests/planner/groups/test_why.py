@@ -36,6 +36,15 @@ def test_the_plan_says_that_round_robin_would_slow_the_short_job_five_times_and_
     assert "nearest to its bound" in text["slack"]
 
 
+def test_a_policy_that_would_do_as_well_is_said_to():
+    jobs = {"long": job("long", 400.0, 100.0, 1.02), "short": job("short", 50.0, 50.0, 1.3)}
+    group = Group(("roll", "roll", "train"), (Pin("long", 0, (0,), 0, (2,)), Pin("short", 0, (1,), 0, (2,))))
+    text = why(State(jobs, {"g1": group}))["policy"]
+    assert text.endswith(
+        "; first_come also keeps all bounds here and slows every job the same; multi_rate is the workload's choice"
+    )
+
+
 def test_a_job_that_is_alone_says_whom_it_would_slow_elsewhere_and_how_much():
     jobs = {name: job(name, 20.0, 200.0, 1.1) for name in ("x", "y")}
     alone = {f"g{i}": Group(("roll", "train"), (Pin(n, 0, (0,), 0, (1,)),)) for i, n in enumerate(("x", "y"), 1)}
