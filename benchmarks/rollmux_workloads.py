@@ -7,22 +7,19 @@ Train-heavy, Mixed being all three; bounds on slowdown 1.2, 1.5, 2.0 or uniform 
 
 relative_to_optimum: jobs come one at a time into an empty cluster until as many run as the published trace has on
     average (300 jobs of 14.4 h in 580 h: 7.4), and what each policy then pays is divided by the optimum for these jobs;
-    ratio of the
-    sums over `--snapshots` draws. Our program is the optimum wherever it says `optimal`, which here is everywhere; its
-    groups obey what the published optimum does not ask: bounds by simulation of the policy that runs them.
+    ratio of the sums over `--snapshots` draws. Our program is the optimum wherever it says `optimal`, which here is
+    everywhere; its groups obey what the published optimum does not ask: bounds by simulation of the policy that runs
+    them.
 brute_force: our program against exhaustion (planner/groups/brute_force.py) on `--instances` draws of 3 to 8 jobs.
-gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3), in `seconds_200_jobs`. The bound
-    is valid for
-    every group that is feasible also in every two and three of its members. `gaps` has the same for five, where the
-    search does not end and the fluid bound is what is proven.
+gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3), in `seconds_200_jobs`. The bound is
+    valid for every group that is feasible also in every two and three of its members. `gaps` has the same with groups
+    of up to five, where the search does not end: `universe` says what the gap refers to.
 
 Where the published figures differ, and why they may: the paper gives neither nodes nor host memory of its jobs (here
-1 + 1
-nodes, and memory never binds), nor how its optimum was found beyond 13 jobs; its Random and Most-Idle break bounds,
-as ours do, so that their ratio buys less than it says; ratios are of the offline optimum of the jobs at one time, the
-paper's of a
-trace with departures; and our optimum is of our permit policy, which is worth more than theirs (`algorithm_1` runs
-first-come, the paper's executor).
+1 + 1 nodes, and memory never binds), nor how its optimum was found beyond 13 jobs; its Random and Most-Idle break
+bounds, as ours do, so that their ratio buys less than it says; ratios are of the offline optimum of the jobs at one
+time, the paper's of a trace with departures; and our optimum is of our permit policy, which is worth more than theirs
+(`algorithm_1` runs first-come, the paper's executor).
 
     {"relative_to_optimum": {workload: {policy: …}}, "published": {…}, "brute_force": {"instances": …, "mismatches": …},
      "gap_200_jobs": …, "seconds_200_jobs": …}

@@ -31,6 +31,7 @@ def solve_groups_command(
     from ..plans.workload import load_workload
     from ..plans.yaml_io import dump
     from .paths import check_target
+    from .progress import steps
 
     out = out or path.with_name("groups.yaml")
     workload, cluster = load_workload(path)
@@ -40,7 +41,9 @@ def solve_groups_command(
     previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
     files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
     check_target(out, *files)
-    plan = solve_workload(workload, problem, _inputs(path, workload, problem, previous_path, out), previous, moving)
+    inputs = _inputs(path, workload, problem, previous_path, out)
+    with steps("solving") as notify:
+        plan = solve_workload(workload, problem, inputs, previous, moving, notify)
     dump(plan, out)
     for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
         if not member.slowdown.keeps:

@@ -19,7 +19,7 @@ Limits are of work, never of seconds, so that the same inputs give the same grou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -52,6 +52,7 @@ def solve_groups(
     effort: Effort = PLAN,
     memory: Memory | None = None,
     objective: Objective = "usd_per_hour",
+    notify: Callable[[str], None] = lambda text: None,
 ) -> GroupSolution:
     """Group jobs at the least price. Raises Infeasible, naming what does not fit and what would make it fit.
 
@@ -59,10 +60,13 @@ def solve_groups(
         previous: groups of the running plan; of equally cheap choices the one that keeps most of them is taken.
         memory: of earlier solves under the same rules and kinds.
         objective: USD per hour, or USD per unit of training (per_unit.py), of which both are always reported.
+        notify: is told what is being done.
     """
     solve = Solve(jobs, kinds, rules, effort, memory or Memory(rules))
+    notify("Algorithm 1")
     solve.start(previous)
-    bound = solve.generate()
+    bound = solve.generate(notify)
+    notify("choosing groups")
     return solve.finish(bound, previous, objective)
 
 
@@ -149,7 +153,7 @@ class Solve:
                 self.add(group)
                 self.warm.add(group)
 
-    def generate(self) -> float:
+    def generate(self, notify: Callable[[str], None] = lambda text: None) -> float:
         """Columns until nothing is left above the tolerance, or the limits of work are met; the lower bound.
 
         The bound is of groups of at most `proven_cap` jobs: the largest cap whose search came to its end. If none did
@@ -162,6 +166,7 @@ class Solve:
         ended: list[int] = []
         # Small groups first: they are many of the columns, quickly searched, and their prices guide what follows.
         for cap in sorted({min(2, top), min(3, top), top}) if effort.small_first else [top]:
+            notify(f"groups of up to {cap} jobs")
             tolerance = 0.0 if self.exact else effort.first_tolerance
             cut_short = 0
             for _ in range(effort.rounds):

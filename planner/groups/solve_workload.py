@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,7 @@ def solve_workload(
     inputs: GroupsInputs,
     previous: tuple[GroupsPlan, Path] | None = None,
     moving: bool = True,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> GroupsPlan:
     """The plan for `problem`, which `workload` states.
 
@@ -49,7 +50,11 @@ def solve_workload(
     try:
         if previous is None:
             solution = solve_groups(
-                list(problem.jobs.values()), problem.kinds, problem.rules, objective=workload.rules.objective
+                list(problem.jobs.values()),
+                problem.kinds,
+                problem.rules,
+                objective=workload.rules.objective,
+                notify=notify,
             )
             groups = renumbered({str(at): group for at, group in enumerate(solution.groups)})
             state = State(problem.jobs, groups)
@@ -57,7 +62,7 @@ def solve_workload(
         else:
             running = running_state(*previous, problem.jobs, problem.kinds)
             if moving:
-                state, solver, moves, spared = _moved(problem, previous[0], running, workload.rules.objective)
+                state, solver, moves, spared = _moved(problem, previous[0], running, workload.rules.objective, notify)
             else:
                 state, solver = _placed(problem, running)
     except NodesShort:
@@ -74,7 +79,7 @@ def change_every_h(remaining_s: Mapping[str, float]) -> float:
 
 
 def _moved(
-    problem: Problem, previous: GroupsPlan, running: State, objective: Objective
+    problem: Problem, previous: GroupsPlan, running: State, objective: Objective, notify: Callable[[str], None]
 ) -> tuple[State, GroupsSolver, list[Move], DeclinedMoves | None]:
     """New jobs beside the running ones, the moves that pay or that a bound needs, and those that do not pay."""
     kinds, rules = problem.kinds, problem.rules
@@ -91,7 +96,9 @@ def _moved(
         previous=tuple(placed.groups.values()),
         memory=planner.memory,
         objective=objective,
+        notify=notify,
     )
+    notify("which moves pay")
     # Training that is done later is worth what the best plan pays for it.
     planner.usd_per_unit = solution.usd_per_unit if objective == "usd_per_unit" else 0.0
     found = planner.replan(placed, new, solution.groups)
