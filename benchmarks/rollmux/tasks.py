@@ -16,8 +16,6 @@ from rlplan.planner.groups.model import GroupJob, Rules
 from rlplan.planner.groups.moves import Replanner
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import Placer, State
-from rlplan.planner.groups.rates import slowdowns
-from rlplan.planner.groups.seats import bound
 
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread
@@ -33,6 +31,8 @@ LEVERS = ("no_spill", "first_come")
 SLOW_SPILL = 1.19
 """Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
 DRIFT_MOST = 0.3
+LOOK_S = 3600.0
+"""Between two looks at what drifts."""
 DRIFT_MARGIN = 0.1
 """Share of every job's slack that no plan uses where phases drift, since they are looked at every hour only."""
 
@@ -120,19 +120,14 @@ def run(task: Task) -> dict[str, Any]:
     rules = rules_of(task.policy, task.lever, DRIFT_MARGIN if task.drift else 0.0)
     placer = placer_of(task.policy, rules, task.seed)
     drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
-    replan = partial(_repaired, placer, rules) if task.replan and isinstance(placer, Replanner) else None
+    replan = partial(_repaired, placer) if task.replan and isinstance(placer, Replanner) else None
     outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift, replan=replan)
     return {**figures(outcome), "fluid_bound": fluid_bound(planned, KINDS)}
 
 
-def _repaired(placer: Replanner, rules: Rules, state: State, now: Mapping[str, GroupJob]) -> State:
-    """The state re-planned with members of groups in which a bound is broken as they are now; as it is if none is."""
-    broken = {
-        pin.job: now[pin.job]
-        for group in state.groups.values()
-        if any(found.mean > bound(now[name], rules) for name, found in slowdowns(group, now, rules).items())
-        for pin in group.pins
-    }
+def _repaired(placer: Replanner, state: State, now: Mapping[str, GroupJob]) -> State:
+    """The state re-planned with members of groups in which a bound is at risk as they are now; as it is if none is."""
+    broken = {pin.job: now[pin.job] for key in placer.at_risk(state, now, LOOK_S) for pin in state.groups[key].pins}
     return placer.drifted(state, broken) if broken else state
 
 

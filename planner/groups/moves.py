@@ -35,6 +35,7 @@ from .model import Group, GroupJob, NodeKind, Rules
 from .place import BestFit, lasts
 from .policy import State, depart_in_place, moves, next_id, staying
 from .program import Solve
+from .rates import slowdowns
 from .solution import Effort, Memory
 
 QUICK = Effort(
@@ -119,6 +120,21 @@ class Replanner:
     def depart(self, state: State, name: str) -> State:
         """The state without the job; bounds that this breaks are repaired, and moves that pay are made."""
         return self.replan(depart_in_place(state, name, self.kinds)).state
+
+    def at_risk(self, state: State, jobs: Mapping[str, GroupJob], look_s: float) -> list[str]:
+        """Groups, by id, in which a job as it is now is beyond its bound and cannot stay so for `look_s` seconds more.
+
+        A job that is ahead of its bound may be slow for a while: to move it for that would cost it what it has.
+        """
+        found = []
+        for key, group in state.groups.items():
+            for name, got in slowdowns(group, jobs, self.rules).items():
+                job = jobs[name]
+                loses_s = (1.0 - job.slo / got.mean) * look_s
+                if loses_s > 0 and self.credit_s.get(name, 0.0) < loses_s + self.longest_outage_s(job, got.mean):
+                    found.append(key)
+                    break
+        return found
 
     def drifted(self, state: State, jobs: Mapping[str, GroupJob]) -> State:
         """The state with jobs as they are now (other durations); bounds that broke are repaired."""
