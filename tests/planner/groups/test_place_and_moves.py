@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlplan.planner.groups.assemble import resident
 from rlplan.planner.groups.columns import Checker
-from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Rules, Way
+from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Way
 from rlplan.planner.groups.moves import Patience, Replanner
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import State, moves, without_idle_nodes
@@ -110,6 +110,22 @@ def test_waiting_for_the_boundary_loses_no_work() -> None:
     placer = Replanner(KINDS, RULES, Patience(wait_for_boundary=True))
     placer.observe(36000.0, dict.fromkeys(state.jobs, 36000.0), state.jobs)
     assert [move.outage_s for move in placer.replan(state).moves] == [82.0]
+
+
+def test_a_job_beyond_its_bound_is_at_risk_only_when_its_lead_does_not_last() -> None:
+    one, two = job("a", 200, 190, 1.2), job("b", 190, 180, 1.2)
+    shared = Group(
+        ("H20", "H800"), (Pin("a", 0, (0,), 0, (1,)), Pin("b", 0, (0,), 0, (1,)))
+    )  # two phases of about 190 s on each node: neither waits long for the other
+    now = {"a": replace(one, train=(replace(one.train[0], mean_s=420.0),)), "b": two}
+    state = State({"a": one, "b": two}, {"g1": shared})
+    planner = Replanner(KINDS, RULES)
+    assert Checker(RULES).holds(shared, state.jobs)
+    assert planner.at_risk(state, state.jobs, 3600.0) == []
+    assert planner.at_risk(state, now, 3600.0) == ["g1"], "b now waits for a's longer training, and has no lead"
+    planner.credit_s = {"a": 1e6, "b": 1e6}
+    assert planner.at_risk(state, now, 3600.0) == []
+    assert planner.at_risk(state, now, 1e8) == ["g1"]
 
 
 def test_jobs_that_drifted_out_of_their_bounds_are_repaired() -> None:

@@ -147,6 +147,13 @@ def test_spread_makes_bad_stretches_worse_than_the_mean_and_is_the_same_on_every
     assert not feasible(pair, tight, Rules())
 
 
+def test_luck_that_was_drawn_is_no_slowdown_of_a_lone_job() -> None:
+    lucky = GroupJob("a", 1.3, (Way("r", 1, 1, 400.0, 1e11),), (Way("t", 1, 1, 100.0, 1e11),), ((0.5, 0.9), (1.5, 1.1)))
+    alone = slowdowns(Group(("r", "t"), (Pin("a", 0, (0,), 0, (1,)),)), {"a": lucky}, Rules())["a"]
+    assert alone.mean == pytest.approx(1.0, abs=1e-12)
+    assert alone.p95 > 1.0
+
+
 def test_the_chain_that_limits_a_round_robin_group_runs_through_the_longest_job() -> None:
     pair, jobs = group([job("long", 400, 100, 1.3), job("short", 50, 50, 1.3)], [0, 1])
     found = steady(pair, jobs, Rules(policy="round_robin"), {})
