@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rlplan.plans.errors import InputError
 
+from .. import entry
 from .curve import read_curve, stays
 from .report import result_of, text_of
 from .tasks import MODES, PARTS, Task, run, tasks_of
@@ -65,11 +65,4 @@ def _run_all(tasks: Sequence[Task], workers: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
-        command(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+    entry.run(command)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rlplan.planner.costs import DecodeCost, decode_cost
-from rlplan.plans.errors import Infeasible, InputError
+from rlplan.plans.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.schema import Profile, Rollout
 
+from .. import entry
 from .case import Case, read_case, round_phases
 from .cycle import ablation, planned
 from .documents import cluster_of, job_of, profile_of, trace_of
@@ -172,14 +172,4 @@ def _text(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        command(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except InputError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
-    except Infeasible as error:
-        click.echo(f"no feasible plan: {error}", err=True)
-        sys.exit(3)
+    entry.run(command)

@@ -30,16 +30,7 @@ def grow(group: Group, pools: Iterable[str], kinds: Mapping[str, NodeKind]) -> t
     shifted: list[int] = []
     for at, pool in enumerate(group.nodes):
         shifted += range(first[place[at]], first[place[at]] + kinds[pool].slots)
-    pins = tuple(
-        Pin(
-            pin.job,
-            pin.rollout,
-            tuple(shifted[u] for u in pin.rollout_units),
-            pin.train,
-            tuple(shifted[u] for u in pin.train_units),
-        )
-        for pin in group.pins
-    )
+    pins = tuple(pin.renumbered(dict(enumerate(shifted))) for pin in group.pins)
     return Group(tuple(pool for pool, _, _ in old), pins), tuple(at for at, (_, is_new, _) in enumerate(old) if is_new)
 
 

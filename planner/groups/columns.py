@@ -12,6 +12,7 @@ re-solves and renumbered nodes find the same entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -242,6 +243,11 @@ class Checker:
         )
         self._keeps[self._key(group, jobs)] = held
         return held
+
+    def lost(self, group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> float:
+        """Units of training an hour that the members do less than alone (a unit is what one USD buys there)."""
+        slow = self.slowdowns(group, jobs)
+        return math.fsum(jobs[name].solo_usd_per_hour(kinds) * (1.0 - 1.0 / s.mean) for name, s in slow.items())
 
     def slowdowns(self, group: Group, jobs: Mapping[str, GroupJob]) -> dict[str, Slowdown]:
         """Of every member."""

@@ -18,11 +18,7 @@ def declined(planner: Replanner, state: State, cheapest: Sequence[Group], new: C
     moved = [name for name in moves(state, target, kinds) if name not in new]
     if saves <= 1e-6 or not moved:
         return None
-    price = 0.0
-    for name in moved:
-        group = state.groups[state.group_of(name)]
-        slow = planner.memory.checker.slowdowns(group, state.jobs)[name].mean
-        price += planner.price_usd(state.jobs[name], slow)
+    price = sum(planner.move(state, target, name).price_usd for name in moved)
     dear = saves * patience.change_every_h < (1.0 + patience.hysteresis) * price
     return DeclinedMoves(
         jobs=tuple(moved),

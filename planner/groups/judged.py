@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .model import Group, GroupJob, Rules, Slowdown
-from .rates import STRETCHES, stretches_of
+from .rates import STRETCHES, is_alone, stretches_of
 from .seats import bound
 
 _TOLERANCE = 1e-6
@@ -23,7 +23,7 @@ def judged(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdow
 
 def keeping(group: Group, jobs: Mapping[str, GroupJob], got: Mapping[str, Slowdown], rules: Rules) -> dict[str, bool]:
     """Whether each member keeps its bound; a lone job on its reference is what bounds are measured against."""
-    lone = len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
+    lone = is_alone(group)
     return {
         name: lone or slow <= bound(jobs[name], rules) * (1 + _TOLERANCE)
         for name, slow in judged(group, jobs, got, rules).items()

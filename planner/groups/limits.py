@@ -65,11 +65,21 @@ def _held(way: Way, kind: NodeKind, tail_share: float, rules: Rules) -> float:
     return (units - tail_share * (units - kept)) / kind.slots
 
 
+def node_limits(kinds: Mapping[str, NodeKind]) -> dict[str, int]:
+    """Nodes of each pool that has no more than so many, by pool in order."""
+    return {pool: kind.limit for pool, kind in sorted(kinds.items()) if kind.limit is not None}
+
+
+def nodes_taken(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> dict[str, int]:
+    """Nodes that the groups take, by pool."""
+    listed = list(groups)
+    return {pool: sum(group.nodes.count(pool) for group in listed) for pool in kinds}
+
+
 def excess(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> list[tuple[str, int, int]]:
     """(pool, nodes that the groups take, nodes that there are) where that is more."""
-    listed = list(groups)
-    taken = {pool: sum(group.nodes.count(pool) for group in listed) for pool in kinds}
-    return [(p, taken[p], k.limit) for p, k in sorted(kinds.items()) if k.limit is not None and taken[p] > k.limit]
+    taken = nodes_taken(groups, kinds)
+    return [(pool, taken[pool], limit) for pool, limit in node_limits(kinds).items() if taken[pool] > limit]
 
 
 class NodesShort(Infeasible):

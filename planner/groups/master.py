@@ -8,7 +8,7 @@ solves; and as an integer program in PuLP (planner/highs.py has the discipline).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import highspy
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..highs import Minimum, minimise
 from .columns import Column
+from .model import Group
 
 SHORT_USD_PER_HOUR = 1e5
 """Price of a node that there is not, so that a plan short of nodes says how many; far above any node's."""
@@ -62,6 +63,28 @@ class Relaxation:
         jobs = len(self._row)
         premium = {pool: max(0.0, -float(duals[jobs + at])) for at, pool in enumerate(self._pools)}
         return float(self._highs.getInfo().objective_function_value), np.maximum(duals[:jobs], 0.0), premium
+
+
+def nearest(
+    columns: Sequence[Column],
+    names: Sequence[str],
+    values: NDArray[np.float64],
+    premium: Mapping[str, float],
+    most: int,
+    always: Collection[Group],
+) -> tuple[list[Column], float]:
+    """The `most` columns of least reduced cost by the master's prices, in the order given; their greatest reduced cost.
+
+    Columns of one job and of the groups `always` are kept beside them. What is left out makes any choice with it dearer
+    than the relaxation by more than what is returned.
+    """
+    of = dict(zip(names, values, strict=True))
+    extra = [
+        c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(of[name] for name in c.jobs)
+        for c in columns
+    ]
+    cut = sorted(extra)[min(len(extra), most) - 1]
+    return [c for c, e in zip(columns, extra, strict=True) if e <= cut or len(c.jobs) == 1 or c.group in always], cut
 
 
 def choose(

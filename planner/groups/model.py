@@ -11,7 +11,7 @@ units lie in nodes of the way's pool; units are numbered node by node in the ord
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,14 @@ class Pin:
     """Units of the group that its rollout holds, ascending."""
     train: int
     train_units: tuple[int, ...]
+
+    def renumbered(self, unit: Mapping[int, int]) -> Pin:
+        """The same pin where the group's units have other numbers: `unit` gives the new one of each."""
+        return replace(
+            self,
+            rollout_units=tuple(unit[u] for u in self.rollout_units),
+            train_units=tuple(unit[u] for u in self.train_units),
+        )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ import pulp
 from ..highs import minimise
 from .assemble import resident
 from .columns import Column
-from .limits import nodes_short
+from .limits import node_limits, nodes_short
 from .master import choose
 from .model import Group, GroupJob, NodeKind, Rules
 from .place import BestFit, lasts
@@ -163,7 +163,7 @@ class Replanner:
         ]
         found = _choose(state, columns, set(new), self, set(running) - solve.warm)
         before, after = state.usd_per_hour(self.kinds), found.usd_per_hour(self.kinds)
-        made = [self._move(state, found, name) for name in moves(state, found, self.kinds) if name not in new]
+        made = [self.move(state, found, name) for name in moves(state, found, self.kinds) if name not in new]
         crowd = {key: len(group.pins) for key, group in found.groups.items()}
         made.sort(key=lambda m: (m.to_group in state.groups, crowd[m.to_group], m.job))
         return Replan(found, tuple(made), before - after)
@@ -185,11 +185,11 @@ class Replanner:
         """The column at what counts: its price, and that of the training that its members do less than alone."""
         if not self.usd_per_unit:
             return column
-        slow = self.memory.checker.slowdowns(column.group, state.jobs)
-        lost = sum(state.jobs[n].solo_usd_per_hour(self.kinds) * (1.0 - 1.0 / slow[n].mean) for n in column.jobs)
+        lost = self.memory.checker.lost(column.group, state.jobs, self.kinds)
         return replace(column, usd_per_hour=column.usd_per_hour + self.usd_per_unit * lost)
 
-    def _move(self, before: State, after: State, name: str) -> Move:
+    def move(self, before: State, after: State, name: str) -> Move:
+        """A job's way from its group in one state to that in the other."""
         job, key = before.jobs[name], before.group_of(name)
         slow = self.memory.checker.slowdowns(before.groups[key], before.jobs)[name].mean
         return Move(name, key, after.group_of(name), self.outage_s(job, slow), self.price_usd(job, slow))
@@ -276,10 +276,10 @@ def _partition(
         problem += pulp.lpSum(of_job[name]) == 1, f"job_{at:05d}"
     for at, home in enumerate(sorted(of_home)):
         problem += pulp.lpSum(of_home[home]) <= 1, f"home_{at:05d}"
-    for pool, kind in sorted(kinds.items()):
-        if kind.limit is not None:
-            used = [v.column.group.nodes.count(pool) * variable for v, variable in zip(variants, x, strict=True)]
-            problem += pulp.lpSum(used) <= kind.limit, f"limit_{pool}"
+    limits = node_limits(kinds)
+    for pool, limit in limits.items():
+        used = [v.column.group.nodes.count(pool) * variable for v, variable in zip(variants, x, strict=True)]
+        problem += pulp.lpSum(used) <= limit, f"limit_{pool}"
     per_move = (1.0 + patience.hysteresis) / patience.change_every_h
     dear = 10.0 * max(v.column.usd_per_hour for v in variants)
     cost = pulp.lpSum(
@@ -293,7 +293,6 @@ def _partition(
     if found is not None and not math.isfinite(found.objective):
         found = minimise(problem, cost, gap=1e-4)  # few choices fit: search until there is one
     if found is None:
-        limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
         _, _, short = choose([v.column for v in variants if not v.inherits], names, limits, 0.0, 2_000)
         raise nodes_short(len(names), short, limits)
     return [v for v, variable in zip(variants, x, strict=True) if variable.value() > 0.5]

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from .columns import Column, lone
 from .limits import nodes_short
-from .master import Relaxation, choose
+from .master import Relaxation, choose, nearest
 from .model import Group
 from .pricing import Found, price
 from .seats import bound
@@ -135,14 +135,7 @@ class RatioSearch:
         solve = self.solve
         columns = self.priced(rate)
         lowest, values, premium = self._master(rate).solve()
-        of = dict(zip(solve.names, values, strict=True))
-        extra = [
-            c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(of[name] for name in c.jobs)
-            for c in columns
-        ]
-        # What is left out makes any choice with it dearer than this above the linear program.
-        cut = sorted(extra)[min(len(extra), solve.effort.columns) - 1]
-        near = [c for c, e in zip(columns, extra, strict=True) if e <= cut or len(c.jobs) == 1 or c.group in solve.warm]
+        near, cut = nearest(columns, solve.names, values, premium, solve.effort.columns, solve.warm)
         gap = 0.0 if solve.exact else solve.effort.gap / 4
         found, proof, short = choose(near, solve.names, solve.limits, gap, solve.effort.nodes)
         if any(short.values()):
@@ -227,8 +220,7 @@ class RatioSearch:
     def _add(self, group: Group, sure: bool = False) -> None:
         if group in self.lost or not (sure or self.solve.fits(group)):
             return
-        slow = self.solve.checker.slowdowns(group, self.solve.jobs)
-        self.lost[group] = math.fsum(self.solo[name] * (1.0 - 1.0 / s.mean) for name, s in slow.items())
+        self.lost[group] = self.solve.checker.lost(group, self.solve.jobs, self.solve.kinds)
 
     def _gain(self, name: str) -> float:
         """Units an hour that the job's fastest ways do more than its reference, which no group can beat."""

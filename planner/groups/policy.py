@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol, runtime_checkable
 
-from .model import Group, GroupJob, NodeKind, Pin
+from .model import Group, GroupJob, NodeKind
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,7 @@ def without_idle_nodes(group: Group, kinds: Mapping[str, NodeKind]) -> Group:
     if len(used) == len(group.nodes):
         return group
     kept = {u: at for at, u in enumerate(u for u in range(len(node)) if node[u] in used)}
-    pins = tuple(
-        Pin(
-            pin.job,
-            pin.rollout,
-            tuple(kept[u] for u in pin.rollout_units),
-            pin.train,
-            tuple(kept[u] for u in pin.train_units),
-        )
-        for pin in group.pins
-    )
+    pins = tuple(pin.renumbered(kept) for pin in group.pins)
     return Group(tuple(pool for at, pool in enumerate(group.nodes) if at in used), pins)
 
 

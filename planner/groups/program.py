@@ -29,12 +29,13 @@ from ...plans.workload import Objective
 from .assemble import resident
 from .columns import FULL, Column, built, lone, unit_shares
 from .greedy import Algorithm1
-from .limits import modes_within, nodes_short
-from .master import Relaxation, choose
+from .limits import modes_within, node_limits, nodes_short
+from .master import Relaxation, choose, nearest
 from .model import Group, GroupJob, NodeKind, Rules
 from .per_unit import RatioSearch
 from .policy import State
 from .pricing import Found, Members, Table, connected, price, table, word_of
+from .rates import units_per_hour
 from .seats import bound as slo_bound
 from .solution import PLAN, ColumnKey, Effort, GroupSolution, Memory, fluid_bound
 
@@ -84,7 +85,7 @@ class Solve:
         self.names = list(self.jobs)
         self.modes_of = {name: modes_within(job, kinds, rules) for name, job in self.jobs.items()}
         self.table: Table = table(self.modes_of, kinds)
-        self.limits = {pool: kind.limit for pool, kind in kinds.items() if kind.limit is not None}
+        self.limits = node_limits(kinds)
         self.usd = {pool: kind.usd_per_hour for pool, kind in kinds.items()}
         self.exact = len(jobs) <= effort.exact_jobs
         self.top = self.proven_cap = min(rules.group_cap, len(jobs))
@@ -291,15 +292,7 @@ class Solve:
         if self.exact:
             return columns
         _, values, premium = self.master.solve()
-        of = dict(zip(self.names, values, strict=True))
-        extra = [
-            c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(of[name] for name in c.jobs)
-            for c in columns
-        ]
-        limit = sorted(extra)[min(len(extra), self.effort.columns) - 1]
-        return [
-            c for c, e in zip(columns, extra, strict=True) if e <= limit or len(c.jobs) == 1 or c.group in self.warm
-        ]
+        return nearest(columns, self.names, values, premium, self.effort.columns, self.warm)[0]
 
     def choice(self, previous: Sequence[Group]) -> tuple[list[Column], bool]:
         """The cheapest choice of columns, and whether it was proven.
@@ -329,9 +322,8 @@ class Solve:
         """What makes a group worse than another of the same price, in 0 to 1: training lost, and jobs that depend on
         each other. A plan of small groups is easier to run, and is taken where it trains at most a few percent less.
         """
-        alone = {name: job.solo_usd_per_hour(self.kinds) for name, job in self.jobs.items()}
-        slow = self.checker.slowdowns(column.group, self.jobs)
-        lost = sum(alone[name] * (1.0 - 1.0 / slow[name].mean) for name in column.jobs) / max(sum(alone.values()), 1e-9)
+        alone = sum(job.solo_usd_per_hour(self.kinds) for job in self.jobs.values())
+        lost = self.checker.lost(column.group, self.jobs, self.kinds) / max(alone, 1e-9)
         pairs = len(column.jobs) * (len(column.jobs) - 1) / len(self.names) ** 2
         return 0.9 * lost + 0.1 * pairs
 
@@ -352,7 +344,7 @@ class Solve:
         groups = tuple(sorted((c.group for c in chosen), key=lambda g: g.pins[0].job))
         usd = sum(group.usd_per_hour(self.kinds) for group in groups)
         slow = {name: s for group in groups for name, s in self.checker.slowdowns(group, self.jobs).items()}
-        per_unit = usd / sum(self.jobs[name].solo_usd_per_hour(self.kinds) / s.mean for name, s in slow.items())
+        per_unit = usd / units_per_hour(slow, self.jobs, self.kinds)
         reached, least = (usd, bound) if unit is None else (per_unit, min(unit.bound, per_unit))
         gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
         universe = (

@@ -8,12 +8,13 @@ on the same luck.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Group, GroupJob, Rules, Slowdown
+from .model import Group, GroupJob, NodeKind, Rules, Slowdown
 from .seats import bound, factors, seats_of
 from .twin import BROKEN, KEPT, completions, long_run_many
 from .twin_policies import POLICIES
@@ -49,16 +50,16 @@ def cannot_hold(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> boo
         limit_s = bound(job, rules) * job.solo_s
         rollout_s, train_s = job.rollout[pin.rollout].mean_s, job.train[pin.train].mean_s
         if rollout_s + train_s > limit_s * (1 + 1e-12):
-            return not _is_alone(group)
+            return not is_alone(group)
         for unit in pin.train_units:
             asked[unit] = asked.get(unit, 0.0) + train_s / limit_s
         if rules.tail_keep == 0:  # else a rollout can do without some of its units for a while
             for unit in pin.rollout_units:
                 asked[unit] = asked.get(unit, 0.0) + rollout_s / limit_s
-    return max(asked.values()) > 1 + 1e-12 and not _is_alone(group)
+    return max(asked.values()) > 1 + 1e-12 and not is_alone(group)
 
 
-def _is_alone(group: Group) -> bool:
+def is_alone(group: Group) -> bool:
     """One job on its reference ways: what its slowdown is measured against."""
     return len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
 
@@ -120,6 +121,11 @@ def slowdowns(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> dict[
     return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, known, strict=True)}
 
 
+def units_per_hour(slow: Mapping[str, Slowdown], jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> float:
+    """Units of training that jobs of these slowdowns do in an hour; a unit is what one USD buys on their own nodes."""
+    return math.fsum(jobs[name].solo_usd_per_hour(kinds) / got.mean for name, got in slow.items())
+
+
 def feasible(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
     """Whether every member keeps its bound; a lone job on its reference ways always does.
 
@@ -131,7 +137,7 @@ def feasible(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> bool:
 
 def feasible_many(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules) -> list[bool]:
     """`feasible` of many groups in one call of the compiled twin."""
-    found = [_is_alone(group) for group in groups]
+    found = [is_alone(group) for group in groups]
     open_ = [g for g, group in enumerate(groups) if not found[g] and not cannot_hold(group, jobs, rules)]
     if not open_:
         return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...plans.errors import Infeasible
-from .limits import Shortage
+from .limits import Shortage, node_limits, nodes_taken
 from .model import GroupJob, NodeKind, Rules
 from .moves import QUICK
 from .program import solve_groups
@@ -40,16 +40,14 @@ def without_room(
             found.append(text.format(by))
     if _nodes(jobs, kinds, replace(rules, group_cap=rules.group_cap + 1)):
         found.append(f"with group_cap {rules.group_cap + 1}")
-    there = ", ".join(
-        f"{kind.limit} of pool '{pool}'" for pool, kind in sorted(kinds.items()) if kind.limit is not None
-    )
+    there = ", ".join(f"{limit} of pool '{pool}'" for pool, limit in node_limits(kinds).items())
     what = "; ".join(map(str, short)) or f"no way to share the nodes ({there}) holds all {len(jobs)} jobs"
     return Infeasible(f"{what}; they fit " + ", or ".join(text for text in found if text))
 
 
 def _more_nodes(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules: Rules, first: Sequence[str]) -> str:
     """Nodes of one pool, of those in `first` if one will do, else of several, with which a placement was found."""
-    limited = [pool for pool in dict.fromkeys([*first, *sorted(kinds)]) if kinds[pool].limit is not None]
+    limited = list(dict.fromkeys([*first, *node_limits(kinds)]))
     for lifted in [*({pool} for pool in limited), set(limited)]:
         # Whatever the prices are: as few nodes as can be of what there is too little of.
         asked = {
@@ -80,4 +78,4 @@ def _nodes(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules: R
         solution = solve_groups(list(jobs.values()), kinds, rules, effort=_LOOK)
     except Infeasible:
         return None
-    return {pool: sum(group.nodes.count(pool) for group in solution.groups) for pool in kinds}
+    return nodes_taken(solution.groups, kinds)

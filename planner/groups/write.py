@@ -24,7 +24,7 @@ from .judged import keeping
 from .limits import excess
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from .policy import Placer, State
-from .rates import slowdowns
+from .rates import slowdowns, units_per_hour
 from .seats import kept, pace_s
 from .steady import Steady, steady
 from .timeline import timeline_of
@@ -80,7 +80,7 @@ def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowd
         keeps for group in state.groups.values() for keeps in keeping(group, state.jobs, slow, problem.rules).values()
     ]
     price = state.usd_per_hour(problem.kinds)
-    units = sum(state.jobs[name].solo_usd_per_hour(problem.kinds) / slow[name].mean for name in sorted(slow))
+    units = units_per_hour(slow, state.jobs, problem.kinds)
     return CostFigures(
         usd_per_hour=price,
         usd_per_unit=price / units if units else 0.0,
