@@ -22,11 +22,16 @@ _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
-    "show": "Draw a plan in the terminal.",
+    "check": "Whether plans hold: schema, physics, staleness, policy.",
+    "diff": "What changes between two plans, by meaning, and what it costs.",
+    "show": "Draw a plan: in the terminal, or as a page.",
     "simulate": "What a plan would do, or would do if some values were others.",
     "execute": "Run real training by one plan, or by several in turns.",
     "report": "Show what a run did beside what its plan predicted.",
     "tune": "Refit costs and lengths from a run; a new plan where it gains more than the error.",
+    "fmt": "Rewrite documents in canonical form.",
+    "schema": "Print the JSON Schema of a document.",
+    "completion": "Print a shell's completion script.",
 }
 
 

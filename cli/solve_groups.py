@@ -29,7 +29,7 @@ def solve_groups_command(
     from ..planner.groups.solve_workload import solve_workload
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload
-    from ..plans.yaml_io import dump
+    from ..plans.yaml_io import WRITTEN_DIGITS, dump
     from .paths import check_target
     from .progress import steps
 
@@ -44,7 +44,7 @@ def solve_groups_command(
     inputs = _inputs(path, workload, problem, previous_path, out)
     with steps("solving") as notify:
         plan = solve_workload(workload, problem, inputs, previous, moving, notify)
-    dump(plan, out)
+    dump(plan, out, WRITTEN_DIGITS)
     for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
         if not member.slowdown.keeps:
             warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)

@@ -99,6 +99,11 @@ class LengthModel:
         """Unconditioned mean length, each prompt weighing the same."""
         return float(self.tables.mean())
 
+    def quantiles(self) -> tuple[int, ...]:
+        """Lengths at 0, 5, …, 100 % of all responses, tokens."""
+        levels = np.quantile(self.tables, np.linspace(0, 1, 21), method="inverted_cdf")
+        return tuple(int(length) for length in levels)
+
     @property
     def caution(self) -> str | None:
         """What a reader must know before trusting the lengths near the cap; None if the trace shows them all."""

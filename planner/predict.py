@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from ..plans.predicted import (
-    Mean,
+    MemoryBar,
     Predicted,
     PredictedBaseline,
     PredictedPhases,
     PredictedRound,
     PredictedRounds,
     Quantiles,
+    RoundMemory,
 )
 from .candidates import LongKey, ShortKey
 from .costs import TrainCost
@@ -72,18 +73,31 @@ def mean_phases(parts: Sequence[Part]) -> PredictedPhases:
     )
 
 
+def _kind(part: Part) -> PredictedRound:
+    nothing = MemoryBar(needed_bytes=0, capacity_bytes=1)
+    return PredictedRound(
+        share=part.share,
+        step_s=_quantiles(part.step_s()),
+        rollout_s=_quantiles(part.log.rollout_s),
+        reward_exposed_s=_quantiles(part.log.reward_s),
+        train_s=_quantiles(part.log.updates_s(part.train)),
+        sync_s=part.log.sync_s + part.switch_s,
+        running=(1.0,) * 21,  # PROVISIONAL
+        tail_s=0.0,
+        reward_slack_s=0.0,
+        memory=RoundMemory(kv=nothing, train=None),
+    )
+
+
+def _quantiles(values: Sequence[float]) -> Quantiles:
+    return weighted_quantiles([(1.0, values)])
+
+
 def predict(search: Search, cycle: Cycle, baseline: Cycle) -> Predicted:
     """What the steady state of `cycle` costs; transients, such as the queue that starts empty, are not in it."""
     size = search.limits.group_size
     parts = parts_of(search, cycle)
-    kinds = [
-        PredictedRound(
-            share=part.share,
-            rollout_s=weighted_quantiles([(1.0, part.log.rollout_s)]),
-            step_s=Mean(mean=mean(part.step_s())),
-        )
-        for part in parts
-    ]
+    kinds = [_kind(part) for part in parts]
     per_sample = cycle.seconds_per_sample(size)
     (base,) = parts_of(search, baseline)
     return Predicted(
@@ -96,7 +110,11 @@ def predict(search: Search, cycle: Cycle, baseline: Cycle) -> Predicted:
         phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
         length_ratio=search.measured_ratio(cycle)[0],
+        error=0.0,  # PROVISIONAL
         nodes=cycle.nodes(search.limits),
+        usd_per_hour=cycle.nodes(search.limits) * search.limits.usd_per_node_s * 3600,
+        host_memory=MemoryBar(needed_bytes=0, capacity_bytes=search.limits.host_memory_bytes),  # PROVISIONAL
+        lengths_tokens=search.setting.draws.model.quantiles(),
         usd_per_1k_samples=1000 * cycle.usd_per_sample(search.limits),
         front=front(search, cycle),
     )

@@ -7,15 +7,15 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import cast
 
 from ..plans.base import Mode
 from ..plans.cluster import Cluster
+from ..plans.digest import job_decisions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
 from ..plans.levers import RoundDrafts, RoundHandOver
-from ..plans.origin import Inputs, Solver, Volatile
+from ..plans.origin import Inputs, Solver
 from ..plans.plan import (
     Bias,
     LongIssue,
@@ -43,6 +43,7 @@ from .length_model import fit_lengths
 from .predict import least_p95, predict
 from .program import Solution, solve_program
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
+from .volatile import volatile
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
@@ -133,6 +134,21 @@ def solve_fully(
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
+    planned = PlannedJob(
+        name=job.name,
+        bias=Bias(mode=solution.cycle.short.law.mode, budget=budget),
+        issue=StepIssue(
+            prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
+        ),
+        rounds=_rounds(search.space, solution.cycle, job),
+        reward=RewardPlan(
+            workers=job.reward.workers,
+            deadline_s=job.reward.deadline_s,
+            adaptive_timeout=job.reward.adaptive_timeout,
+        ),
+        sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
+        why=explain(search, solution.cycle, baseline),
+    )
     plan = Plan(
         rlplan=1,
         inputs=inputs,
@@ -144,25 +160,10 @@ def solve_fully(
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
             candidates=count_cycles(*search.columns(), search.needs_long),
         ),
-        job=PlannedJob(
-            name=job.name,
-            bias=Bias(mode=solution.cycle.short.law.mode, budget=budget),
-            issue=StepIssue(
-                prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
-            ),
-            rounds=_rounds(search.space, solution.cycle, job),
-            reward=RewardPlan(
-                workers=job.reward.workers,
-                deadline_s=job.reward.deadline_s,
-                adaptive_timeout=job.reward.adaptive_timeout,
-            ),
-            sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-            why=explain(search, solution.cycle, baseline),
-        ),
+        decisions_sha256=job_decisions(planned),
+        job=planned,
         predicted=predicted,
-        volatile=Volatile(
-            solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began
-        ),
+        volatile=volatile(began),
     )
     progress("done", 1.0)
     return Solved(plan, search, solution, baseline)

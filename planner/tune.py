@@ -22,7 +22,7 @@ from ..plans.errors import InputError
 from ..plans.job import Job
 from ..plans.levers import SearchDrafts
 from ..plans.plan import Plan, PlannedJob
-from ..plans.yaml_io import dump, loads
+from ..plans.yaml_io import WRITTEN_DIGITS, dump, loads
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
 from .attribution import Phase, phases
@@ -100,7 +100,7 @@ def tune(
         replays = replay_run(run, cap, dynamic, force.profile)
     found = refit(force.profile, run, replays)
     # As the file will have it: what is solved now is what solving from the files gives.
-    profile = loads(dump(found.profile), Profile)
+    profile = loads(dump(found.profile, digits=WRITTEN_DIGITS), Profile)
     progress("refitting lengths", 0.1)
     trace, factor = refit_lengths(run, force.trace, price(run, profile), cap, dynamic, seed)
     model = _fitted(trace, cap, seed)

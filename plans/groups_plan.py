@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from .base import Count, Name, NonNegative, Strict, cross_error
-from .origin import InputFile, Volatile
+from .origin import InputFile, Sha256, Volatile
 from .planned_group import Index, PlannedGroup
 from .workload import GroupRules
 
@@ -162,6 +162,10 @@ class GroupsPlan(Strict):
 
     solver: GroupsSolver
     """How the plan was found."""
+
+    decisions_sha256: Sha256
+    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
+    of them."""
 
     rules: GroupRules
     """What every group obeys."""

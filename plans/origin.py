@@ -85,3 +85,6 @@ class Volatile(Strict):
 
     solve_s: NonNegative
     """Seconds that it took."""
+
+    rlplan: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\S*$")]
+    """Version of rlplan that solved it."""

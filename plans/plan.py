@@ -21,7 +21,7 @@ from .levers import (
     timeout_fault,
     timeout_numbers,
 )
-from .origin import Inputs, Solver, Volatile
+from .origin import Inputs, Sha256, Solver, Volatile
 from .predicted import Predicted
 
 
@@ -345,6 +345,10 @@ class Plan(Strict):
 
     solver: Solver
     """How the plan was found."""
+
+    decisions_sha256: Sha256
+    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
+    of them."""
 
     job: PlannedJob
     """The decisions."""

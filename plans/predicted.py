@@ -8,6 +8,8 @@ from pydantic import Field
 
 from .base import Count, Mode, NonNegative, Positive, Strict
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
 
 class Quantiles(Strict):
     """A duration over steps."""
@@ -22,11 +24,19 @@ class Quantiles(Strict):
     """Mean in seconds."""
 
 
-class Mean(Strict):
-    """A duration of which only the mean is predicted."""
+class MemoryBar(Strict):
+    """What a memory has to hold at most, beside what it holds."""
 
-    mean: NonNegative
-    """Mean in seconds."""
+    needed_bytes: NonNegative
+    """Bytes needed at the worst moment."""
+
+    capacity_bytes: Positive
+    """Bytes that there are."""
+
+    @property
+    def headroom(self) -> float:
+        """Share that stays free; below 0 if it does not fit."""
+        return 1.0 - self.needed_bytes / self.capacity_bytes
 
 
 class PredictedBaseline(Strict):
@@ -55,17 +65,48 @@ class PredictedPhases(Strict):
     """Getting the new weights to the engines."""
 
 
+class RoundMemory(Strict):
+    """The two bars of accelerator memory."""
+
+    kv: MemoryBar
+    """KV cache of the engine that needs most."""
+
+    train: MemoryBar | None
+    """Memory of a trainer's accelerator; null: the profile does not know it."""
+
+
 class PredictedRound(Strict):
     """One kind of round."""
 
     share: Annotated[float, Field(ge=0, le=1)]
     """Share of the steps that are such rounds."""
 
+    step_s: Quantiles
+    """Seconds of its whole step."""
+
     rollout_s: Quantiles
     """Seconds of its rollout."""
 
-    step_s: Mean
-    """Seconds of its whole step."""
+    reward_exposed_s: Quantiles
+    """Seconds of waiting for rewards after the last token."""
+
+    train_s: Quantiles
+    """Seconds of gradients and update, without what was done beside the rollout."""
+
+    sync_s: NonNegative
+    """Mean seconds of getting the new weights to the engines, a change of layout included."""
+
+    running: Annotated[tuple[Share, ...], Field(min_length=21, max_length=21, strict=False)]
+    """Running sequences at each twentieth of the rollout, as a share of the most that run in it; mean over rounds."""
+
+    tail_s: NonNegative
+    """Mean seconds of the rollout's end in which fewer than a quarter of its most sequences run."""
+
+    reward_slack_s: NonNegative
+    """Mean seconds by which scoring could end later without a longer step."""
+
+    memory: RoundMemory
+    """Accelerator memory while it decodes, and while it trains; the two are never summed, since they take turns."""
 
 
 class PredictedRounds(Strict):
@@ -109,6 +150,10 @@ class Predicted(Strict):
     seconds_per_sample: Positive
     """Seconds per trained sample."""
 
+    error: NonNegative
+    """Relative error to be expected of `step_s.mean` and `seconds_per_sample`, one standard deviation: of the profile's
+    costs on what they were not fitted on, and of the simulation."""
+
     baseline: PredictedBaseline
     """The plain synchronous plan, for comparison."""
 
@@ -124,8 +169,17 @@ class Predicted(Strict):
     nodes: Count
     """Nodes of the pool that the plan takes."""
 
+    usd_per_hour: NonNegative
+    """Price of these nodes."""
+
     usd_per_1k_samples: NonNegative
     """USD per 1000 trained samples, for these nodes."""
+
+    host_memory: MemoryBar
+    """Host memory of the pool: engines of both kinds of round, those that sleep included."""
+
+    lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
+    """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
 
     front: Annotated[tuple[FrontPoint, ...], Field(min_length=1, strict=False)]
     """Speed against bias: what a bias budget would buy, least biased first."""

@@ -79,15 +79,38 @@ def error_at(path: str | Path, loc: Loc, message: str) -> InputError:
     return InputError(message, str(path), line)
 
 
-def dump(model: BaseModel, path: str | Path | None = None) -> str:
+WRITTEN_DIGITS = 6
+"""Significant digits of floats in documents that rlplan computes: no cost is known better, and reviews are readable."""
+
+
+def dump(model: BaseModel, path: str | Path | None = None, digits: int | None = None) -> str:
     """Canonical YAML of `model` (yaml_write.py has the rules); with `path`, also written there atomically.
 
-    Floats keep six significant digits: `load(dump(m)) == m` up to that, and `dump(load(dump(m))) == dump(m)` always.
+    `load(dump(m)) == m` and `dump(load(dump(m))) == dump(m)`. `digits`: floats are rounded to so many significant ones
+    first; None: every float is written as it is. Of a whole document the first line names its JSON Schema, for editors.
     """
-    text = write(model.model_dump(mode="python"))
+    text = header(type(model)) + write(model.model_dump(mode="python"), digits)
     if path is not None:
         atomic_write(path, text)
     return text
+
+
+SCHEMA_FOLDER = ".rlplan"
+"""Beside a document: its JSON Schema, put there by commands that write documents (schemas.py)."""
+
+
+def document_name(model: type[BaseModel]) -> str | None:
+    """`plan`, `job`, … of a model that is a whole document; None of a part of one."""
+    marker = next(iter(model.model_fields))
+    if not marker.startswith("rlplan"):
+        return None
+    return marker.removeprefix("rlplan").removeprefix("_") or "plan"
+
+
+def header(model: type[BaseModel]) -> str:
+    """First line of a document of this kind, with its line break: the modeline of the YAML language server."""
+    name = document_name(model)
+    return f"# yaml-language-server: $schema={SCHEMA_FOLDER}/{name}.schema.json\n" if name else ""
 
 
 def sha256_file(path: str | Path) -> str:
@@ -129,4 +152,15 @@ def _mode(target: Path) -> int:
     return 0o666 & ~mask
 
 
-__all__ = ["atomic_write", "dump", "error_at", "load", "loads", "read_text", "sha256_file"]
+__all__ = [
+    "WRITTEN_DIGITS",
+    "atomic_write",
+    "document_name",
+    "dump",
+    "error_at",
+    "header",
+    "load",
+    "loads",
+    "read_text",
+    "sha256_file",
+]

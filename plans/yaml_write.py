@@ -2,8 +2,8 @@
 
 The rules: keys in the order they come in; two spaces of indentation; a list of scalars, and a mapping of scalars below
 the root that holds no prose and fits a line, in flow style (as an item of a list also if it holds lists of scalars);
-floats with at most six significant digits; strings quoted only where YAML 1.1 or 1.2 may take them for something else;
-no aliases; LF; one line break at the end.
+floats in the shortest form that reads back the same, or rounded to so many significant digits first; strings quoted
+only where YAML 1.1 or 1.2 may take them for something else; no aliases; LF; one line break at the end.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def number(value: float) -> str:
-    """A float with at most six significant digits, in a form that YAML 1.1 and 1.2 both read as a float."""
+def number(value: float, digits: int | None = None) -> str:
+    """A float in a form that YAML 1.1 and 1.2 both read as one; `digits`: significant ones, None: all that it takes."""
     assert math.isfinite(value), "documents hold finite numbers only"
-    text = repr(float(f"{value:.6g}") + 0.0)  # + 0.0 turns -0.0 into 0.0
+    text = repr((value if digits is None else float(f"{value:.{digits}g}")) + 0.0)  # + 0.0 turns -0.0 into 0.0
     mantissa, e, exponent = text.partition("e")
     if e and "." not in mantissa:
         mantissa += ".0"
@@ -48,7 +48,7 @@ def _escape(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: Any, digits: int | None) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -56,28 +56,28 @@ def _scalar(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return number(value)
+        return number(value, digits)
     assert isinstance(value, str), f"no YAML form for {type(value).__name__}"
     return string(value)
 
 
-def _flow(value: Any, listed: bool = False) -> str | None:
+def _flow(value: Any, digits: int | None, listed: bool = False) -> str | None:
     """`value` in flow style, or None where it must be a block; `listed`: it is an item of a list."""
     if isinstance(value, dict):
         nested = [v for v in value.values() if isinstance(v, (dict, list, tuple))]
-        if any(isinstance(v, dict) or not listed or _flow(v) is None for v in nested):
+        if any(isinstance(v, dict) or not listed or _flow(v, digits) is None for v in nested):
             return None
         if any(isinstance(v, str) and " " in v for v in value.values()):
             return None
-        return "{" + ", ".join(f"{string(k)}: {_flow(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{string(k)}: {_flow(v, digits)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         if any(isinstance(v, (dict, list, tuple)) for v in value):
             return None
-        return "[" + ", ".join(_scalar(v) for v in value) + "]"
-    return _scalar(value)
+        return "[" + ", ".join(_scalar(v, digits) for v in value) + "]"
+    return _scalar(value, digits)
 
 
-def _block(value: Any, indent: str, out: list[str]) -> None:
+def _block(value: Any, indent: str, out: list[str], digits: int | None) -> None:
     pairs: list[tuple[str, Any]]
     if isinstance(value, dict):
         # PyYAML reads a key of at most 1024 characters.
@@ -86,19 +86,19 @@ def _block(value: Any, indent: str, out: list[str]) -> None:
     else:
         pairs = [("-", v) for v in value]
     for head, item in pairs:
-        flow = _flow(item, head == "-")
+        flow = _flow(item, digits, head == "-")
         breakable = isinstance(item, dict) and bool(item)
         if flow is not None and (not breakable or len(indent) + len(head) + 1 + len(flow) <= _WIDTH):
             out.append(f"{indent}{head} {flow}")
         else:
             out.append(f"{indent}{head}")
-            _block(item, indent + "  ", out)
+            _block(item, indent + "  ", out, digits)
 
 
-def write(value: dict[str, Any]) -> str:
+def write(value: dict[str, Any], digits: int | None = None) -> str:
     """Canonical text of a document: str keys; values are dict, list, tuple, str, int, float, bool or None."""
     if not value:
         return "{}\n"
     out: list[str] = []
-    _block(value, "", out)
+    _block(value, "", out, digits)
     return "\n".join(out) + "\n"

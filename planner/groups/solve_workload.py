@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from ...plans.errors import Infeasible
 from ...plans.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
-from ...plans.origin import Volatile
 from ...plans.workload import Objective, Workload
+from ..volatile import volatile
 from .attribute import attributed, renumbered
 from .declined import declined
 from .from_plans import Problem
@@ -67,8 +66,7 @@ def solve_workload(
                 state, solver = _placed(problem, running)
     except NodesShort:
         raise without_room(problem.jobs, problem.kinds, problem.rules) from None
-    volatile = Volatile(solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), solve_s=time.perf_counter() - began)
-    return write_plan(problem, workload, state, solver, moves, spared, inputs, volatile)
+    return write_plan(problem, workload, state, solver, moves, spared, inputs, volatile(began))
 
 
 def change_every_h(remaining_s: Mapping[str, float]) -> float:

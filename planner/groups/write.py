@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...plans.digest import groups_decisions
 from ...plans.groups_plan import (
     CostFigures,
     DeclinedMoves,
@@ -44,14 +45,14 @@ def write_plan(
     """The document of `state`, which places every job of the problem."""
     got = {key: slowdowns(group, state.jobs, problem.rules) for key, group in state.groups.items()}
     greedy = placed_in_turn(Algorithm1(problem.kinds, problem.rules), problem.jobs)
+    groups = {key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))}
     return GroupsPlan(
         rlplan_groups=1,
         inputs=inputs,
         solver=solver,
+        decisions_sha256=groups_decisions(groups),
         rules=workload.rules,
-        groups={
-            key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))
-        },
+        groups=groups,
         moves=tuple(moves),
         declined=declined,
         predicted=GroupsPredicted(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.errors import InputError
-from ...plans.yaml_io import dump
+from ...plans.yaml_io import WRITTEN_DIGITS, dump
 from ..architecture import Architecture, architecture_of
 from ..decode_model import FACTORS, DecodeLaw, sheet
 from ..fit import nonnegative_least_squares
@@ -243,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         for name, profile in profiles(options.decode, options.train, options.sync).items():
-            dump(profile, options.out / name)
+            dump(profile, options.out / name, WRITTEN_DIGITS)
     except InputError as error:
         print(f"library: {error}", file=sys.stderr)
         return 2

@@ -21,6 +21,8 @@ from rlplan.executor.training_run import LOGPROB_ALARM
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, sha256_file
 
+from ..documents import EXPECTED_BESIDE, expected_round
+
 pytestmark = pytest.mark.engine
 
 P, N, CAP, CUTOFF, PROMPTS = 4, 2, 48, 30, 24
@@ -60,13 +62,14 @@ def plan_document(folder):
     inputs["profile"]["provenance"] = "measured"
     rollout = {"pool": "main", "engines": 1, "tp": 1, "max_num_seqs": 32}
     train = {"dp": 1, "micro_batch_tokens": 256}
-    expected = {"share": 0.5, "rollout_s": quantiles(1.0), "step_s": {"mean": 1.0}}
+    expected = expected_round()
     return Plan.model_validate(
         {
             "rlplan": 1,
             "inputs": inputs,
             "solver": {"name": "by hand", "status": "feasible", "gap": 0.0, "bound": 0.0,
                        "objective": "seconds_per_sample", "candidates": 1},
+            "decisions_sha256": "0" * 64,
             "job": {
                 "name": "tiny",
                 "bias": {"mode": "exact", "budget": 0.0},
@@ -85,11 +88,11 @@ def plan_document(folder):
                 "baseline": {"step_s": quantiles(1.0), "seconds_per_sample": 0.1},
                 "phases_s": {"rollout": 1.0, "reward_exposed": 0.0, "train": 0.1, "sync": 0.1},
                 "rounds": {"short": expected, "long": expected},
-                "length_ratio": 1.0, "nodes": 1, "usd_per_1k_samples": 0.1,
+                "length_ratio": 1.0, "nodes": 1, "usd_per_1k_samples": 0.1, **EXPECTED_BESIDE,
                 "front": [{"mode": "exact", "seconds_per_sample": 0.1, "usd_per_1k_samples": 0.1, "length_ratio": 1.0,
                            "rounds": 1, "chosen": True}],
             },
-            "volatile": {"solved_at": "2026-01-01T00:00:00Z", "solve_s": 0.0},
+            "volatile": {"solved_at": "2026-01-01T00:00:00Z", "solve_s": 0.0, "rlplan": "0.1.0"},
         }
     )  # fmt: skip
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlplan.plans.check import open_plan
+from rlplan.plans.digest import job_decisions
+from rlplan.plans.plan import load_plan
 
 from ..documents import CLUSTER
 
@@ -40,6 +42,7 @@ slo: {step_p95_s: null}
 """
 
 PLAN = """\
+# yaml-language-server: $schema=.rlplan/plan.schema.json
 rlplan: 1
 inputs:
   cluster: {path: cluster.yaml, sha256: CLUSTER_SHA}
@@ -53,6 +56,7 @@ solver:
   bound: 0.05
   objective: seconds_per_sample
   candidates: 812
+decisions_sha256: DECISIONS
 job:
   name: keyhunt
   bias: {mode: exact, budget: 0.0}
@@ -77,6 +81,7 @@ job:
 predicted:
   step_s: {p50: 6.1, p95: 7.5, mean: 6.4}
   seconds_per_sample: 0.05
+  error: 0.05
   baseline:
     step_s: {p50: 9.1, p95: 11.5, mean: 9.4}
     seconds_per_sample: 0.0734
@@ -84,18 +89,39 @@ predicted:
   rounds:
     short:
       share: 0.8
+      step_s: {p50: 5.0, p95: 6.4, mean: 5.2}
       rollout_s: {p50: 3.1, p95: 4.5, mean: 3.4}
-      step_s: {mean: 5.2}
+      reward_exposed_s: {p50: 0.1, p95: 0.2, mean: 0.1}
+      train_s: {p50: 1.6, p95: 1.8, mean: 1.6}
+      sync_s: 0.1
+      running: [1.0, 1.0, 1.0, 0.9, 0.9, 0.9, 0.8, 0.7, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1, 0.1, 0.0]
+      tail_s: 0.9
+      reward_slack_s: 2.5
+      memory:
+        kv: {needed_bytes: 40000000.0, capacity_bytes: 1000000000.0}
+        train: null
     long:
       share: 0.2
+      step_s: {p50: 9.9, p95: 11.4, mean: 10.2}
       rollout_s: {p50: 8.1, p95: 9.5, mean: 8.4}
-      step_s: {mean: 10.2}
+      reward_exposed_s: {p50: 0.1, p95: 0.2, mean: 0.1}
+      train_s: {p50: 1.6, p95: 1.8, mean: 1.6}
+      sync_s: 0.1
+      running: [1.0, 1.0, 1.0, 0.9, 0.9, 0.9, 0.8, 0.7, 0.7, 0.6, 0.5, 0.5, 0.4, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1, 0.1, 0.0]
+      tail_s: 3.9
+      reward_slack_s: 6.5
+      memory:
+        kv: {needed_bytes: 60000000.0, capacity_bytes: 2000000000.0}
+        train: null
   length_ratio: 1.0
   nodes: 1
+  usd_per_hour: 0.1
   usd_per_1k_samples: 0.00139
+  host_memory: {needed_bytes: 9000000000.0, capacity_bytes: 24000000000.0}
+  lengths_tokens: [3, 9, 14, 20, 27, 35, 44, 55, 67, 81, 97, 116, 138, 165, 198, 240, 296, 375, 500, 740, 1024]
   front:
     - {mode: exact, seconds_per_sample: 0.05, usd_per_1k_samples: 0.00139, length_ratio: 1.0, rounds: 160, chosen: true}
-volatile: {solved_at: "2026-01-02T03:04:05Z", solve_s: 1.5}
+volatile: {solved_at: "2026-01-02T03:04:05Z", solve_s: 1.5, rlplan: 0.1.0}
 """
 
 
@@ -134,7 +160,9 @@ def folder(tmp_path: Path) -> Folder:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
         plan = plan.replace(name.split(".")[0].upper() + "_SHA", sha(text))
-    (tmp_path / "plan.yaml").write_text(plan)
+    (tmp_path / "plan.yaml").write_text(plan.replace("DECISIONS", "a" * 64))
+    decided = job_decisions(load_plan(tmp_path / "plan.yaml").job)
+    (tmp_path / "plan.yaml").write_text(plan.replace("DECISIONS", decided))
     (tmp_path / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
     (tmp_path / "model").mkdir()
     config = {"num_attention_heads": 4, "num_key_value_heads": 2}
