@@ -119,8 +119,9 @@ def _follows(out: Path, executed: Path) -> bool:
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
     from ..plans.check import input_path
+    from ..plans.editor import write_document
     from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.yaml_io import WRITTEN_DIGITS, dump, sha256_file
+    from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.lengths import write_lengths
     from ..profiles.schema import Lengths
 
@@ -135,7 +136,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         cap_tokens=tuned.trace.cap_tokens,
         icc=summary.icc,
     )
-    dump(tuned.profile.model_copy(update={"lengths": lengths}), profile_path, WRITTEN_DIGITS)
+    write_document(tuned.profile.model_copy(update={"lengths": lengths}), profile_path, WRITTEN_DIGITS)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -148,7 +149,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
         lengths=InputFile(**named(lengths_path)),
     )
-    dump(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
+    write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 
 def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
