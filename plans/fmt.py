@@ -71,17 +71,16 @@ def _remarks(text: str, document: Document, blank_lines: bool) -> _Remarks:
             found.beside.setdefault(starts[numbers[at]] if at >= 0 else (), []).append(comment)
             continue
         below = numbers[here] if here < len(numbers) else None
+        above = starts[numbers[here - 1]] if here else None
         deeper = column is not None and below is not None and column > _indent(source[below - 1])
         if below is None:
             if comment:
                 found.after.setdefault(starts[numbers[-1]] if column and numbers else (), []).append(comment)
-        elif deeper and here > 0:
+        elif deeper and above is not None and starts[below][: len(above)] != above:
             # Indented like what stands above it: it belongs there, and not to the next key.
-            found.after.setdefault(starts[numbers[here - 1]], []).append(comment)
+            found.after.setdefault(above, []).append(comment)
         else:
-            held = found.before.setdefault(starts[below], [])
-            if comment or ((not held or held[-1]) and here > 0):  # one blank line in a row, and none at the top
-                held.append(comment)
+            found.before.setdefault(starts[below], []).append(comment)
     return found
 
 
@@ -133,7 +132,10 @@ def _written(value: dict[str, object], remarks: _Remarks) -> str:
         # One comment fits beside a line; those of values that came to stand on one line go above it.
         aside = beside.get(index, [])
         for comment in before.get(index, []) + aside[1:]:
-            out.append(f"{indent}{comment}" if comment else "")
+            if comment:
+                out.append(f"{indent}{comment}")
+            elif out and out[-1]:  # one blank line in a row, and none at the top
+                out.append("")
         out.append(f"{line.text}  {aside[0]}" if aside else line.text)
         out += [f"{indent}{comment}" for comment in after.get(index, [])]
     out += remarks.after.get((), [])
