@@ -3,10 +3,10 @@
 import json
 
 from .command_line import refused, rlplan
-from .test_bad_input import edit, solved  # noqa: F401 (a fixture)
+from .solved_folder import edit
 
 
-def test_a_plan_of_one_job_is_summed_up_also_when_its_inputs_have_changed(solved):  # noqa: F811
+def test_a_plan_of_one_job_is_summed_up_also_when_its_inputs_have_changed(solved):
     edit(solved / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
     result = rlplan("show", solved / "plan.yaml")
     assert result.returncode == 0, result.stderr
@@ -16,7 +16,7 @@ def test_a_plan_of_one_job_is_summed_up_also_when_its_inputs_have_changed(solved
     assert summary["mode"] == "sync" and summary["speedup"] > 0
 
 
-def test_what_is_no_plan_or_has_no_groups_to_draw_is_refused(solved):  # noqa: F811
+def test_what_is_no_plan_or_has_no_groups_to_draw_is_refused(solved):
     refused(rlplan("show", solved / "job.yaml"), "job.yaml:1", "'rlplan' is needed")
     refused(rlplan("show", solved / "none.yaml"), "no such file")
     refused(rlplan("show", solved / "plan.yaml", "--timeline", solved / "t.json"), "rlplan simulate --timeline")

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from .command_line import refused, rlplan
-from .test_bad_input import edit, listing, solved  # noqa: F401 (a fixture)
+from .solved_folder import edit, listing
 
 
 @pytest.fixture
-def job(solved):  # noqa: F811
+def job(solved):
     """A job that was solved, with data for some epochs of a few steps."""
     rows = [{"id": f"p{i}", "prompt": "1+1", "answer": 2} for i in range(40)]
     (solved / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -15,11 +15,11 @@ from rlplan.profiles.schema import Profile
 
 from ..planner.synthetic_run import synthesize
 from .command_line import refused, rlplan
-from .test_bad_input import edit, listing, solved  # noqa: F401 (a fixture)
+from .solved_folder import edit, listing
 
 
 @pytest.fixture
-def job(solved):  # noqa: F811
+def job(solved):
     """A job with a heavy tail and a plain plan, and a run of it in `run`."""
     rows = [json.loads(line) for line in (solved / "lengths.jsonl").read_text().splitlines()]
     for number, row in enumerate(rows):
