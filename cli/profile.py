@@ -37,11 +37,8 @@ def profile_command(
 ) -> int:
     """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
 
-    JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs:
-
-    \b
-    rlplan profile JOB --shipped Qwen2.5-14B
-    rlplan solve JOB --trace lengths.jsonl
+    JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs;
+    solve then needs a --trace of response lengths.
     """
     from ..plans.cluster import load_cluster
     from ..plans.editor import write_document

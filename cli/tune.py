@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed: int, as_json: bool) -> int:
-    """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again. For example:
-
-    \b
-    rlplan tune runs/run                        # is there a better plan?
-    rlplan execute plan.tuned.yaml --out runs/next
+    """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
     Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
     the error that the run shows, it is written, with the refitted profile and lengths beside it (decision: change);
