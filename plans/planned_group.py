@@ -177,7 +177,9 @@ class PlannedGroup(Strict):
                 wrong = [unit for unit in pinned.units if unit >= len(pool_of) or pool_of[unit] != pinned.pool]
                 if wrong:
                     right = ", ".join(str(unit) for unit, pool in enumerate(pool_of) if pool == pinned.pool)
-                    what = f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}"
+                    what = (
+                        f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}"
+                    )
                     faults.append((what, f"jobs.{name}.{phase}.units", "units-of-wrong-pool"))
         for index, node in enumerate(self.nodes):
             if node.resident_bytes > node.host_memory_bytes:

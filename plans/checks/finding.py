@@ -69,7 +69,7 @@ class Finding:
     def text(self) -> str:
         """All of it but the place, on one line."""
         told = f"{self.message}; {self.remedy}" if self.remedy else self.message
-        return f"{self.key}: {told}" if self.key else told
+        return told if not self.key or f"'{self.key}'" in self.message else f"{self.key}: {told}"
 
     def data(self) -> dict[str, Any]:
         """As JSON has it, the file left out."""

@@ -14,6 +14,7 @@ from ..plan import Plan, RoundRollout, RoundTrain
 from ..yaml_doc import Loc
 from .finding import Fault
 
+
 def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
     """Where `plan` does not fit `cluster` and `job`; `heads`: (attention, key-value) heads, None if unknown."""
     planned = plan.job

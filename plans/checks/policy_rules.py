@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..cluster import Cluster
 from ..groups_plan import GroupsPlan
 from ..job import Job
 from ..plan import Plan
@@ -39,7 +38,9 @@ class _Held:
 def breaches(plan: Plan, file: PolicyFile, job: Job | None) -> Iterator[Fault]:
     """What of a job's plan its policy does not allow; `job`: None where it could not be read."""
     held, policy, predicted = _Held(file), file.policy, plan.predicted
-    yield from held.above("policy-usd-per-hour", ("predicted", "usd_per_hour"), predicted.usd_per_hour, "max_usd_per_hour", " USD")
+    yield from held.above(
+        "policy-usd-per-hour", ("predicted", "usd_per_hour"), predicted.usd_per_hour, "max_usd_per_hour", " USD"
+    )
     yield from held.above(
         "policy-usd-per-samples", ("predicted", "usd_per_1k_samples"), predicted.usd_per_1k_samples,
         "max_usd_per_1k_samples", " USD",
@@ -53,7 +54,9 @@ def breaches(plan: Plan, file: PolicyFile, job: Job | None) -> Iterator[Fault]:
     if plan.job.bias.mode in policy.forbidden_modes:
         what = f"is {plan.job.bias.mode}"
         yield held.fault("policy-mode", ("job", "bias", "mode"), what, "forbidden_modes")
-    yield from held.above("policy-step-p95", ("predicted", "step_s", "p95"), predicted.step_s.p95, "max_step_p95_s", " s")
+    yield from held.above(
+        "policy-step-p95", ("predicted", "step_s", "p95"), predicted.step_s.p95, "max_step_p95_s", " s"
+    )
     if policy.require_slo and job is not None:
         yield from _slo(held, job)
     yield from held.above("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap")
@@ -133,12 +136,3 @@ def waived(rule: str, policy: Policy | None) -> bool:
         # A policy that says how many bounds are to hold has said that not all must.
         "bound-broken": policy.min_slo_attained is not None,
     }.get(rule, False)
-
-
-def cluster_breaches(cluster: Cluster, file: PolicyFile) -> Iterator[Fault]:
-    """Pools that the policy limits and the cluster does not have: a misspelt limit limits nothing."""
-    held = _Held(file)
-    for pool in file.policy.max_nodes:
-        if pool not in cluster.pools:
-            what = f"cluster '{cluster.name}' has no pool '{pool}'"
-            yield held.fault("policy-nodes", ("pools",), what, "max_nodes", f"its pools are {', '.join(cluster.pools)}")

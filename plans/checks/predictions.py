@@ -139,9 +139,7 @@ def _front(plan: Plan) -> Iterator[Fault]:
 def _bias(plan: Plan) -> Iterator[Fault]:
     off, budget = abs(1 - plan.predicted.length_ratio), plan.job.bias.budget
     if off > budget + NOISE:
-        what = (
-            f"is {plan.predicted.length_ratio:.6g}, off by {off:.3g}, and the plan's own bias budget is {budget:.3g}"
-        )
+        what = f"is {plan.predicted.length_ratio:.6g}, off by {off:.3g}, and the plan's own bias budget is {budget:.3g}"
         remedy = "solve with a larger --bias-budget, or by a mode that is unbiased"
         yield Fault("bias-over-budget", ("predicted", "length_ratio"), what, remedy)
 

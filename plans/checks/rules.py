@@ -84,7 +84,7 @@ kv-preempts              a KV cache that the sequences of a round outgrow, so th
 train-memory             a trainer's peak that its accelerator does not hold
 host-memory              engines, sleeping ones included, that host memory does not hold
 slo-missed               a predicted p95 of the step above the job's limit
-does-not-fit-pool        a phase of a workload that is wider than its pool
+does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,
     "predictions": """
 quantiles-out-of-order   a p95 below its p50, or quantiles that fall
@@ -111,7 +111,10 @@ way-changed              a phase whose pool, width or seconds are no longer thos
 job-missing              a job of the workload without a place
 job-unknown              a job that the workload does not have
 rules-changed            rules that are no longer the workload's
+state-contradicts-jobs   sleeping states of a node that are not those of the jobs on it
 slo-share-contradiction  a share of kept bounds that is not that of the jobs
+workload-unsolvable      a workload with a source that cannot be read, or a state or a model that fits nowhere
+workload-too-large       a workload that its pools cannot hold whatever shares what
 """,
     "policy": """
 policy-usd-per-hour      a price per hour above the policy's
