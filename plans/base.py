@@ -32,7 +32,7 @@ def cross_error(message: str, field: str | None = None, rule: str = "contradicti
 
 
 def cross_errors(title: str, faults: Sequence[tuple[str, str, str]]) -> ValidationError:
-    """Several such errors of one model at once, from (message, field, rule); raised in a validator, all are reported."""
+    """Several such errors of one model at once, from (message, field, rule), for a validator to raise."""
     return ValidationError.from_exception_data(
         title, [{"type": cross_error(*fault), "loc": (), "input": None} for fault in faults]
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from .checks.finding import Fault
 from .checks.fit import misfits
-from .checks.inputs import input_files, input_path, stale_inputs
+from .checks.inputs import input_files, stale_inputs
+from .checks.inputs import input_path as input_path
 from .cluster import Cluster, load_cluster
 from .errors import InputError
 from .groups_plan import GroupsPlan

@@ -35,7 +35,7 @@ class Policy(Strict):
     max_usd_per_1k_samples: NonNegative | None = None
     """Most that 1000 trained samples may cost. Plans of one job."""
 
-    max_nodes: dict[Name, Nodes] = {}
+    max_nodes: Annotated[dict[Name, Nodes], Field(default_factory=dict)]
     """By pool, most nodes that a plan may take. Pools that are not named have no limit but their own."""
 
     max_bias: Share | None = None

@@ -83,7 +83,7 @@ def age_faults(profile: Profile, at: Loc, asked: Asked) -> list[Fault]:
         # The option is for profiles that have a date; a team that writes a limit down wants none without.
         if asked.policy is None or asked.policy.policy.max_profile_age_days is None:
             return []
-        what = f"the {profile.provenance} profile does not say when it was measured; {asked.age_source} allows {most:g} days"
+        what = f"the {profile.provenance} profile has no date of measurement; {asked.age_source} allows {most:g} days"
         return [Fault("profile-undated", at, what, remedy)]
     if days <= most:
         return []

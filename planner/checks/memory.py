@@ -88,7 +88,7 @@ def _engine(
 ) -> Iterator[Fault]:
     longest = job.rollout.longest_tokens
     if cost.kv_capacity_tokens < longest:
-        what = f"an engine of tp {rollout.tp} holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+        what = f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
         yield Fault("kv-below-longest", (*at, "tp"), what, "take more accelerators per engine, or lower the job's cap")
     if rollout.max_num_seqs > cost.max_sequences:
         what = f"is {rollout.max_num_seqs}, and at most {cost.max_sequences} at once were measured"
@@ -130,7 +130,7 @@ def _update(
     if profile.train_law is not None:  # what solve holds a law to, whose accelerator is the data sheet's
         room = MEMORY_SHARE * physics_of(profile.train_law).gpu.memory_bytes
     if cost.peak_bytes > room:
-        what = f"a trainer needs {cost.peak_bytes / 1e9:.4g} GB at its peak, its accelerator has {room / 1e9:.4g} GB for it"
+        what = f"a trainer needs {cost.peak_bytes / 1e9:.4g} GB at its peak, its accelerator has {room / 1e9:.4g} GB"
         remedy = "shard further (tp, pp), recompute activations, offload, or take smaller micro-batches"
         yield Fault("train-memory", at, what, remedy)
 
@@ -140,8 +140,8 @@ def _host(costs: list[DecodeCost], pool: Pool) -> Iterator[Fault]:
     held = {cost.key: cost.host_bytes for cost in costs}
     room = pool.nodes * pool.host_memory_bytes
     if sum(held.values()) > room:
-        layouts = " and ".join(str(key) for key in held)
-        what = f"the engines of {layouts} take {sum(held.values()) / 1e9:.4g} GB of host memory, there are {room / 1e9:.4g}"
+        taken, layouts = sum(held.values()) / 1e9, " and ".join(str(key) for key in held)
+        what = f"the engines of {layouts} take {taken:.4g} GB of host memory, and there are {room / 1e9:.4g}"
         remedy = "run both kinds of round on one layout, or add host memory"
         yield Fault("host-memory", ("job", "rounds"), what, remedy)
 

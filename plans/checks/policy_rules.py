@@ -1,4 +1,4 @@
-"""Whether a plan keeps a policy. A finding names the plan's line, and the policy's file, line and value. Reads no file."""
+"""Whether a plan keeps a policy. A finding names the plan's line and the policy's file, line and value."""
 
 from __future__ import annotations
 

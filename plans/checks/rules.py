@@ -1,4 +1,4 @@
-"""The catalogue of rules: what each is called and what it finds. Names are stable; scripts and reviews refer to them."""
+"""The catalogue of rules: what each is called and what it finds. Names are stable: scripts and reviews use them."""
 
 from __future__ import annotations
 
