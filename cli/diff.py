@@ -103,14 +103,14 @@ def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Repor
             raise InputError("none on both sides: name a plan")
         report = alone_report(side.plan, side.name, new is not None, InputFiles(side.path.parent))
         return report, alone_dict(side.plan, new is not None), False
-    name = new.name if old.name == new.name else f"{old.name} -> {new.name}"
+    title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
     files = InputFiles(old.path.parent), InputFiles(new.path.parent)
     if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):
         job = diff_jobs(old.plan, new.plan, *files)
-        return job_report(job, name, full), job.as_dict(), job.same
+        return job_report(job, new.name, title, full), job.as_dict(), job.same
     if isinstance(old.plan, GroupsPlan) and isinstance(new.plan, GroupsPlan):
         groups = diff_groups(old.plan, new.plan, *files, old_sha256=old.sha256)
-        return groups_report(groups, name, full), groups.as_dict(), groups.same
+        return groups_report(groups, new.name, title, full), groups.as_dict(), groups.same
     kinds = {True: "a plan of one job", False: "a plan of groups"}
     raise InputError(
         f"{old.name} is {kinds[isinstance(old.plan, Plan)]} and {new.name} is {kinds[isinstance(new.plan, Plan)]}; "

@@ -25,10 +25,12 @@ def alone_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFile
     what = "new plan" if new else "plan removed"
     if isinstance(plan, GroupsPlan):
         warnings += groups_warnings(plan) if new else []
-        return Report(name, f"{what}: {_groups_line(plan)}", tuple(warnings), (_beside_others(plan), _jobs(plan)), ())
+        return Report(
+            name, name, f"{what}: {_groups_line(plan)}", tuple(warnings), (_beside_others(plan), _jobs(plan)), ()
+        )
     error = (f"relative error of its seconds, one standard deviation: {figure(plan.predicted.error, 'share')}",)
     sections = (_beside_sync(plan), _why(plan)) if new else (_beside_sync(plan),)
-    return Report(name, f"{what}: {_job_line(plan)}", tuple(warnings), sections, error)
+    return Report(name, name, f"{what}: {_job_line(plan)}", tuple(warnings), sections, error)
 
 
 def alone_dict(plan: Plan | GroupsPlan, new: bool) -> dict[str, Any]:
@@ -64,7 +66,10 @@ def _beside_sync(plan: Plan) -> Section:
         for label, a, b in pairs
     ]
     phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
-    rows += [Row((f"· {key.replace('_exposed', ', exposed')}", "", figure(value, "s"), "")) for key, value in phases]
+    rows += [
+        Row((f"· {key.replace('_exposed', ', exposed')}", "", figure(value, "s", value < 1), ""))
+        for key, value in phases
+    ]
     for label, value, unit in (
         ("USD per 1000 samples", p.usd_per_1k_samples, "usd"), ("USD per hour", p.usd_per_hour, "usd"),
         ("nodes", float(p.nodes), "count"), ("length ratio", p.length_ratio, "ratio"),
@@ -88,8 +93,9 @@ def _groups_line(plan: GroupsPlan) -> str:
     jobs = sum(len(group.jobs) for group in plan.groups.values())
     figures = plan.predicted.plan
     return (
-        f"{counted(jobs, 'job')} in {counted(len(plan.groups), 'group')}, {figure(figures.usd_per_hour, 'usd')} USD per "
-        f"hour, {figure(figures.usd_per_unit, 'usd')} USD per unit, bounds kept by {figure(figures.slo_attained, 'share')}"
+        f"{counted(jobs, 'job')} in {counted(len(plan.groups), 'group')}, "
+        f"{figure(figures.usd_per_hour, 'usd')} USD per hour, {figure(figures.usd_per_unit, 'usd')} USD per unit, "
+        f"bounds kept by {figure(figures.slo_attained, 'share')} of the jobs"
     )
 
 

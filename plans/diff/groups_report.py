@@ -6,34 +6,50 @@ from collections.abc import Mapping
 
 from ..groups_plan import GroupsPlan
 from .change import Quantity
-from .groups import GroupsDiff, JobChange, nodes_text
+from .groups import GroupsDiff, JobChange, Status, nodes_text
 from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, stale_warnings
 from .report import Column, Report, Row, Section
 from .words import counted, figure, key_values, relative_text, shorten, usd
 
+_VERBS: dict[Status, str] = {
+    "arrived": "arrived",
+    "left": "left",
+    "moved": "moved",
+    "other nodes": "on other nodes",
+}
 _ALWAYS = ("usd_per_hour", "usd_per_unit", "bounds_broken")
 
 
-def groups_report(diff: GroupsDiff, name: str, full: bool = False) -> Report:
-    """`name`: the plan's, as a reviewer knows it. `full`: jobs and figures that did not change, too."""
+def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = False) -> Report:
+    """What to show.
+
+    Args:
+        name, title: path of the new plan, and what is compared; no title: the name.
+        full: jobs and figures that did not change, too.
+    """
     if diff.same and not full:
-        return Report(name, groups_verdict(diff), _warnings(diff), (), ())
+        return Report(name, title or name, groups_verdict(diff), _warnings(diff), (), ())
     rules = tuple(Row((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
     columns = (Column("rule", code=True), Column("old", code=True), Column("new", code=True))
     return Report(
         name=name,
+        title=title or name,
         verdict=groups_verdict(diff),
         warnings=_warnings(diff),
         sections=(
             effects_section(diff.effects, _ALWAYS, full),
+            _jobs(diff, full),
             inputs_section(diff.inputs),
             Section(columns, rules),
-            _jobs(diff, full),
             _groups(diff, full),
         ),
-        remarks=("prices are exact; a plan of groups states no error of its slowdowns", *_renamed(diff), *_moves(diff),
-                 *found_by_text(diff, full)),
-    )  # fmt: skip
+        remarks=(
+            "prices are exact; a plan of groups states no error of its slowdowns",
+            *_renamed(diff),
+            *_moves(diff),
+            *found_by_text(diff, full),
+        ),
+    )
 
 
 def groups_verdict(diff: GroupsDiff) -> str:
@@ -42,11 +58,7 @@ def groups_verdict(diff: GroupsDiff) -> str:
         return "same: groups, predictions, rules, inputs and solver do not differ"
     hour, unit = diff.effect("usd_per_hour"), diff.effect("usd_per_unit")
     parts = [_price(hour, "USD per hour"), _price(unit, "USD per unit"), _bounds(diff)]
-    what = [
-        f"{counted(count, 'job')} {verb}"
-        for status, verb in (("arrived", "arrived"), ("left", "left"), ("moved", "moved"), ("other nodes", "on other nodes"))
-        if (count := diff.count(status))
-    ]  # fmt: skip
+    what = [f"{counted(count, 'job')} {verb}" for status, verb in _VERBS.items() if (count := diff.count(status))]
     end = ", ".join(what) or "no job arrived, left or moved"
     if diff.inputs:
         names = ", ".join(change.name for change in diff.inputs[:3])
@@ -174,9 +186,7 @@ def _moves(diff: GroupsDiff) -> list[str]:
             text += ", counted from another running plan than the old one"
         found.append(text)
     elif diff.count("moved"):
-        found.append(
-            "the new plan states no moves (it was not solved from the old one), so what moving costs is unknown"
-        )
+        found.append("the new plan was not solved from the old one: what the moves cost is unknown")
     if declined is not None:
         found.append(
             f"moves of {counted(len(declined.jobs), 'job')} that would save {usd(declined.saves_usd_per_hour)} USD per "

@@ -16,6 +16,9 @@ from .words import UNKNOWN, change_text, counted, delta_text, figure, key_values
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
 """Figures that are shown also if they did not change."""
 
+BIAS_NOISE = 0.005
+"""Differences of length ratios below it are not spoken of in the verdict: what a simulation of unbiased modes gives."""
+
 EFFECT_COLUMNS = (
     Column("effect"),
     Column("old", right=True),
@@ -25,18 +28,26 @@ EFFECT_COLUMNS = (
 )
 
 
-def job_report(diff: PlanDiff, name: str, full: bool = False) -> Report:
-    """`name`: the plan's, as a reviewer knows it. `full`: figures that did not change, too."""
+def job_report(diff: PlanDiff, name: str, title: str = "", full: bool = False) -> Report:
+    """What to show.
+
+    Args:
+        name, title: path of the new plan, and what is compared; no title: the name.
+        full: figures that did not change, too.
+    """
     if diff.same and not full:
-        return Report(name, job_verdict(diff), job_warnings(diff), (), ())
-    figures = (*diff.effects[:4], *diff.phases, *diff.effects[4:])
-    remarks = [diff.errors.words(), *found_by_text(diff, full)]
+        return Report(name, title or name, job_verdict(diff), job_warnings(diff), (), ())
     return Report(
         name=name,
+        title=title or name,
         verdict=job_verdict(diff),
         warnings=job_warnings(diff),
-        sections=(effects_section(figures, ALWAYS, full), inputs_section(diff.inputs), _decisions(diff)),
-        remarks=tuple(remarks),
+        sections=(
+            effects_section((*diff.effects, *diff.phases), ALWAYS, full),
+            inputs_section(diff.inputs),
+            _decisions(diff),
+        ),
+        remarks=(diff.errors.words(), *found_by_text(diff, full)),
     )
 
 
@@ -74,19 +85,19 @@ def _speed(seconds: Quantity) -> str:
 
 
 def _price(price: Quantity) -> str:
-    new = figure(price.new, "usd")
-    return (
-        f"{figure(price.old, 'usd')} -> {new} USD per 1000 samples" if price.changed else f"{new} USD per 1000 samples"
-    )
+    sides = dict.fromkeys((figure(price.old, "usd"), figure(price.new, "usd")))
+    return f"{' -> '.join(sides)} USD per 1000 samples"
 
 
 def _bias(diff: PlanDiff) -> str:
     ratio, budget = diff.effect("length_ratio"), diff.effect("bias_budget")
-    old, new = figure(ratio.old, "ratio"), figure(ratio.new, "ratio")
-    text = "bias unchanged" if old == new else f"length ratio {old} -> {new}"
-    return text + (
-        f", bias budget {figure(budget.old, 'share')} -> {figure(budget.new, 'share')}" if budget.changed else ""
-    )
+    unchanged = ratio.delta is not None and abs(ratio.delta) < BIAS_NOISE
+    text = "bias unchanged"
+    if not unchanged:
+        text = f"length ratio {figure(ratio.old, 'ratio')} -> {figure(ratio.new, 'ratio')}"
+    if budget.changed:
+        text += f", bias budget {figure(budget.old, 'share')} -> {figure(budget.new, 'share')}"
+    return text
 
 
 def job_warnings(diff: PlanDiff) -> tuple[str, ...]:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from .report import Report, Row, Section, fold
 
 _STYLE = {1: "green", -1: "red", 0: ""}
-_MOST_ROWS = 12  # of a table, without --full
+_MOST_ROWS = 20  # of a table, without --full
 
 
 def render(report: Report, full: bool) -> Group:
-    """The report; tables are cut to a dozen rows unless `full`."""
-    parts: list[Text | Table | Padding | Rule] = [Text(report.title, style="bold"), Text(report.verdict, style="bold")]
+    """The report; tables are cut to twenty rows unless `full`."""
+    parts: list[RenderableType] = [Text(report.title, style="bold"), Text(report.verdict, style="bold")]
     parts += [Text(f"! {warning}", style="yellow") for warning in report.warnings]
     for section in report.sections:
-        if section.rows:
-            rows, left = (list(section.rows), 0) if full else fold(section.rows, _MOST_ROWS)
-            parts.append(Text())
-            parts.append(_table(section, rows))
-            parts += _notes(section, rows)
-            if left:
-                parts.append(Text(f"… and {left} more; --full shows them", style="dim"))
-            if section.rest:
-                parts.append(Text(section.rest, style="dim"))
+        if not section.rows:
+            continue
+        rows, left = (list(section.rows), 0) if full else fold(section.rows, _MOST_ROWS)
+        noted = any(row.note for row in rows)
+        parts += [Text(), *(_list(section, rows) if noted else [_table(section, rows)])]
+        if left:
+            parts.append(Text(f"… and {left} more; --full shows them", style="dim"))
+        if section.rest:
+            parts.append(Text(section.rest, style="dim"))
     if report.remarks:
         parts.append(Text())
     parts += [Text(remark, style="dim") for remark in report.remarks]
@@ -44,15 +43,13 @@ def _table(section: Section, rows: list[Row]) -> Table:
     return table
 
 
-def _notes(section: Section, rows: list[Row]) -> list[Text | Padding]:
-    """Each note once, below the table, with the rows that it is about."""
-    about: dict[str, list[str]] = {}
+def _list(section: Section, rows: list[Row]) -> list[RenderableType]:
+    """Rows with notes: key, old -> new, and below it the note."""
+    titles = [column.title for column in section.columns]
+    found: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]
     for row in rows:
+        key, *sides = row.cells
+        found.append(Text(f"{key}  {' -> '.join(sides)}", style=_STYLE[row.tone]))
         if row.note:
-            about.setdefault(row.note, []).append(row.cells[0])
-    if not about:
-        return []
-    found: list[Text | Padding] = [Text(section.note_title, style="bold")]
-    for note, keys in about.items():
-        found.append(Padding(Text.assemble((", ".join(keys) + ": ", ""), (note, "dim")), (0, 0, 0, 2)))
+            found.append(Padding(Text(row.note, style="dim"), (0, 0, 0, 4), expand=False))
     return found

@@ -81,9 +81,7 @@ def change_text(quantity: Quantity) -> str:
     text = relative_text(relative)
     if not sigma:
         return text
-    return (
-        f"{text}, within ±{unsigned(100 * sigma)}%" if quantity.within_error else f"{text} ± {unsigned(100 * sigma)}%"
-    )
+    return text + (f", within ±{unsigned(100 * sigma)}%" if quantity.within_error else f" ± {unsigned(100 * sigma)}%")
 
 
 def relative_text(relative: float) -> str:
