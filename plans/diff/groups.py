@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..groups_plan import GroupsPlan, Move
-from ..planned_group import GroupMember, PinnedPhase, PlannedGroup
+from ..planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
 from .inputs import InputChange, InputFiles, input_changes, inputs_of, stale_inputs
 from .jobs import NOWHERE, edited, found_by
@@ -27,7 +27,8 @@ class JobChange:
 
     Attributes:
         name: the job's.
-        status: `moved`: to a group that is not its old one; `other nodes`: inside its group.
+        status: `moved`: to a group that is not its old one; `other nodes`: in its group, but on another pool, in
+            another way, or by a move that the plan names.
         old_group, new_group: ids in either plan; None where it is not.
         old, new: its members.
         move: what the new plan says about its move; None: nothing.
@@ -66,7 +67,7 @@ class JobChange:
         """Whether anything about it changed."""
         if self.status != "stays" or self.old is None or self.new is None:
             return True
-        return any(changes(self.old.slowdown.model_dump(mode="json"), self.new.slowdown.model_dump(mode="json")))
+        return any(changes(self.old.model_dump(mode="json"), self.new.model_dump(mode="json")))
 
     def _slowdown(self, figure: str) -> Quantity:
         sides = [None if side is None else float(getattr(side.slowdown, figure)) for side in (self.old, self.new)]
@@ -158,24 +159,27 @@ def diff_groups(
         old_sha256: digest of the old plan's bytes, which tells whether the new plan's moves begin from it.
     """
     matched = match_groups(old, new)
+    previous = new.inputs.previous
+    from_old = None if previous is None or old_sha256 is None else previous.sha256 == old_sha256
     inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
+    if from_old:  # that the old plan is what the new one was solved from is no difference between them
+        inputs = tuple(change for change in inputs if change.name != "previous")
     solver = found_by(old, new)
     sides = tuple(side for side, plan in (("old", old), ("new", new)) if edited(plan))
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
-    previous = new.inputs.previous
     return GroupsDiff(
         old=old,
         new=new,
         same=not (inputs or solver or any(changes(*meanings))) and len(sides) != 1,
         effects=_effects(old, new),
-        jobs=_jobs(old, new, matched),
+        jobs=_jobs(old, new, matched, moved={move.job: move for move in new.moves if from_old is not False}),
         matched=matched,
         rules=tuple(changes(old.rules.model_dump(mode="json"), new.rules.model_dump(mode="json"))),
         inputs=inputs,
         stale={} if new_files.folder is None else dict(stale_inputs(inputs_of(new), new_files)),
         solver=solver,
         edited=sides,
-        moves_from_old=None if previous is None or old_sha256 is None else previous.sha256 == old_sha256,
+        moves_from_old=from_old,
     )
 
 
@@ -223,10 +227,11 @@ def nodes_text(group: PlannedGroup) -> str:
     return " + ".join(f"{count} {pool}" for pool, count in Counter(node.pool for node in group.nodes).items())
 
 
-def _jobs(old: GroupsPlan, new: GroupsPlan, matched: Mapping[str, str]) -> tuple[JobChange, ...]:
+def _jobs(
+    old: GroupsPlan, new: GroupsPlan, matched: Mapping[str, str], moved: Mapping[str, Move]
+) -> tuple[JobChange, ...]:
     was = {name: key for key, group in old.groups.items() for name in group.jobs}
     is_ = {name: key for key, group in new.groups.items() for name in group.jobs}
-    moves = {move.job: move for move in new.moves}
     found = []
     for name in sorted(was.keys() | is_.keys()):
         before, after = was.get(name), is_.get(name)
@@ -239,22 +244,16 @@ def _jobs(old: GroupsPlan, new: GroupsPlan, matched: Mapping[str, str]) -> tuple
             status = "left"
         elif matched.get(after) != before:
             status = "moved"
-        elif _place(old.groups[before], name) != _place(new.groups[after], name):
+        elif name in moved or (a and b and _place(a) != _place(b)):
             status = "other nodes"
-        found.append(JobChange(name, status, before, after, a, b, moves.get(name)))
+        found.append(JobChange(name, status, before, after, a, b, moved.get(name)))
     return tuple(sorted(found, key=_importance))
 
 
-def _place(group: PlannedGroup, name: str) -> tuple[Any, ...]:
-    """Where a job runs in its group, whatever the numbers of the units of other pools."""
-    pool_of = [node.pool for node in group.nodes for _ in range(node.slots)]
-
-    def place(phase: PinnedPhase) -> tuple[Any, ...]:
-        own = [unit for unit, pool in enumerate(pool_of) if pool == phase.pool]
-        return phase.pool, phase.way, tuple(own.index(unit) for unit in phase.units)
-
-    member = group.jobs[name]
-    return place(member.rollout), place(member.train), member.tail_from, member.tail_units
+def _place(member: GroupMember) -> tuple[Any, ...]:
+    """Where a job runs, whatever the numbers of its group's nodes."""
+    phases = ((phase.pool, phase.way, len(phase.units)) for phase in (member.rollout, member.train))
+    return *phases, member.tail_from, member.tail_units
 
 
 _ORDER: tuple[Status, ...] = ("arrived", "left", "moved", "other nodes", "stays")

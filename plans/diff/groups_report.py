@@ -181,11 +181,11 @@ def _moves(diff: GroupsDiff) -> list[str]:
     found = []
     moves, declined = diff.new.moves, diff.new.declined
     if moves:
-        text = f"{counted(len(moves), 'move')} cost {usd(sum(move.price_usd for move in moves))} USD once"
+        text = f"{counted(len(moves), 'move')} for {usd(sum(move.price_usd for move in moves))} USD once"
         if diff.moves_from_old is False:
             text += ", counted from another running plan than the old one"
         found.append(text)
-    elif diff.count("moved"):
+    elif diff.count("moved") and diff.new.inputs.previous is None:
         found.append("the new plan was not solved from the old one: what the moves cost is unknown")
     if declined is not None:
         found.append(
