@@ -36,6 +36,7 @@ demo: setup
 	$(BIN)/rlplan solve $(EXAMPLE) --mode race -o $(EXAMPLE)/race.yaml
 	$(BIN)/rlplan execute $(EXAMPLE)/sync.yaml $(EXAMPLE)/plan.yaml $(EXAMPLE)/race.yaml --steps $(STEPS) --out $(DEMO)
 	$(BIN)/rlplan report $(DEMO) --json > $(DEMO)/report.json
+	$(BIN)/rlplan report $(DEMO) --html $(DEMO)/report.html
 	$(BIN)/rlplan report $(DEMO)
 
 test: setup lint types

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 inter
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import warnings
@@ -12,6 +13,7 @@ import warnings
 import click
 
 from .. import __version__
+from .manual import with_manual
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -44,7 +46,15 @@ class _LazyGroup(click.Group):
             return None
         module = importlib.import_module(f".{name}", __package__)
         command: click.Command = getattr(module, f"{name}_command")
-        return command
+        return with_manual(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, 1)
+            ctx.fail(f"No such command '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -56,16 +66,8 @@ class _LazyGroup(click.Group):
 def cli() -> None:
     """Plan, tune and execute synchronous RL post-training of language models.
 
-    \b
-    rlplan init DIR            a ready example
-    rlplan profile JOB         what each phase costs here
-    rlplan solve JOB           the plan, as YAML to review
-    rlplan solve WORKLOAD      the same for many jobs that share nodes
-    rlplan show PLAN           the plan, drawn
-    rlplan simulate PLAN       what if, without solving
-    rlplan execute PLAN        the training run
-    rlplan report RUN          predicted beside measured
-    rlplan tune RUN            a better plan, if the run shows one
+    init or your own job -> profile -> solve -> check, diff, show -> execute -> report -> tune, and again. Every command
+    has examples in its --help.
 
     Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
     """
@@ -81,9 +83,14 @@ def main() -> None:
 
     warnings.showwarning = _warn  # one line, not Python's two with a source location
     try:
-        code = cli.main(standalone_mode=False)
-    except click.ClickException as error:
+        code = cli.main(prog_name="rlplan", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        code = EXIT_BAD_INPUT
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        see = f"; see {context.command_path} --help" if context else ""
+        click.echo(f"error: {' '.join(error.format_message().split()).rstrip('.')}{see}", err=True)
         code = EXIT_BAD_INPUT
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED

@@ -37,16 +37,14 @@ def profile_command(
 ) -> int:
     """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
 
-    JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs:
-
-    \b
-    rlplan profile JOB --shipped Qwen2.5-14B
-    rlplan solve JOB --trace lengths.jsonl
+    JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs;
+    solve then needs a --trace of response lengths.
     """
     from ..plans.cluster import load_cluster
+    from ..plans.editor import write_document
     from ..plans.errors import InputError
     from ..plans.job import job_paths, load_job, model_heads
-    from ..plans.yaml_io import WRITTEN_DIGITS, dump, error_at
+    from ..plans.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.layouts import layouts_to_measure
     from ..profiles.subject import subject_digest
     from .paths import check_target, job_file, job_inputs
@@ -78,7 +76,7 @@ def profile_command(
     with steps("profile") as notify:
         measured = measure(job, paths, cluster.pools[name], layouts, Effort(trace_rounds=trace_rounds), notify)
     profile = _profile(job.name, subject_digest(job, paths), cluster.pools[name], measured, lengths_path)
-    dump(profile, out, WRITTEN_DIGITS)
+    write_document(profile, out, WRITTEN_DIGITS)
     summary = _summary(profile, measured)
     click.echo(json.dumps(summary) if as_json else _text(profile, summary, out, lengths_path))
     return 0
@@ -86,8 +84,9 @@ def profile_command(
 
 def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int:
     """Write the shipped profile of a model on an accelerator."""
+    from ..plans.editor import write_document
     from ..plans.errors import InputError
-    from ..plans.yaml_io import WRITTEN_DIGITS, dump
+    from ..plans.yaml_io import WRITTEN_DIGITS
     from ..profiles.hardware import gpu_of
     from ..profiles.library import library_names, library_profile
 
@@ -96,7 +95,7 @@ def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int
         known = ", ".join(sorted({name for name, _ in library_names()}))
         raise InputError(f"no profile of accelerator {accelerator!r} ships; there are profiles of {known}")
     profile = library_profile(gpu.name, model)
-    dump(profile, out, WRITTEN_DIGITS)
+    write_document(profile, out, WRITTEN_DIGITS)
     if as_json:
         click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))
     else:

@@ -51,12 +51,7 @@ def simulate_command(
 ) -> int:
     """Simulate a run of PLAN as it is written, or as it would be if some values were others. Nothing is solved.
 
-    --set takes any value of plan, job, cluster or profile by its dotted path; list items go by number. For example:
-
-    \b
-    rlplan simulate plan.yaml --set plan.job.rounds.short.cutoff_tokens=512
-    rlplan simulate plan.yaml --set job.rollout.samples_per_prompt=16 --set profile.rollout.0.step_s=0.02
-    rlplan simulate plan.yaml --trace runs/run --timeline timeline.json
+    --set takes any value of plan, job, cluster or profile by its dotted path; list items go by number.
 
     A plan of groups is simulated with the phases that its workload has now: who keeps the bound, who does not.
 

@@ -113,9 +113,10 @@ def solve_command(
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
+    from ..plans.editor import write_document
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.yaml_io import WRITTEN_DIGITS, dump, load, sha256_file
+    from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
     from ..profiles.machine import differences, machine_of
     from ..profiles.schema import Profile
     from ..profiles.subject import subject_digest
@@ -174,7 +175,7 @@ def solve_command(
             max_nodes=MAX_NODES if max_nodes is None else max_nodes,
             progress=update,
         )
-    dump(plan, out, WRITTEN_DIGITS)
+    write_document(plan, out, WRITTEN_DIGITS)
     click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))
     return 0
 

@@ -27,9 +27,10 @@ def solve_groups_command(
     """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules."""
     from ..planner.groups.from_plans import problem_of
     from ..planner.groups.solve_workload import solve_workload
+    from ..plans.editor import write_document
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload
-    from ..plans.yaml_io import WRITTEN_DIGITS, dump
+    from ..plans.yaml_io import WRITTEN_DIGITS
     from .paths import check_target
     from .progress import steps
 
@@ -44,7 +45,7 @@ def solve_groups_command(
     inputs = _inputs(path, workload, problem, previous_path, out)
     with steps("solving") as notify:
         plan = solve_workload(workload, problem, inputs, previous, moving, notify)
-    dump(plan, out, WRITTEN_DIGITS)
+    write_document(plan, out, WRITTEN_DIGITS)
     for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
         if not member.slowdown.keeps:
             warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)

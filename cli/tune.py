@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed: int, as_json: bool) -> int:
-    """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again. For example:
-
-    \b
-    rlplan tune runs/run                        # is there a better plan?
-    rlplan execute plan.tuned.yaml --out runs/next
+    """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
     Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
     the error that the run shows, it is written, with the refitted profile and lengths beside it (decision: change);
@@ -119,8 +115,9 @@ def _follows(out: Path, executed: Path) -> bool:
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
     from ..plans.check import input_path
+    from ..plans.editor import write_document
     from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.yaml_io import WRITTEN_DIGITS, dump, sha256_file
+    from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.lengths import write_lengths
     from ..profiles.schema import Lengths
 
@@ -135,7 +132,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         cap_tokens=tuned.trace.cap_tokens,
         icc=summary.icc,
     )
-    dump(tuned.profile.model_copy(update={"lengths": lengths}), profile_path, WRITTEN_DIGITS)
+    write_document(tuned.profile.model_copy(update={"lengths": lengths}), profile_path, WRITTEN_DIGITS)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -148,7 +145,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
         lengths=InputFile(**named(lengths_path)),
     )
-    dump(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
+    write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 
 def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:

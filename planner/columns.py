@@ -15,7 +15,7 @@ round's (there the deferring draw is the first, which loses nothing: any draw th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -33,6 +33,7 @@ from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from .earlier_epoch import EarlierEpoch
 from .play import FATES, Luck, Played, RanOut, RoundSetup, play
 from .round_log import RoundLog, mean, record_round
+from .simulator import Observe
 
 # Prompts that a column is fed with at once: an epoch of its own.
 _FEED = 768
@@ -40,7 +41,10 @@ _FEED = 768
 
 @dataclass(frozen=True)
 class Setting:
-    """What all columns of a solve share: the step's size, costs, luck."""
+    """What all columns of a solve share: the step's size, costs, luck.
+
+    `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
+    """
 
     target: int
     group_size: int
@@ -51,6 +55,7 @@ class Setting:
     draws: Draws
     reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
     drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
+    watch: Callable[[], Observe] | None = None
 
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """What decoding costs in a kind of round."""
@@ -245,7 +250,10 @@ class LongColumn:
 def _play(
     setting: Setting, setup: RoundSetup, luck: Luck, cost: DecodeCost, hand_over: HandOverSpec | None = None
 ) -> Played:
-    return play(setup, luck, cost, setting.reward, cost.max_sequences, hand_over, reference=setting.reference)
+    observe = setting.watch() if setting.watch else None
+    return play(
+        setup, luck, cost, setting.reward, cost.max_sequences, hand_over, reference=setting.reference, observe=observe
+    )
 
 
 def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:

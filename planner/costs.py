@@ -105,6 +105,15 @@ class DecodeCost:
 HOST_PROCESS_BYTES = 1_000_000_000
 
 
+def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
+    """The profile's entry for a layout: one of as many engines, or, on GPUs, of one of them; None without any."""
+    one = profile.machine.kind == "cuda"
+    fits = [
+        r for r in profile.rollout if r.tp == layout.tp and (r.engines == layout.engines or (one and r.engines == 1))
+    ]
+    return fits[0] if fits else None
+
+
 def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) -> DecodeCost:
     """Costs of one entry of `profile.rollout`, scaled to what whole rounds of its layout took.
 

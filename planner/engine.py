@@ -44,6 +44,7 @@ class Engine:
         self.now: float = cost.round_s  # time of the boundary after `step` steps
         self.step = 0
         self.kv = 0  # tokens held by the running samples
+        self.most_kv = 0  # that it ever held
         self.prefill: float = 0  # seconds that the next step takes longer for those who came in
         self.held_up: float = 0  # and for those who ended
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
@@ -63,6 +64,7 @@ class Engine:
             self.now = self._time_after(steps)
             self.step += steps
             self.kv += steps * len(self.running)
+            self.most_kv = max(self.most_kv, self.kv)
             self.decoded += steps * len(self.running)
             self.prefill = self.held_up = 0
 

@@ -11,8 +11,20 @@ from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortR
 from ..profiles.schema import Judge, Profile, Train
 from ..profiles.train_model import TrainLayout
 from ..rounds.hand_over import HandOverSpec
-from .costs import DecodeCost, RewardCost, TrainCost, decode_cost, reward_cost, train_cost, train_cost_in
+from .costs import (
+    DecodeCost,
+    LayoutKey,
+    RewardCost,
+    TrainCost,
+    decode_cost,
+    entry_of,
+    reward_cost,
+    train_cost,
+    train_cost_in,
+)
 from .drafts import Drafts, beside_judge, drafted
+
+Update = RoundTrain | Train | TrainCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +96,9 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
 
 def _decode(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     """Of the plan's engines: an entry for as many, or, on GPUs, for one of them."""
-    one = profile.machine.kind == "cuda"
-    for entry in profile.rollout:
-        if entry.tp == rollout.tp and (entry.engines == rollout.engines or (one and entry.engines == 1)):
-            return decode_cost(profile, entry, rollout.engines)
+    entry = entry_of(profile, LayoutKey(rollout.tp, rollout.engines))
+    if entry is not None:
+        return decode_cost(profile, entry, rollout.engines)
     known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
@@ -97,10 +108,10 @@ def _decode(profile: Profile, rollout: RoundRollout) -> DecodeCost:
 
 def _train(profile: Profile, train: RoundTrain) -> TrainCost:
     """Of the plan's update: a measured entry, else by the profile's law."""
-    wanted = _sizes(train)
-    for entry in profile.train:
-        if _sizes(entry) == wanted:
-            return train_cost(entry)
+    wanted = sizes(train)
+    entry = measured_update(profile, train)
+    if entry is not None:
+        return train_cost(entry)
     if profile.train_law is not None:
         dp, tp, pp, cp, ep, budget, recompute, offload = wanted
         try:
@@ -114,5 +125,11 @@ def _train(profile: Profile, train: RoundTrain) -> TrainCost:
     )
 
 
-def _sizes(train: RoundTrain | Train) -> tuple[int, int, int, int, int, int, Recompute, bool]:
+def measured_update(profile: Profile, train: Update) -> Train | None:
+    """The profile's measured entry for an update; None where only a law may know it."""
+    return next((entry for entry in profile.train if sizes(entry) == sizes(train)), None)
+
+
+def sizes(train: Update) -> tuple[int, int, int, int, int, int, Recompute, bool]:
+    """What tells one update from another."""
     return train.dp, train.tp, train.pp, train.cp, train.ep, train.micro_batch_tokens, train.recompute, train.offload

@@ -21,7 +21,7 @@ from ..rounds.outcome import Fate
 from ..rounds.race import RaceRound
 from ..rounds.round import Draw, Round
 from .costs import DecodeCost, RewardCost
-from .simulator import Lengths, RoundTimes, simulate_round
+from .simulator import Lengths, Observe, RoundTimes, simulate_round
 from .twin import state
 
 FATES = {
@@ -132,8 +132,11 @@ def play(
     hand_over: HandOverSpec | None = None,
     *,
     reference: bool = False,
+    observe: Observe | None = None,
 ) -> Played:
     """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
+
+    `observe` is told what happens on the way (simulator.Observe), which only the reference can tell: it is then taken.
 
     Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
     """
@@ -142,8 +145,8 @@ def play(
     assert 1 <= setup.prompts <= prompts and 1 <= setup.group_size <= setup.samples <= width
     assert (luck.offset is not None) == setup.redraws
     assert rows == (prompts if luck.offset is None else luck.offset[-1]), "rows belong to prompts"
-    if reference:
-        return _reference(setup, luck, decode, reward, max_num_seqs, hand_over)
+    if reference or observe is not None:
+        return _reference(setup, luck, decode, reward, max_num_seqs, hand_over, observe)
     from .twin.run import run  # numba, a second or so
 
     return run(setup, luck, decode, reward, max_num_seqs, hand_over)
@@ -183,6 +186,7 @@ def _reference(
     reward: RewardCost,
     max_num_seqs: int,
     hand_over: HandOverSpec | None,
+    observe: Observe | None,
 ) -> Played:
     machine = machine_of(setup, luck)
     rows: list[int] = []  # by draw
@@ -222,7 +226,7 @@ def _reference(
         target = setup.prompts if setup.redraws else min(setup.target, setup.prompts)
         decision = HandOver(hand_over, target * setup.group_size, decode.key.engines)
     times = simulate_round(
-        machine, lengths, decode, reward, max_num_seqs, hand_over=decision, on_ready=ready.__setitem__
+        machine, lengths, decode, reward, max_num_seqs, observe, hand_over=decision, on_ready=ready.__setitem__
     )
     outcome = machine.outcome()
     kept = np.zeros((len(machine.draws), setup.samples), dtype=np.bool_)

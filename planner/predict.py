@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
 
+from ..plans.cluster import Pool
 from ..plans.predicted import (
     MemoryBar,
     Predicted,
     PredictedBaseline,
-    PredictedPhases,
     PredictedRound,
     PredictedRounds,
     Quantiles,
     RoundMemory,
 )
-from .candidates import LongKey, ShortKey
-from .costs import TrainCost
+from ..profiles.schema import Profile
+from .candidates import ShortKey
+from .costs import entry_of
 from .cycle import Cycle
+from .expected_error import step_error
 from .front import front
-from .round_log import RoundLog, mean
+from .parts import Part, mean_phases, parts_of
+from .picture import enough_rounds, picture
+from .round_log import mean
 from .search import Search
 
 
@@ -40,83 +43,71 @@ def weighted_quantiles(parts: Sequence[tuple[float, Sequence[float]]]) -> Quanti
     )
 
 
-class Part(NamedTuple):
-    """One kind of round of a cycle: its share of the steps, its rounds, its update, seconds of changing to it."""
-
-    share: float
-    log: RoundLog
-    train: TrainCost
-    switch_s: float
-
-    def step_s(self) -> list[float]:
-        """Seconds of each round's step."""
-        return [seconds + self.switch_s for seconds in self.log.step_s(self.train)]
-
-
-def parts_of(search: Search, cycle: Cycle) -> list[Part]:
-    """The cycle's kinds of round, short first."""
-    share, trains = cycle.long_share(), search.space.train
-    found = [Part(1.0 - share, search.short[cast(ShortKey, cycle.short.key)].log, trains[cycle.train], 0.0)]
-    if cycle.long is not None:
-        log = search.long[cast(LongKey, cycle.long.key)].log
-        found.append(Part(share, log, trains[cycle.long_train], cycle.switch_s))
-    return found
-
-
-def mean_phases(parts: Sequence[Part]) -> PredictedPhases:
-    """Where the mean step goes."""
-    return PredictedPhases(
-        rollout=sum(part.share * mean(part.log.rollout_s) for part in parts),
-        reward_exposed=sum(part.share * mean(part.log.reward_s) for part in parts),
-        train=sum(part.share * part.log.train_s(part.train) for part in parts),
-        sync=sum(part.share * (part.log.sync_s + part.switch_s) for part in parts),
-    )
-
-
-def _kind(part: Part) -> PredictedRound:
-    nothing = MemoryBar(needed_bytes=0, capacity_bytes=1)
-    return PredictedRound(
-        share=part.share,
-        step_s=_quantiles(part.step_s()),
-        rollout_s=_quantiles(part.log.rollout_s),
-        reward_exposed_s=_quantiles(part.log.reward_s),
-        train_s=_quantiles(part.log.updates_s(part.train)),
-        sync_s=part.log.sync_s + part.switch_s,
-        running=(1.0,) * 21,  # PROVISIONAL
-        tail_s=0.0,
-        reward_slack_s=0.0,
-        memory=RoundMemory(kv=nothing, train=None),
-    )
-
-
 def _quantiles(values: Sequence[float]) -> Quantiles:
     return weighted_quantiles([(1.0, values)])
 
 
-def predict(search: Search, cycle: Cycle, baseline: Cycle) -> Predicted:
-    """What the steady state of `cycle` costs; transients, such as the queue that starts empty, are not in it."""
-    size = search.limits.group_size
+def predict(search: Search, cycle: Cycle, baseline: Cycle, profile: Profile, pool: Pool) -> Predicted:
+    """What the steady state of `cycle` costs; transients, such as the queue that starts empty, are not in it.
+
+    Seconds are of all rounds of the last pass; what only watched rounds tell (picture.py) is told as shares of them.
+    """
+    size, limits = search.limits.group_size, search.limits
     parts = parts_of(search, cycle)
-    kinds = [_kind(part) for part in parts]
-    per_sample = cycle.seconds_per_sample(size)
+    kinds = [_kind(search, part, profile, pool) for part in parts]
     (base,) = parts_of(search, baseline)
     return Predicted(
         step_s=weighted_quantiles([(part.share, part.step_s()) for part in parts]),
-        seconds_per_sample=per_sample,
+        seconds_per_sample=cycle.seconds_per_sample(size),
         baseline=PredictedBaseline(
-            step_s=weighted_quantiles([(1.0, base.step_s())]),
+            step_s=_quantiles(base.step_s()),
             seconds_per_sample=baseline.seconds_per_sample(size),
         ),
         phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
         length_ratio=search.measured_ratio(cycle)[0],
-        error=0.0,  # PROVISIONAL
-        nodes=cycle.nodes(search.limits),
-        usd_per_hour=cycle.nodes(search.limits) * search.limits.usd_per_node_s * 3600,
-        host_memory=MemoryBar(needed_bytes=0, capacity_bytes=search.limits.host_memory_bytes),  # PROVISIONAL
+        error=step_error(profile, parts, cycle.cost_error(limits) / cycle.cost(limits)),
+        nodes=cycle.nodes(limits),
+        usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
+        host_memory=MemoryBar(
+            needed_bytes=sum(limits.host_bytes[layout] for layout in {part.layout for part in parts}),
+            capacity_bytes=limits.host_memory_bytes,
+        ),
         lengths_tokens=search.setting.draws.model.quantiles(),
-        usd_per_1k_samples=1000 * cycle.usd_per_sample(search.limits),
+        usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
         front=front(search, cycle),
+    )
+
+
+def _kind(search: Search, part: Part, profile: Profile, pool: Pool) -> PredictedRound:
+    log, key = part.log, part.key
+    prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.target)
+    seen = picture(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+    rollout, reward = _quantiles(log.rollout_s), _quantiles(log.reward_s)
+    return PredictedRound(
+        share=part.share,
+        step_s=_quantiles(part.step_s()),
+        rollout_s=rollout,
+        reward_exposed_s=reward,
+        train_s=_quantiles(log.updates_s(part.train)),
+        sync_s=log.sync_s + part.switch_s,
+        running=seen.running,
+        tail_s=seen.tail * rollout.mean,
+        reward_slack_s=seen.reward_slack * (rollout.mean + reward.mean),
+        memory=_memory(part, seen.kv_tokens, profile, pool),
+    )
+
+
+def _memory(part: Part, kv_tokens: int, profile: Profile, pool: Pool) -> RoundMemory:
+    entry = entry_of(profile, part.layout)
+    assert entry is not None, "the column was priced by it"
+    peak = part.train.peak_bytes
+    return RoundMemory(
+        kv=MemoryBar(
+            needed_bytes=kv_tokens * entry.kv_bytes_per_token,
+            capacity_bytes=entry.kv_capacity_tokens * entry.kv_bytes_per_token,
+        ),
+        train=MemoryBar(needed_bytes=peak, capacity_bytes=pool.accelerators.memory_bytes) if peak else None,
     )
 
 

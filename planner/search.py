@@ -148,12 +148,12 @@ class Search:
         return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
-        pool = self._pool(key.law, rounds * self.setting.target)
+        pool = self.pool(key.law, rounds * self.setting.target)
         # Empty if the law's few rounds deferred nobody; such a law has no cycle and falls out.
         if pool:
             self.long[key].extend(rounds, pool)
 
-    def _pool(self, law: Law, wanted: int) -> list[str]:
+    def pool(self, law: Law, wanted: int) -> list[str]:
         """Deferred prompts of a law, oldest first; a pool only ever grows at its end."""
         pool = self._pools.get(law, [])
         if len(pool) < wanted:

@@ -73,7 +73,8 @@ Observe = Callable[[float, str, int, int, int], None]
 
 - "engine": engine, running sequences, KV tokens, whenever they changed other than by decoding;
 - "preempted": engine, draw, sample; "cutoff", "finished", "submitted" (to the reward workers), "scored", "aborted":
-  draw, sample, engine.
+  draw, sample, engine;
+- "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held.
 """
 
 
@@ -220,6 +221,9 @@ def simulate_round(
         upcoming[place] = engine.next_event_s()
         if observe:
             tell(place)
+    if observe:
+        for place, engine in enumerate(engines):
+            observe(now, "held", place, engine.preemptions, engine.most_kv)
     return RoundTimes(
         end_s=now,
         decode_end_s=min(decode_end, now),

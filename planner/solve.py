@@ -11,6 +11,7 @@ from typing import cast
 
 from ..plans.base import Mode
 from ..plans.cluster import Cluster
+from ..plans.critical_path import path_of
 from ..plans.digest import job_decisions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
@@ -130,7 +131,7 @@ def solve_fully(
     solution = _decide(search, max_nodes, progress)
     baseline = _baseline(search)
     progress("writing the plan", 0.99)
-    predicted = predict(search, solution.cycle, baseline)
+    predicted = predict(search, solution.cycle, baseline, profile, cluster.pools[search.space.pool])
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -147,7 +148,7 @@ def solve_fully(
             adaptive_timeout=job.reward.adaptive_timeout,
         ),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline),
+        why=explain(search, solution.cycle, baseline, path_of(predicted)),
     )
     plan = Plan(
         rlplan=1,

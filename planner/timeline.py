@@ -14,14 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from .costs import DecodeCost
+from .round_shape import tail_begins_s
 from .run_simulator import SimulatedStep, Watch
 from .simulator import Observe
 
 SCHEDULE, ENGINES, REWARDS, TRAINERS, SYNC = 1, 2, 3, 4, 5
 _NAMES = {SCHEDULE: "schedule", ENGINES: "engines", REWARDS: "reward workers", TRAINERS: "trainers", SYNC: "sync"}
-
-TAIL_SHARE = 0.25
-"""A rollout's tail begins when its running sequences fall below this share of their most, for good."""
 
 
 class Timeline(Watch):
@@ -102,12 +100,7 @@ class Timeline(Watch):
         self._counter(REWARDS, "waiting for a score", end + step.reward_exposed_s, samples=0)
         for draw, prompt in put_off.items():
             self._instant(SCHEDULE, 0, "deferred", last_abort.get(draw, end), prompt=prompt, draw=draw)
-        most = max((level for _, level in levels), default=0)
-        tail = step.rollout_s
-        for t_s, level in reversed(levels):
-            if level >= TAIL_SHARE * most:
-                break
-            tail = min(tail, t_s)
+        tail = tail_begins_s(levels, step.rollout_s)
         if tail < step.rollout_s:
             self._span(SCHEDULE, 2, "tail", origin + tail, step.rollout_s - tail)
 

@@ -6,24 +6,22 @@ Alternatives that lost early were simulated for a few rounds only; their figures
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-import networkx as nx
-
+from ..plans.critical_path import CriticalPath
 from ..rounds.timeouts import TimeoutSpec
 from .candidates import LongKey, ShortKey
 from .costs import RewardCost, TrainCost
 from .cycle import Cycle, make_cycle
-from .predict import mean_phases, parts_of
+from .parts import parts_of
 from .round_log import mean
 from .search import ON_REQUEST, Search
 
 
-def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
-    """Text by dotted key of the plan's job section."""
+def explain(search: Search, cycle: Cycle, baseline: Cycle, path: CriticalPath) -> dict[str, str]:
+    """Text by dotted key of the plan's job section; `path`: of the predicted step."""
     why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline)}
     mode = cycle.short.law.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
@@ -38,7 +36,7 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle) -> dict[str, str]:
         why["reward.adaptive_timeout"] = timeouts
     if cycle.long is not None:
         why["rounds"] = _shares(search, cycle)
-    why["step"] = _critical_path(search, cycle)
+    why["step"] = path.text()
     for number, refusal in enumerate(search.space.refused):
         why[f"refused.{number}"] = refusal
     return why
@@ -233,26 +231,3 @@ def _timeouts(reward: RewardCost) -> str | None:
         f"{fixed.mean_s():.3g} s if every prompt kept the longest deadline; right answers slower than a prompt's "
         "earlier ones may be judged wrong for it, which the run counts"
     )
-
-
-def _critical_path(search: Search, cycle: Cycle) -> str:
-    """The phases of the mean step as a graph; its longest path is the step, and what is off it has slack."""
-    parts = parts_of(search, cycle)
-    phases = mean_phases(parts)
-    rollout, exposed = phases.rollout, phases.reward_exposed
-    busy = search.setting.reward.mean_s() / search.setting.reward.workers
-    scoring = busy * sum(part.share * mean(part.log.groups) for part in parts) * search.limits.group_size
-    graph: Any = nx.DiGraph()
-    graph.add_edge("start", "decoded", phase="rollout", seconds=rollout)
-    graph.add_edge("decoded", "scored", phase="reward", seconds=exposed)
-    # Scoring runs beside decoding; only what is left after the last token is on the path above.
-    graph.add_edge("start", "scored", phase="scoring beside rollout", seconds=min(scoring, rollout + exposed))
-    graph.add_edge("scored", "updated", phase="train", seconds=phases.train)
-    graph.add_edge("updated", "end", phase="sync", seconds=phases.sync)
-    path = nx.dag_longest_path(graph, weight="seconds")
-    total = nx.dag_longest_path_length(graph, weight="seconds")
-    text = ", ".join(
-        f"{graph[a][b]['phase']} {100 * graph[a][b]['seconds'] / total:.0f}%" for a, b in itertools.pairwise(path)
-    )
-    slack = rollout + exposed - min(scoring, rollout + exposed)
-    return f"critical path of the mean step ({total:.3g} s): {text}; scoring beside rollout has {slack:.3g} s of slack"

@@ -6,7 +6,7 @@
     plan       plan.yaml             data    the prompts
     workload   workload.yaml: jobs that share nodes          groups_plan   groups.yaml: which share which
     check      whether a plan fits its inputs, its cluster and its job
-    schema     JSON Schemas of plan.yaml, workload.yaml and groups.yaml for editors
+    editor     JSON Schemas for editors, and documents written with them    fmt   canonical form of edited documents
 
 The names below are loaded when first used, so that importing `rlplan.plans.errors` does not load pydantic.
 """

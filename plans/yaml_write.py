@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from .yaml_doc import plain_value
+from .yaml_doc import Loc, plain_value
 
 _WIDTH = 140  # holds {path, sha256, provenance} of an input with room for the path, so that these stay in one line
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
@@ -77,28 +77,38 @@ def _flow(value: Any, digits: int | None, listed: bool = False) -> str | None:
     return _scalar(value, digits)
 
 
-def _block(value: Any, indent: str, out: list[str], digits: int | None) -> None:
-    pairs: list[tuple[str, Any]]
+class Line(NamedTuple):
+    """A line of a document, and the location of the key or list item that it begins with."""
+
+    text: str
+    loc: Loc
+
+
+def _block(value: Any, indent: str, loc: Loc, out: list[Line], digits: int | None) -> None:
+    pairs: list[tuple[str, str | int, Any]]
     if isinstance(value, dict):
         # PyYAML reads a key of at most 1024 characters.
         assert all(len(k) <= 500 for k in value), "a key is a name, not a text"
-        pairs = [(f"{string(k)}:", v) for k, v in value.items()]
+        pairs = [(f"{string(k)}:", k, v) for k, v in value.items()]
     else:
-        pairs = [("-", v) for v in value]
-    for head, item in pairs:
+        pairs = [("-", index, v) for index, v in enumerate(value)]
+    for head, key, item in pairs:
         flow = _flow(item, digits, head == "-")
         breakable = isinstance(item, dict) and bool(item)
         if flow is not None and (not breakable or len(indent) + len(head) + 1 + len(flow) <= _WIDTH):
-            out.append(f"{indent}{head} {flow}")
+            out.append(Line(f"{indent}{head} {flow}", (*loc, key)))
         else:
-            out.append(f"{indent}{head}")
-            _block(item, indent + "  ", out, digits)
+            out.append(Line(f"{indent}{head}", (*loc, key)))
+            _block(item, indent + "  ", (*loc, key), out, digits)
+
+
+def lines(value: dict[str, Any], digits: int | None = None) -> list[Line]:
+    """Canonical lines of a document: str keys; values are dict, list, tuple, str, int, float, bool or None."""
+    out: list[Line] = []
+    _block(value, "", (), out, digits)
+    return out or [Line("{}", ())]
 
 
 def write(value: dict[str, Any], digits: int | None = None) -> str:
-    """Canonical text of a document: str keys; values are dict, list, tuple, str, int, float, bool or None."""
-    if not value:
-        return "{}\n"
-    out: list[str] = []
-    _block(value, "", out, digits)
-    return "\n".join(out) + "\n"
+    """Canonical text of a document."""
+    return "".join(f"{line.text}\n" for line in lines(value, digits))

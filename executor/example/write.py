@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.cluster import Cluster
+from ...plans.editor import write_document
 from ...plans.errors import InputError
 from ...plans.job import Job
-from ...plans.yaml_io import dump
+from ...plans.yaml_io import SCHEMA_FOLDER
 from ..host import cpu_name
 from . import task
 
@@ -178,12 +179,16 @@ def write_example(
                 row = {"id": f"k{index:05d}", "prompt": hunt.prompt, "answer": hunt.answer}
                 file.write(json.dumps(row) + "\n")
         cluster = detect_cluster()
-        dump(cluster, building / "cluster.yaml")
-        dump(job_document(seed), building / "job.yaml")
+        write_document(cluster, building / "cluster.yaml")
+        write_document(job_document(seed), building / "job.yaml")
         accelerators = cluster.pools["main"].accelerators
         return {
             "folder": str(folder),
-            "files": sorted(str(p.relative_to(building)) for p in building.rglob("*") if p.is_file()),
+            "files": sorted(
+                name
+                for name in (str(p.relative_to(building)) for p in building.rglob("*") if p.is_file())
+                if not name.startswith(SCHEMA_FOLDER)
+            ),
             "prompts": PROMPTS,
             "parameters": sum(p.numel() for p in model.parameters()),
             "warmup_s": round(warmup_s, 2),

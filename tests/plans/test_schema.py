@@ -13,15 +13,16 @@ import yaml
 from pydantic import BaseModel
 
 import rlplan
+from rlplan.cli.documents import KINDS, model_of
 from rlplan.plans.cluster import Cluster
+from rlplan.plans.editor import SHIPPED, place_schema, schema_of
 from rlplan.plans.groups_plan import GroupsPlan
 from rlplan.plans.job import Job
 from rlplan.plans.plan import Plan
-from rlplan.plans.schema import SCHEMAS, schema_of
 from rlplan.plans.workload import Workload
 
 DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan)
-PLAN_SCHEMA = next(path for path, model in SCHEMAS.items() if model is Plan)
+PLAN_SCHEMA = SHIPPED / "plan.schema.json"
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")
 SCHEMA_MODULES = tuple(
@@ -36,7 +37,6 @@ SCHEMA_MODULES = tuple(
         "plan",
         "planned_group",
         "predicted",
-        "schema",
         "workload",
     )
 )
@@ -84,9 +84,26 @@ def test_every_duration_memory_and_length_is_a_number_with_its_unit_in_its_name(
                     assert name.endswith(suffix), f"{model.__name__}.{name}"
 
 
-@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name)
-def test_the_shipped_json_schema_is_current(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == schema_of(SCHEMAS[path]), "run: python -m rlplan.plans.schema"
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shipped_json_schema_is_current(kind: str) -> None:
+    shipped = (SHIPPED / f"{kind}.schema.json").read_text(encoding="utf-8")
+    assert shipped == schema_of(model_of(kind)), "run: rlplan schema --out plans/schemas"
+
+
+def test_only_schemas_of_documents_ship() -> None:
+    assert sorted(path.name for path in SHIPPED.iterdir()) == sorted(f"{kind}.schema.json" for kind in KINDS)
+
+
+def test_the_schema_that_a_written_document_names_lies_beside_it_and_is_ignored_by_git(tmp_path: Path) -> None:
+    place_schema(tmp_path, "cluster")
+    assert (tmp_path / ".rlplan" / "cluster.schema.json").read_text() == schema_of(Cluster)
+    assert (tmp_path / ".rlplan" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_folder_that_takes_no_schema_is_a_warning_and_no_error(tmp_path: Path) -> None:
+    (tmp_path / ".rlplan").write_text("in the way")
+    with pytest.warns(UserWarning, match="schema for editors"):
+        place_schema(tmp_path, "cluster")
 
 
 def test_the_shipped_json_schema_takes_a_plan_and_refuses_an_unknown_key(folder: Any) -> None:

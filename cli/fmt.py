@@ -1,0 +1,54 @@
+"""`rlplan fmt FILE...`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from .main import EXIT_BAD_INPUT, EXIT_FAILED
+
+
+@click.command("fmt")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not canonical.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
+    """Rewrite FILES (plans, jobs, clusters, profiles, workloads, policies) in canonical form.
+
+    Keys come in one order and values in one spelling, so that a review shows changes of meaning only. Comments stay.
+    A file that is no valid document is left alone (exit code 2), the others are still rewritten.
+    """
+    from ..plans.editor import place_schema
+    from ..plans.errors import InputError
+    from ..plans.fmt import canonical
+    from ..plans.yaml_io import atomic_write, read_text
+    from .documents import kind_of, model_of
+
+    changed: list[str] = []
+    refused: list[str] = []
+    for path in files:
+        try:
+            kind, text = kind_of(path), read_text(path)
+            result = canonical(text, model_of(kind), str(path))
+        except InputError as error:
+            click.echo(f"error: {error}", err=True)
+            refused.append(str(path))
+            continue
+        if path.read_bytes() == result.encode():
+            continue
+        changed.append(str(path))
+        if not check:
+            atomic_write(path, result)
+            place_schema(path.parent, kind)
+    if as_json:
+        click.echo(json.dumps({"changed": changed, "refused": refused, "written": not check, "files": len(files)}))
+    else:
+        for name in changed:
+            click.echo(f"{name}: {'is not canonical; run rlplan fmt' if check else 'rewritten'}")
+        if changed and not check:
+            click.echo("plans that were solved from a rewritten file are stale: solve again")
+    if refused:
+        return EXIT_BAD_INPUT
+    return EXIT_FAILED if check and changed else 0

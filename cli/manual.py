@@ -1,0 +1,163 @@
+"""What stands below the options in every command's help: examples, exit codes, where to go on.
+
+One table, so that every command has all three, and a test can run through them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import click
+
+
+class Page(NamedTuple):
+    """The end of a command's help.
+
+    Attributes:
+        examples: (what it does, command line).
+        exits: what the exit codes mean, beside 2 for bad input.
+        see_also: other commands.
+    """
+
+    examples: tuple[tuple[str, str], ...]
+    exits: str
+    see_also: tuple[str, ...]
+
+
+_DONE = "0 done"
+PAGES = {
+    "init": Page(
+        (("A tiny model and a task, ready to profile", "rlplan init runs/demo/example"),),
+        _DONE,
+        ("profile",),
+    ),
+    "profile": Page(
+        (
+            ("Measure on this machine; writes job/profile.yaml", "rlplan profile job"),
+            ("Measure nothing: a first plan without the GPUs", "rlplan profile job --shipped Qwen2.5-14B"),
+        ),
+        f"{_DONE}, 1 the measurement failed",
+        ("solve",),
+    ),
+    "solve": Page(
+        (
+            ("The fastest unbiased plan; writes job/plan.yaml", "rlplan solve job"),
+            ("With lengths of a job like it", "rlplan solve job --trace lengths.jsonl"),
+            ("Lengths may be a tenth off", "rlplan solve job --bias-budget 0.1 --out plans/fast.yaml"),
+            ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
+            (
+                "The same, beside what runs already",
+                "rlplan solve workload.yaml --from groups.yaml --out new.yaml",
+            ),
+        ),
+        f"{_DONE}, 3 no plan keeps the limits (says which binds)",
+        ("check", "diff", "show", "execute"),
+    ),
+    "check": Page(
+        (
+            ("Everything that a review needs to know", "rlplan check plans/*.yaml"),
+            ("Annotations in a pull request", "rlplan check plans/*.yaml --format github"),
+            (
+                "Under a policy, with profiles of this month",
+                "rlplan check plan.yaml --policy rlplan.policy.yaml --max-age-days 30",
+            ),
+        ),
+        "0 no finding, 1 findings",
+        ("diff", "fmt", "schema"),
+    ),
+    "diff": Page(
+        (
+            ("What a new plan changes", "rlplan diff old.yaml new.yaml"),
+            ("For a pull request's comment", "rlplan diff origin/main:plans/math.yaml plans/math.yaml --markdown"),
+            ("In a script: 0 the same, 1 they differ", "rlplan diff old.yaml new.yaml --exit-code"),
+        ),
+        f"{_DONE}; with --exit-code 0 the same, 1 they differ",
+        ("check", "show"),
+    ),
+    "show": Page(
+        (
+            ("One screen", "rlplan show plan.yaml"),
+            ("One page, for a browser without a network", "rlplan show plan.yaml --html plan.html"),
+            ("Every event, for ui.perfetto.dev", "rlplan show groups.yaml --timeline timeline.json"),
+        ),
+        _DONE,
+        ("diff", "simulate"),
+    ),
+    "simulate": Page(
+        (
+            ("Another cutoff", "rlplan simulate plan.yaml --set plan.job.rounds.short.cutoff_tokens=512"),
+            (
+                "More samples, on slower engines",
+                "rlplan simulate plan.yaml --set job.rollout.samples_per_prompt=16 --set profile.rollout.0.step_s=0.02",
+            ),
+            ("Lengths of a run", "rlplan simulate plan.yaml --trace runs/run --timeline timeline.json"),
+            ("Who keeps the bound as phases are now", "rlplan simulate groups.yaml"),
+        ),
+        _DONE,
+        ("show", "tune"),
+    ),
+    "execute": Page(
+        (
+            ("Train", "rlplan execute plan.yaml --steps 100 --out runs/a"),
+            ("Go on after Ctrl-C", "rlplan execute plan.yaml --steps 100 --out runs/a --resume"),
+            ("Compare plans side by side", "rlplan execute sync.yaml plan.yaml --steps 48 --out runs/compared"),
+        ),
+        f"{_DONE}, 1 the run failed, 130 interrupted, with a checkpoint",
+        ("report", "tune"),
+    ),
+    "report": Page(
+        (
+            ("Predicted beside measured", "rlplan report runs/a"),
+            ("The same as a page; also while the run goes on", "rlplan report runs/a --html report.html"),
+        ),
+        _DONE,
+        ("tune",),
+    ),
+    "tune": Page(
+        (
+            ("Is there a better plan?", "rlplan tune runs/a"),
+            ("Write it elsewhere", "rlplan tune runs/a --out plans/next.yaml"),
+        ),
+        _DONE,
+        ("diff", "execute"),
+    ),
+    "fmt": Page(
+        (
+            ("Canonical form, comments kept", "rlplan fmt plans/*.yaml job/job.yaml"),
+            ("In CI", "rlplan fmt --check plans/*.yaml"),
+        ),
+        f"{_DONE}; with --check 0 canonical, 1 not",
+        ("check", "schema"),
+    ),
+    "schema": Page(
+        (
+            ("For an editor", "rlplan schema plan > plan.schema.json"),
+            ("All of them", "rlplan schema --out schemas"),
+        ),
+        _DONE,
+        ("fmt",),
+    ),
+    "completion": Page(
+        (
+            ("Bash", 'eval "$(rlplan completion bash)"'),
+            ("Zsh, in .zshrc", 'eval "$(rlplan completion zsh)"'),
+            ("Fish", "rlplan completion fish > ~/.config/fish/completions/rlplan.fish"),
+        ),
+        _DONE,
+        (),
+    ),
+}
+
+
+def with_manual(command: click.Command) -> click.Command:
+    """The command with its page below its options."""
+    assert command.name is not None
+    page = PAGES[command.name]
+    lines = ["\b", "Examples:"]
+    for what, line in page.examples:
+        lines += [f"  # {what}", f"  {line}"]
+    lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (one line, nothing written)."]
+    if page.see_also:
+        lines += ["", "\b", "See also: " + ", ".join(f"rlplan {name}" for name in page.see_also)]
+    command.epilog = "\n".join(lines)
+    return command

@@ -1,0 +1,37 @@
+"""`rlplan schema NAME`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .documents import KINDS
+
+
+@click.command("schema")
+@click.argument("name", type=click.Choice(KINDS), required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Write all of them into this folder instead.")
+def schema_command(name: str | None, out: Path | None) -> int:
+    """Print the JSON Schema of the document NAME, or write those of all documents into a folder.
+
+    The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
+    lies in .rlplan beside the document.
+    """
+    from ..plans.editor import schema_of
+    from ..plans.errors import InputError
+    from ..plans.yaml_io import atomic_write
+    from .documents import model_of
+
+    if (name is None) == (out is None):
+        raise InputError(f"give one of {', '.join(KINDS)}, or --out FOLDER for all")
+    if name is not None:
+        click.echo(schema_of(model_of(name)), nl=False)
+        return 0
+    assert out is not None
+    if not out.is_dir():
+        raise InputError("no such folder", str(out))
+    for kind in KINDS:
+        atomic_write(out / f"{kind}.schema.json", schema_of(model_of(kind)))
+        click.echo(out / f"{kind}.schema.json")
+    return 0

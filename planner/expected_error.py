@@ -1,0 +1,75 @@
+"""How far a predicted step may be off: what the profile's own errors come to, and the noise of the simulation.
+
+Let a mean step of T seconds spend R in rollouts, U in updates, S in syncs and E waiting for rewards. Each of them is
+off by an error of its own, common to all rounds and to both kinds of them: one profile priced them, and a line that is
+too low is so everywhere. The errors of two phases are independent, as is that of the simulation, so with relative
+standard deviations r, u, s, e and, of the simulated mean, m:
+
+    error = sqrt(((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T^2 + m^2)
+
+r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, with their own lengths), else of other
+layouts' rounds, whose factors stand in for its own (costs.decode_cost), else what `evidence` says of decoding, else of
+the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the law (`TrainLaw.error`). s and e: what
+`evidence` says, 0 where they were measured: medians of repeats. Layouts and updates are weighed by their seconds.
+
+Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
+value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
+
+Not in it: lengths that change between the trace and the run, and a machine that is not the profiled one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..plans.errors import InputError
+from ..profiles.schema import Profile
+from .costs import LayoutKey, TrainCost, entry_of
+from .kinds import measured_update
+from .parts import Part
+from .round_log import mean
+
+MEAN_OVER_DEVIATION = math.sqrt(2 / math.pi)
+"""Mean absolute value of a normal error over its standard deviation."""
+
+
+def step_error(profile: Profile, parts: Sequence[Part], simulation: float) -> float:
+    """Relative standard deviation of the mean step of a cycle; `simulation`: of the simulated mean itself."""
+    sync, reward = _sync_error, profile.reward.evidence.get("per_sample_s")
+    off = {
+        "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in parts),
+        "train": sum(p.share * p.log.train_s(p.train) * update_error(profile, p.train) for p in parts),
+        "sync": sum(p.share * p.log.sync_s * sync(profile, p.layout) for p in parts),
+        "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in parts),
+    }
+    step_s = sum(p.share * mean(p.step_s()) for p in parts)
+    return math.hypot(*(seconds / step_s for seconds in off.values()), simulation)
+
+
+def rollout_error(profile: Profile, layout: LayoutKey) -> float:
+    """Relative standard deviation of a rollout's seconds in a layout."""
+    own = [check.error for check in profile.checks if (check.tp, check.engines) == (layout.tp, layout.engines)]
+    known = own or [check.error for check in profile.checks]
+    if known:
+        return mean(known) / MEAN_OVER_DEVIATION
+    entry = entry_of(profile, layout)
+    if entry is None:
+        raise InputError(f"the profile has no layout of {layout}")
+    decode = entry.evidence.get("decode")
+    return decode.error if decode is not None else entry.error / MEAN_OVER_DEVIATION
+
+
+def update_error(profile: Profile, train: TrainCost) -> float:
+    """Relative standard deviation of an update's seconds."""
+    entry, law = measured_update(profile, train), profile.train_law
+    if entry is None and law is None:
+        raise InputError(f"the profile has no update of dp {train.dp} and {train.micro_batch_tokens} tokens")
+    stated = entry.error if entry is not None else law.error if law is not None else 0.0
+    return stated / MEAN_OVER_DEVIATION
+
+
+def _sync_error(profile: Profile, layout: LayoutKey) -> float:
+    entry = entry_of(profile, layout)
+    sync = entry.evidence.get("sync") if entry is not None else None
+    return sync.error if sync is not None else 0.0

@@ -1,0 +1,155 @@
+"""Plans that somebody broke, by chance: load, check, diff, show and fmt answer, whatever the file holds.
+
+And what still loads is said the same way by its canonical form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rlplan as package
+from rlplan.cli.documents import model_of
+from rlplan.cli.main import main
+from rlplan.plans.errors import InputError
+from rlplan.plans.fmt import canonical
+from rlplan.plans.yaml_io import dump, loads
+
+EXAMPLES = Path(package.__file__).parent / "plans" / "examples"
+PLANS = {"plan": "math-32b.yaml", "groups": "groups.yaml"}
+
+ODD: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 3, 10**6, 10**18, 10**40, 0.0, -0.0, 0.5, 1.0, 1e-300, 1e300, -1e300, float("inf"),
+    float("nan"), "", " ", "x", "none", "1", "exact", "race", "g1", "main", "\x1b[31m", "é\u2028", "a" * 3000, [], {},
+    [1], [[]], {"p50": 1.0}, {"mean": 0.0, "p50": 0.0, "p95": 0.0}, [0.0] * 21,
+]  # fmt: skip
+
+
+def nodes(value: Any, loc: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*loc, key)
+        yield from nodes(item, (*loc, key))
+
+
+def holder(value: Any, loc: tuple[Any, ...]) -> Any:
+    for key in loc[:-1]:
+        value = value[key]
+    return value
+
+
+@st.composite
+def mutations(draw: st.DrawFn, name: str) -> str:
+    """The text of a shipped plan with up to four nodes deleted, replaced, scaled, copied elsewhere or renamed."""
+    text = (EXAMPLES / PLANS[name]).read_text(encoding="utf-8")
+    value = yaml.safe_load(text)
+    for _ in range(draw(st.integers(1, 4))):
+        places = list(nodes(value))
+        loc = draw(st.sampled_from(places))
+        parent, key = holder(value, loc), loc[-1]
+        how = draw(st.sampled_from(["delete", "replace", "scale", "scale", "copy", "rename", "double"]))
+        if how == "delete":
+            del parent[key]
+        elif how == "replace":
+            parent[key] = draw(st.sampled_from(ODD))
+        elif how == "scale" and isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
+            factor = draw(st.sampled_from([0, -1, 0.5, 2, 3, 10, 1e6, 1e-6]))
+            scaled = parent[key] * factor
+            parent[key] = round(scaled) if isinstance(parent[key], int) else scaled
+        elif how == "copy":
+            other = draw(st.sampled_from(places))
+            with contextlib.suppress(KeyError, IndexError, TypeError):
+                parent[key] = copy.deepcopy(holder(value, other)[other[-1]])
+        elif how == "rename" and isinstance(parent, dict):
+            parent[draw(st.sampled_from(["x", "long", "short", "job", "rlplan", "g1", "g2", ""]))] = parent.pop(key)
+        elif how == "double" and isinstance(parent, list):
+            parent.insert(key, copy.deepcopy(parent[key]))
+    result: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**6)
+    if draw(st.integers(0, 9)) == 0:  # torn
+        result = result[: draw(st.integers(0, len(result)))]
+    return result
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    """The command line in this process: exit code and what it printed. Whatever else it raises is a failure."""
+    out, before = io.StringIO(), sys.argv
+    sys.argv = ["rlplan", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = before
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0), out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs and plans as they ship, beside which the broken one lies."""
+    home = tmp_path_factory.mktemp("mutations")
+    for source in EXAMPLES.rglob("*"):
+        if source.is_file() and "cpu-demo" not in source.parts and ".rlplan" not in source.parts:
+            target = home / source.relative_to(EXAMPLES)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    return home
+
+
+def answered(folder: Path, kind: str, text: str) -> None:
+    broken, whole = folder / "broken.yaml", folder / PLANS[kind]
+    broken.write_text(text, encoding="utf-8")
+    try:
+        loaded = loads(text, model_of(kind))
+    except InputError as error:
+        loaded = None
+        assert "\n" not in str(error)
+    codes = {
+        "check": run("check", broken)[0],
+        "diff": run("diff", whole, broken, "--exit-code")[0],
+        "back": run("diff", broken, whole, "--markdown", "--exit-code")[0],
+        "show": run("show", broken)[0],
+    }
+    if loaded is None:
+        assert set(codes.values()) == {2}, codes
+        return
+    assert codes["check"] in (0, 1) and codes["diff"] == codes["back"] and codes["show"] == 0, codes
+    written = dump(loaded)
+    assert loads(written, type(loaded)) == loaded and dump(loads(written, type(loaded))) == written
+    tidy = canonical(text, type(loaded))
+    assert canonical(tidy, type(loaded)) == tidy and loads(tidy, type(loaded)) == loaded
+
+
+relaxed = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+
+
+@relaxed
+@given(text=mutations("plan"))
+def test_a_broken_plan_of_a_job_is_answered_by_every_command(folder: Path, text: str) -> None:
+    answered(folder, "plan", text)
+
+
+@relaxed
+@given(text=mutations("groups"))
+def test_a_broken_plan_of_groups_is_answered_by_every_command(folder: Path, text: str) -> None:
+    answered(folder, "groups", text)
+
+
+@settings(relaxed, max_examples=60)
+@given(content=st.binary(max_size=200))
+def test_bytes_that_are_no_document_are_bad_input(folder: Path, content: bytes) -> None:
+    (folder / "broken.yaml").write_bytes(b"rlplan: 1\n" + content)
+    for command in ("check", "show", "fmt"):
+        code, output = run(command, folder / "broken.yaml")
+        assert code == 2 and "Traceback" not in output
