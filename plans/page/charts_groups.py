@@ -70,7 +70,10 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
     for span in group.timeline.spans:
         width = span.end_s - span.begin_s
         for row in sorted({place[unit] for unit in span.units}):
-            pattern = {"shape": "/", "size": 6, "solidity": 0.35, "fgcolor": PANEL, "fgopacity": 0.45}
+            # Without a colour of its own a pattern's ground is clear, and the bar gone.
+            pattern = {
+                "shape": "/", "size": 7, "solidity": 0.25, "fgcolor": "#ffffff", "fgopacity": 0.5, "bgcolor": colours[span.job]
+            }  # fmt: skip
             chart.add_bar(
                 orientation="h", base=[span.begin_s], x=[width], y=[row], width=0.74, hoverinfo="text",
                 hovertext=f"<b>{span.job}</b>, {span.phase}<br>{seconds(span.begin_s)} to {seconds(span.end_s)}: "

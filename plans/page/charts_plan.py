@@ -217,7 +217,8 @@ def filled(rows: list[tuple[str, float, float, str]]) -> tuple[object, int]:
             textposition="middle left", textfont={"size": 11, "color": MUTED}, cliponaxis=False,
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis("", range=[0, most * 1.005], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1]),
+        xaxis=axis("", range=[0, most * 1.005], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1],
+                   ticklabeloverflow="allow"),
         yaxis=lanes([(i, row[0]) for i, row in enumerate(rows)], -0.75, len(rows) - 0.5),
     )
     return chart, 46 * len(rows) + 40

@@ -62,7 +62,7 @@ def headline(plan: GroupsPlan) -> list[Card]:
     )
     proof = {"optimal": "optimal", "gap": "within a gap", "limit": "limit reached", "placed": "placed"}[solver.status]
     return [
-        Card("Price", f"{usd(found.plan.usd_per_hour)} USD/h", f"{found.plan.usd_per_unit:.3f} USD per unit of training"),
+        Card("USD per hour", usd(found.plan.usd_per_hour), f"{found.plan.usd_per_unit:.3f} USD per unit of training"),
         Card(
             "Algorithm 1 costs",
             ratio(found.algorithm_1.usd_per_hour / here),

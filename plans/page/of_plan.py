@@ -76,8 +76,8 @@ def headline(plan: Plan) -> list[Card]:
             "good" if fastest > 1.005 else "bad" if fastest < 0.995 else "",
         ),
         Card(
-            "Price",
-            f"{usd(predicted.usd_per_hour)} USD/h",
+            "USD per hour",
+            usd(predicted.usd_per_hour),
             f"{usd(predicted.usd_per_1k_samples)} USD per 1,000 samples, {count(predicted.nodes, 'node')}",
         ),
         Card(
