@@ -82,7 +82,9 @@ def _of_event(event: dict[str, Any]) -> list[Found]:
     step = event.get("step")
     match event["event"]:
         case "restart":
-            return [(step, "restart", f"{event.get('whom', 'an actor')} was replaced: {event.get('reason', 'unknown')}")]
+            return [
+                (step, "restart", f"{event.get('whom', 'an actor')} was replaced: {event.get('reason', 'unknown')}")
+            ]
         case "resume":
             return [(step, "resume", f"taken up again after step {step}")]
         case "failed":
@@ -119,4 +121,4 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Found]:
 
 
 def _with_earlier(steps: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return list(zip(steps, [{}, *steps[:-1]], strict=True))
+    return list(zip(steps, [{}, *steps], strict=False))

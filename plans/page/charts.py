@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -58,6 +59,19 @@ def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[
     )
 
 
+def cut(chart: Any, across: dict[str, Any], tokens: int, text: str) -> None:
+    """A dashed line across an axis of lengths, with its text on the side where there is room."""
+    log = across.get("type") == "log"
+    place = math.log10(tokens) if log else float(tokens)
+    right = place > 0.6 * across["range"][1]
+    chart.add_vline(x=tokens, line={"color": INK, "width": 1.5, "dash": "dash"})
+    chart.add_annotation(
+        x=place, y=0.06 if not right else 0.94, yref="paper", yanchor="bottom" if not right else "top",
+        xanchor="right" if right else "left", xshift=-6 if right else 6, showarrow=False, text=text,
+        align="right" if right else "left", font={"size": 11.5, "color": INK},
+    )  # fmt: skip
+
+
 def header(chart: Any, position: float, text: str) -> None:
     """A row's title over the plot, at its left edge."""
     chart.add_annotation(
@@ -95,7 +109,7 @@ class BandGroup:
 ROW_PX = 26
 
 
-def bands(groups: Sequence[BandGroup], *, measured: bool = False) -> tuple[Any, int, tuple[Swatch, ...]]:
+def bands(groups: Sequence[BandGroup]) -> tuple[Any, int, tuple[Swatch, ...]]:
     """Durations as bands from p50 to p95 with their means, grouped: the figure, its height, its legend.
 
     Measured durations, where the rows have any, lie on the predicted bands as lines from p50 to p95.
@@ -117,7 +131,7 @@ def bands(groups: Sequence[BandGroup], *, measured: bool = False) -> tuple[Any, 
         yaxis=lanes(labels, -0.6, position),
     )
     ink = [Swatch("p50 to p95, predicted", MUTED, "band"), Swatch("mean", INK, "diamond")]
-    if measured:
+    if any(row.measured is not None for group in groups for row in group.rows):
         ink = [
             Swatch("predicted p50 to p95", MUTED, "band"),
             Swatch("predicted mean", MUTED, "tick"),
@@ -130,7 +144,9 @@ def bands(groups: Sequence[BandGroup], *, measured: bool = False) -> tuple[Any, 
 def _band(chart: Any, position: float, row: BandRow, longest: float) -> None:
     parts = []
     if (expected := row.predicted) is not None:
-        parts.append(f"predicted p50 {seconds(expected.p50)}, p95 {seconds(expected.p95)}, mean {seconds(expected.mean)}")
+        parts.append(
+            f"predicted p50 {seconds(expected.p50)}, p95 {seconds(expected.p95)}, mean {seconds(expected.mean)}"
+        )
     if (found := row.measured) is not None:
         parts.append(f"measured p50 {seconds(found.p50)}, p95 {seconds(found.p95)}, mean {seconds(found.mean)}")
     hover = f"<b>{row.label}</b><br>" + "<br>".join(parts)

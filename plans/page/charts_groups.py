@@ -94,11 +94,17 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
         f"{listed(group.jobs)} on {count(len(group.nodes), 'node')}, {usd(group.usd_per_hour)} USD/h; "
         f"{busy[0][1]} is the busiest, {percent(busy[0][0])} of the time, {busy[-1][1]} the idlest, "
         f"{percent(busy[-1][0])}. With mean seconds "
-        + (f"it repeats every {seconds(group.timeline.period_s)}." if group.timeline.repeats else "it never repeats exactly.")
+        + (
+            f"it repeats every {seconds(group.timeline.period_s)}."
+            if group.timeline.repeats
+            else "it never repeats exactly."
+        )
     )
     legend = [Swatch(name, colours[name]) for name in group.jobs]
     legend += [Swatch("rollout", MUTED), Swatch("train", MUTED, "hatch")]
-    return Chart(f"timeline-{key}", f"{key}: who has which node when", caption, chart, 32 * len(rows) + 52, tuple(legend), True)
+    return Chart(
+        f"timeline-{key}", f"{key}: who has which node when", caption, chart, 32 * len(rows) + 52, tuple(legend), True
+    )
 
 
 def _rows(group: PlannedGroup) -> list[tuple[str, list[int]]]:
@@ -165,4 +171,3 @@ def memory(plan: GroupsPlan) -> Chart:
     caption = f"States of jobs that sleep stay in host memory. {fullest[0]} is the fullest, {percent(fullest[1] / fullest[2])}."
     legend = (Swatch("sleeping states", PHASE["other"]), Swatch("there is", TRACK))
     return Chart("memory", "Host memory of each node", caption, chart, height, legend)
-

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..plan import Plan
 from ..predicted import MemoryBar, Predicted, PredictedRound, Quantiles
-from .charts import BandGroup, BandRow, Spread, axis, bands, figure, lanes
+from .charts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes
 from .palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
 from .shell import Chart, Swatch
 from .text import digits, listed, percent, ratio, seconds, size, usd
@@ -94,7 +95,9 @@ def front(plan: Plan) -> Chart:
     tops = [*speeds, 1.0]
     rise = max(0.08, 0.22 * (max(tops) - min(tops)))
     chart.update_layout(
-        xaxis=axis("trained / unconditioned mean length", range=[min(low, 1.0) - room, max(high, 1.0) + room], nticks=7),
+        xaxis=axis(
+            "trained / unconditioned mean length", range=[min(low, 1.0) - room, max(high, 1.0) + room], nticks=7
+        ),
         yaxis=axis("speed, × plain sync", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
     )
     legend = [Swatch(mode, MODE[mode], "dot") for mode in dict.fromkeys(p.mode for p in points)]
@@ -109,7 +112,10 @@ def _front_said(predicted: Predicted) -> str:
     said = f"This plan trains samples {ratio(base / predicted.seconds_per_sample)} as fast as plain synchronous rounds "
     said += f"at length ratio {predicted.length_ratio:.3f}; 1 is unbiased. "
     if best.chosen:
-        return said + "No simulated schedule is faster at any bias."
+        slower = predicted.seconds_per_sample > 1.005 * base
+        return said + (
+            "Plain rounds are faster." if slower else "No schedule that was simulated beside it is faster at any bias."
+        )
     return said + (
         f"The fastest at any bias is {best.mode}: {ratio(base / best.seconds_per_sample)} at length ratio "
         f"{best.length_ratio:.3f}, {usd(best.usd_per_1k_samples)} USD per 1,000 samples."
@@ -128,11 +134,13 @@ def share_within(lengths: tuple[int, ...], tokens: float) -> float:
     return 0.0
 
 
-def length_axis(longest: float, median: float) -> dict[str, object]:
+def length_axis(longest: float, median: float) -> dict[str, Any]:
     """The axis of response lengths; logarithmic if the tail is heavy."""
     if longest > 8 * max(median, 1.0):
         top = math.ceil(math.log10(longest))
-        ticks = [base * 10**power for power in range(top + 1) for base in (1, 2, 5) if base * 10**power <= 1.2 * longest]
+        ticks = [
+            base * 10**power for power in range(top + 1) for base in (1, 2, 5) if base * 10**power <= 1.2 * longest
+        ]
         kept = ticks if len(ticks) <= 8 else [tick for tick in ticks if str(tick)[0] == "1"]
         return axis(
             "response tokens", type="log", range=[0, math.log10(1.15 * longest)], tickvals=kept,
@@ -161,12 +169,7 @@ def lengths(plan: Plan) -> Chart:
     legend = [Swatch("share of responses of at most so many tokens", colour, "line")]
     if cutoff is not None:
         within = share_within(found, cutoff)
-        place = math.log10(cutoff) if across.get("type") == "log" else cutoff
-        chart.add_vline(x=cutoff, line={"color": INK, "width": 1.5, "dash": "dash"})
-        chart.add_annotation(
-            x=place, y=0.06, yref="paper", yanchor="bottom", xanchor="left", xshift=6, showarrow=False, align="left",
-            text=f"<b>{cutoff:,}</b> tokens<br>{percent(within)} within", font={"size": 11.5, "color": INK},
-        )  # fmt: skip
+        cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens<br>{percent(within)} within")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
         said += (
             f" {percent(within)} of single responses end within the cutoff of {cutoff:,}; a group is put off to a long "
@@ -194,13 +197,17 @@ def memory(plan: Plan) -> Chart:
     )
     fault = [name for name, bar, _ in bars if bar.headroom < 0]
     said = f"{listed(fault)} would not fit. " if fault else ""
-    lacks = any(kind and kind.memory.train is None for kind in (plan.predicted.rounds.short, plan.predicted.rounds.long))
+    lacks = any(
+        kind and kind.memory.train is None for kind in (plan.predicted.rounds.short, plan.predicted.rounds.long)
+    )
     said += caption + (". The profile does not know the trainers' memory." if lacks else ".")
     chart, height = filled([(name, bar.needed_bytes, bar.capacity_bytes, colour) for name, bar, colour in bars])
-    return Chart("memory", "Memory at its fullest", said, chart, height, (Swatch("needed", MUTED), Swatch("there is", TRACK)))
+    return Chart(
+        "memory", "Memory at its fullest", said, chart, height, (Swatch("needed", MUTED), Swatch("there is", TRACK))
+    )
 
 
-def filled(rows: list[tuple[str, float, float, str]]) -> tuple[object, int]:
+def filled(rows: list[tuple[str, float, float, str]]) -> tuple[Any, int]:
     """Bars of bytes needed over bytes there are, (name, needed, capacity, colour); the figure and its height."""
     chart = figure()
     shares = [needed / capacity for _, needed, capacity, _ in rows]
@@ -217,9 +224,9 @@ def filled(rows: list[tuple[str, float, float, str]]) -> tuple[object, int]:
             textposition="middle left", textfont={"size": 11, "color": MUTED}, cliponaxis=False,
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis("", range=[0, most * 1.005], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1],
-                   ticklabeloverflow="allow"),
+        xaxis=axis(
+            "", range=[0, most * 1.005], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1], ticklabeloverflow="allow"
+        ),
         yaxis=lanes([(i, row[0]) for i, row in enumerate(rows)], -0.75, len(rows) - 0.5),
     )
     return chart, 46 * len(rows) + 40
-

@@ -21,7 +21,9 @@ def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
     chart = figure()
     labels: list[tuple[float, str]] = []
     top = 0.0
-    kinds = [(name, kind) for name, kind in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if kind]
+    kinds = [
+        (name, kind) for name, kind in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if kind
+    ]
     for name, kind in kinds:
         here = [bar for bar in bars if bar.kind == name]
         rows = {lane: top + 1 + index for index, lane in enumerate(_LANES)}

@@ -34,14 +34,16 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
     xs = [numbers[part[0]] + (len(part) - 1) / 2 for part in bins]
     chart = figure(barmode="stack", bargap=0.18 if len(bins) < 120 else 0.0)
     several = len(kinds_of(detail)) > 1
+    if several:
+        chart.update_layout(margin_r=40)  # for the names of the bands
     for kind, expected in kinds_of(detail):
         low, high = expected["step_s"]["p50"], expected["step_s"]["p95"]
         chart.add_hrect(y0=low, y1=high, line={"width": 0}, fillcolor=faded(PHASE["step"], 0.2), layer="below")
         chart.add_hline(y=expected["step_s"]["mean"], line={"color": MUTED, "width": 1, "dash": "dot"}, layer="below")
         if several:
             chart.add_annotation(
-                x=1, xref="paper", xanchor="right", y=high, yanchor="bottom", text=f"{kind}, predicted", showarrow=False,
-                font={"size": 11, "color": MUTED},
+                x=1, xref="paper", xanchor="left", xshift=4, y=(low + high) / 2, yanchor="middle", text=kind,
+                showarrow=False, font={"size": 11, "color": MUTED},
             )  # fmt: skip
     totals = [statistics.fmean(series["total_s"][i] for i in part) for part in bins]
     hover = [_step_hover(series, part) for part in bins]
@@ -114,21 +116,23 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
         rows = [_row("step", PHASE["step"], expected["step_s"], found.get("step_s"))]
         rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, found.get("sync_s")))
         rows += [_row(PHASE_NAME[p], PHASE[p], s, found.get(f"{p}_s")) for p, s in spreads.items()]
-        title = f"{kind} round" if len(kinds) > 1 else "every round"
+        title = f"{kind} rounds" if len(kinds) > 1 else "every round"
         if not found:
-            title += ", none yet"
+            title += ": none yet"
         else:
-            title += f", {percent(detail['rounds'][kind]['share'])} of steps, predicted {percent(expected['share'])}"
+            if len(kinds) > 1:
+                title += f": {percent(detail['rounds'][kind]['share'])} of steps, plan {percent(expected['share'])}"
             measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
             off.append(
                 f"{kind + ' rounds' if len(kinds) > 1 else 'rounds'} took {seconds(measured)}, predicted {seconds(mean)} "
                 f"({100 * (measured / mean - 1):+.0f} %)"
             )
         groups.append(BandGroup(title, tuple(rows)))
-    chart, height, legend = bands(groups, measured=True)
+    chart, height, legend = bands(groups)
     said = listed(off)
     caption = said[:1].upper() + said[1:] + "." if off else "Predictions only: no round was finished."
-    return Chart(f"phases-{key}", f"{name}: phases, measured on predicted", caption, chart, height, legend)
+    title = f"{name}: phases, measured on predicted" if off else f"{name}: phases, as predicted"
+    return Chart(f"phases-{key}", title, caption, chart, height, legend)
 
 
 def _row(label: str, colour: str, expected: Mapping[str, float], found: Mapping[str, float] | None) -> BandRow:
@@ -155,7 +159,10 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
                 hovertext=[f"{kind}, {'measured' if dash == 'solid' else 'predicted'}: {percent(v)} run at {percent(x)}"
                            for x, v in zip(xs, values, strict=True)],
             )  # fmt: skip
-        legend += [Swatch(f"{kind}, measured", colours[kind], "line"), Swatch(f"{kind}, predicted", colours[kind], "dash")]
+        legend += [
+            Swatch(f"{kind}, measured", colours[kind], "line"),
+            Swatch(f"{kind}, predicted", colours[kind], "dash"),
+        ]
         whole = expected["rollout_s"]["mean"]
         said.append(
             f"{kind} rounds {percent(found['share'])} (predicted {percent(expected['tail_s'] / whole if whole else 0.0)}; "
@@ -163,8 +170,13 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
         )
     chart.add_hline(y=0.25, line={"color": MUTED, "width": 1, "dash": "dash"})
     chart.update_layout(
-        xaxis=axis("share of the rollout's seconds", range=[0, 1.005], tickformat=".0%",
-                   tickvals=[0, 0.25, 0.5, 0.75, 1], ticklabeloverflow="allow"),
+        xaxis=axis(
+            "share of the rollout's seconds",
+            range=[0, 1.005],
+            tickformat=".0%",
+            tickvals=[0, 0.25, 0.5, 0.75, 1],
+            ticklabeloverflow="allow",
+        ),
         yaxis=axis("sequences running, share of the most", range=[0, 1.05], tickformat=".0%", nticks=6),
     )
     caption = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .charts import axis, figure, lanes
+from .charts import axis, cut, figure, lanes
 from .charts_plan import length_axis
 from .charts_run import Detail
 from .palette import GOOD, INK, MODE, MUTED, PHASE, faded
@@ -69,12 +68,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart:
     legend = [Swatch(name, colours[name], "line") for name in shown]
     legend.append(Swatch("unconditioned, as planned with", MUTED, "dash"))
     for cutoff in dict.fromkeys(d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]):
-        chart.add_vline(x=cutoff, line={"color": INK, "width": 1.5, "dash": "dash"})
-        place = math.log10(cutoff) if across.get("type") == "log" else cutoff
-        chart.add_annotation(
-            x=place, y=0.06, yref="paper", yanchor="bottom", xanchor="left", xshift=6, text=f"<b>{cutoff:,}</b> tokens",
-            showarrow=False, font={"size": 11.5, "color": INK},
-        )  # fmt: skip
+        cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
     chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
     said = [
@@ -118,8 +112,13 @@ def waste(runs: Runs) -> Chart:
                        for name, t, total in zip(runs, tokens, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis("share of the tokens of samples that ended", range=[0, 1.005], tickformat=".0%",
-                   tickvals=[0, 0.25, 0.5, 0.75, 1], ticklabeloverflow="allow"),
+        xaxis=axis(
+            "share of the tokens of samples that ended",
+            range=[0, 1.005],
+            tickformat=".0%",
+            tickvals=[0, 0.25, 0.5, 0.75, 1],
+            ticklabeloverflow="allow",
+        ),
         yaxis=lanes([(index, name) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     said = [
@@ -127,7 +126,9 @@ def waste(runs: Runs) -> Chart:
         "on the way"
         for name, detail in runs.items()
     ]
-    caption = f"Tokens decoded and not trained: {listed(said)}. How far those were that were stopped is not in the trace."
+    caption = (
+        f"Tokens decoded and not trained: {listed(said)}. How far those were that were stopped is not in the trace."
+    )
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
     return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 62, legend)
 
@@ -140,7 +141,9 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         found, expected = detail["step_s"], detail["step_s_predicted"]
         hover = f"<b>{name}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
         common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
-        chart.add_bar(x=[expected], width=0.72, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common)
+        chart.add_bar(
+            x=[expected], width=0.72, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
+        )
         chart.add_bar(x=[found], width=0.34, marker={"color": colours[name], "line": {"width": 0}}, **common)
         chart.add_scatter(
             x=[max(found, expected)], y=[index], mode="text", textposition="middle right", hoverinfo="skip",

@@ -72,7 +72,8 @@ def headline(plan: GroupsPlan) -> list[Card]:
         Card(
             "Each job alone costs",
             ratio(found.solo_d.usd_per_hour / here),
-            f"{usd(found.solo_d.usd_per_hour)} USD/h" + ("" if found.solo_d.fits else "; the cluster has too few nodes"),
+            f"{usd(found.solo_d.usd_per_hour)} USD/h"
+            + ("" if found.solo_d.fits else "; the cluster has too few nodes"),
             "good" if found.solo_d.usd_per_hour > 1.005 * here else "",
         ),
         Card(
@@ -139,7 +140,9 @@ def _moves(plan: GroupsPlan) -> str:
             f'<p class="dim">Not made: moves of {esc(listed(spared.jobs))}, worth {usd(spared.saves_usd_per_hour)} USD/h '
             f"for {usd(spared.price_usd)} USD once: {reason}.</p>"
         )
-    before = "" if plan.inputs.previous is None else f"From {plan.inputs.previous.path}, in the order in which to make them."
+    before = (
+        "" if plan.inputs.previous is None else f"From {plan.inputs.previous.path}, in the order in which to make them."
+    )
     return section("Moves", f'<div class="panel">{inner}</div>', intro=before)
 
 

@@ -44,7 +44,12 @@ def page(plan: Plan, title: str, bars: Sequence[RoundBar]) -> str:
             "Inputs",
             '<div class="panel">'
             + decisions.inputs(
-                [("cluster", origin.cluster), ("job", origin.job), ("profile", origin.profile), ("lengths", origin.lengths)],
+                [
+                    ("cluster", origin.cluster),
+                    ("job", origin.job),
+                    ("profile", origin.profile),
+                    ("lengths", origin.lengths),
+                ],
                 plan.decisions_sha256,
             )
             + "</div>",

@@ -25,8 +25,7 @@ def page(report: Mapping[str, Any], title: str) -> str:
     colours = run_colours({name: detail["mode"] for name, detail in runs.items()})
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
-    parts = [_state(name, detail) for name, detail in runs.items() if detail["state"] in ("open", "failed")]
-    parts += [banner(f"{name}: no step was finished; only predictions are shown.", "info") for name in runs if name not in stepped]
+    parts = [_state(n, d) for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]]
     parts.append(cards(headline(runs)))
     parts.append(section("Runs", f'<div class="panel">{_overview(runs, colours)}</div>'))
     if stepped:
@@ -44,7 +43,8 @@ def page(report: Mapping[str, Any], title: str) -> str:
 
 
 def _state(name: str, detail: Detail) -> str:
-    return banner(f"{name}: {detail['state_text']}.", "bad" if detail["state"] == "failed" else "warn")
+    text = f"{name}: {detail['state_text']}." + ("" if detail["steps"] else " Only its plan's predictions are shown.")
+    return banner(text, "bad" if detail["state"] == "failed" else "warn")
 
 
 def _sentence(detail: Detail) -> str:
@@ -64,7 +64,10 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         Card(
             "State",
             words.get(worst, worst),
-            "; ".join(f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] else "") for n, d in runs.items())
+            "; ".join(
+                f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] else "")
+                for n, d in runs.items()
+            )
             + " steps",
             _TONES[worst],
         )
@@ -84,7 +87,11 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
                  "good" if detail["speedup"] > 1 else "bad")
         )  # fmt: skip
     found.append(
-        Card("Reward", f"{detail['reward_last']:.3f}", f"{of}last fifth of the steps; the first {detail['reward_first']:.3f}")
+        Card(
+            "Reward",
+            f"{detail['reward_last']:.3f}",
+            f"{of}last fifth of the steps; the first {detail['reward_first']:.3f}",
+        )
     )
     if known(detail.get("length_ratio")) and detail["mode"] != "sync":
         error = detail["length_ratio_standard_error"]
@@ -153,7 +160,10 @@ def _incidents(runs: Mapping[str, Detail]) -> str:
     shown = rows[-MAX_INCIDENTS:]
     body = table(
         ["run", "step", "time", "what", ""],
-        [[esc(name), f"{row['step']}", esc(seconds(t_s)), esc(row["kind"]), esc(row["text"])] for t_s, name, row in shown],
+        [
+            [esc(name), f"{row['step']}", esc(seconds(t_s)), esc(row["kind"]), esc(row["text"])]
+            for t_s, name, row in shown
+        ],
         numbers=(1, 2),
     )
     left = len(rows) - len(shown)

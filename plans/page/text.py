@@ -95,7 +95,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, kind: str = "",
 
     top = "".join(cell("th", index, esc(name)) for index, name in enumerate(head))
     body = "".join("<tr>" + "".join(cell("td", i, inner) for i, inner in enumerate(row)) + "</tr>\n" for row in rows)
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    )
 
 
 def code(text: object) -> str:
