@@ -60,7 +60,7 @@ def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]])
     """
     found = [(float(event["t_s"]), _of_event(event)) for event in events]
     found += [(float(step.get("t_s", 0.0)), _of_step(step, earlier)) for step, earlier in _with_earlier(steps)]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"t_s": t_s, "step": step, "kind": kind, "text": text}
         for t_s, items in sorted(found, key=lambda item: item[0])
         for step, kind, text in items

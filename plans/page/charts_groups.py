@@ -29,8 +29,8 @@ def costs(plan: GroupsPlan) -> Chart:
         pattern = {"shape": "/", "size": 6, "solidity": 0.3, "fgcolor": colour, "bgcolor": faded(colour, 0.15)}
         chart.add_bar(
             orientation="h", x=[figures.usd_per_hour], y=[index], width=0.46, hoverinfo="text",
-            hovertext=f"<b>{name}</b><br>{usd(figures.usd_per_hour)} USD/h<br>{figures.usd_per_unit:.3f} USD per unit of "
-            f"training<br>bounds kept {percent(figures.slo_attained)}",
+            hovertext=f"<b>{name}</b><br>{usd(figures.usd_per_hour)} USD/h<br>{figures.usd_per_unit:.3f} USD/unit"
+            f"<br>bounds kept {percent(figures.slo_attained)}",
             marker={"color": colour, "line": {"width": 0}, **({} if figures.fits else {"pattern": pattern})},
         )  # fmt: skip
         chart.add_scatter(
@@ -53,9 +53,10 @@ def costs(plan: GroupsPlan) -> Chart:
         yaxis=lanes([(i, name) for i, (name, _) in enumerate(rows)], -0.75, len(rows) - 0.5),
     )
     here, first, alone = (figures for _, figures in rows)
+    price = here.usd_per_hour or 1.0
     caption = (
-        f"{usd(here.usd_per_hour)} USD an hour, {ratio(first.usd_per_hour / (here.usd_per_hour or 1))} as much by RollMux's "
-        f"Algorithm 1 and {ratio(alone.usd_per_hour / (here.usd_per_hour or 1))} with each job on nodes of its own"
+        f"{usd(here.usd_per_hour)} USD an hour, {ratio(first.usd_per_hour / price)} as much by RollMux's Algorithm 1 "
+        f"and {ratio(alone.usd_per_hour / price)} with each job on nodes of its own"
         + ("" if alone.fits else ", for which the cluster has too few")
         + ". A unit is the training that one USD buys if each job has its own nodes."
     )
@@ -71,8 +72,9 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
         width = span.end_s - span.begin_s
         for row in sorted({place[unit] for unit in span.units}):
             # Without a colour of its own a pattern's ground is clear, and the bar gone.
+            ground = colours[span.job]
             pattern = {
-                "shape": "/", "size": 7, "solidity": 0.25, "fgcolor": "#ffffff", "fgopacity": 0.5, "bgcolor": colours[span.job]
+                "shape": "/", "size": 7, "solidity": 0.25, "fgcolor": "#ffffff", "fgopacity": 0.5, "bgcolor": ground
             }  # fmt: skip
             chart.add_bar(
                 orientation="h", base=[span.begin_s], x=[width], y=[row], width=0.74, hoverinfo="text",
@@ -131,8 +133,8 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
         s = member.slowdown
         chart.add_bar(
             orientation="h", base=[s.p50], x=[max(s.p95 - s.p50, 0.003 * top)], y=[index], width=0.5, hoverinfo="text",
-            hovertext=f"<b>{name}</b>, {key}<br>mean {ratio(s.mean, 3)}, p50 {ratio(s.p50, 3)}, p95 {ratio(s.p95, 3)}<br>"
-            f"at most {ratio(s.slo, 3)}<br>alone {seconds(s.alone_s)} an iteration",
+            hovertext=f"<b>{name}</b>, {key}<br>mean {ratio(s.mean, 3)}, p50 {ratio(s.p50, 3)}, p95 {ratio(s.p95, 3)}"
+            f"<br>at most {ratio(s.slo, 3)}<br>alone {seconds(s.alone_s)} an iteration",
             marker={"color": faded(colours[name], 0.55), "line": {"width": 0}},
         )  # fmt: skip
         chart.add_scatter(
@@ -143,9 +145,10 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
             x=[s.slo, s.slo], y=[index - 0.36, index + 0.36], mode="lines", hoverinfo="skip",
             line={"color": INK if s.keeps else BAD, "width": 2.5},
         )  # fmt: skip
+    low = min(0.98, *(m.slowdown.p50 for _, m, _ in members))
     chart.add_vline(x=1.0, line={"color": LINE, "width": 1.5})
     chart.update_layout(
-        xaxis=axis("seconds of an iteration, × alone", range=[min(0.98, *(m.slowdown.p50 for _, m, _ in members)), 1.02 * top], nticks=7),
+        xaxis=axis("seconds of an iteration, × alone", range=[low, 1.02 * top], nticks=7),
         yaxis=lanes([(i, name) for i, (name, _, _) in enumerate(members)], -0.7, len(members) - 0.4),
     )  # fmt: skip
     nearest = min(members, key=lambda item: item[1].slowdown.slo - item[1].slowdown.p95)
@@ -168,6 +171,7 @@ def memory(plan: GroupsPlan) -> Chart:
     ]
     fullest = max(rows, key=lambda row: row[1] / row[2])
     chart, height = filled(rows)
-    caption = f"States of jobs that sleep stay in host memory. {fullest[0]} is the fullest, {percent(fullest[1] / fullest[2])}."
+    share = percent(fullest[1] / fullest[2])
+    caption = f"States of jobs that sleep stay in host memory. {fullest[0]} is the fullest, {share}."
     legend = (Swatch("sleeping states", PHASE["other"]), Swatch("there is", TRACK))
     return Chart("memory", "Host memory of each node", caption, chart, height, legend)

@@ -90,14 +90,13 @@ def front(plan: Plan) -> Chart:
             x=point.length_ratio, y=speed, text=f"<b>this plan</b> {ratio(speed)}", showarrow=False, yshift=-17,
             xanchor="right" if point.length_ratio > 0.9 else "left", font={"size": 12, "color": INK},
         )  # fmt: skip
-    low, high = min(p.length_ratio for p in points), max(p.length_ratio for p in points)
-    room = max(0.02, 0.08 * (max(high, 1.0) - min(low, 1.0)))
+    ratios = [1.0, *(p.length_ratio for p in points)]
+    low, high = min(ratios), max(ratios)
+    room = max(0.02, 0.08 * (high - low))
     tops = [*speeds, 1.0]
     rise = max(0.08, 0.22 * (max(tops) - min(tops)))
     chart.update_layout(
-        xaxis=axis(
-            "trained / unconditioned mean length", range=[min(low, 1.0) - room, max(high, 1.0) + room], nticks=7
-        ),
+        xaxis=axis("trained / unconditioned mean length", range=[low - room, high + room], nticks=7),
         yaxis=axis("speed, × plain sync", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
     )
     legend = [Swatch(mode, MODE[mode], "dot") for mode in dict.fromkeys(p.mode for p in points)]

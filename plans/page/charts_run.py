@@ -60,7 +60,7 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
     long = [index for index, part in enumerate(bins) if any(kinds[i] == "long" for i in part)]
     if long and several:
         chart.add_scatter(
-            x=[xs[i] for i in long], y=[totals[i] + 0.03 * top for i in long], mode="markers", hoverinfo="skip", cliponaxis=False,
+            x=[xs[i] for i in long], y=[totals[i] + 0.03 * top for i in long], mode="markers", hoverinfo="skip",
             marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PANEL, "width": 1}},
         )  # fmt: skip
     _marks(chart, detail)
@@ -124,7 +124,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
                 title += f": {percent(detail['rounds'][kind]['share'])} of steps, plan {percent(expected['share'])}"
             measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
             off.append(
-                f"{kind + ' rounds' if len(kinds) > 1 else 'rounds'} took {seconds(measured)}, predicted {seconds(mean)} "
+                f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "
                 f"({100 * (measured / mean - 1):+.0f} %)"
             )
         groups.append(BandGroup(title, tuple(rows)))
@@ -163,9 +163,9 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
             Swatch(f"{kind}, measured", colours[kind], "line"),
             Swatch(f"{kind}, predicted", colours[kind], "dash"),
         ]
-        whole = expected["rollout_s"]["mean"]
+        share = expected["tail_s"] / (expected["rollout_s"]["mean"] or 1.0)
         said.append(
-            f"{kind} rounds {percent(found['share'])} (predicted {percent(expected['tail_s'] / whole if whole else 0.0)}; "
+            f"{kind} rounds {percent(found['share'])} (predicted {percent(share)}; "
             f"{count(found['rounds'], 'round')} of {found['of_rounds']:,} tell it)"
         )
     chart.add_hline(y=0.25, line={"color": MUTED, "width": 1, "dash": "dash"})

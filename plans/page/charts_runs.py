@@ -122,12 +122,11 @@ def waste(runs: Runs) -> Chart:
         yaxis=lanes([(index, name) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     said = [
-        f"{name} {percent(detail['waste']['share'], 1)}, and {count(detail['waste']['aborted_samples'], 'sample')} stopped "
-        "on the way"
-        for name, detail in runs.items()
+        f"{name} {percent(lost['share'], 1)}, with {count(lost['aborted_samples'], 'sample')} stopped on the way"
+        for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
     ]
     caption = (
-        f"Tokens decoded and not trained: {listed(said)}. How far those were that were stopped is not in the trace."
+        f"Tokens decoded and not trained: {'; '.join(said)}. How far those were that were stopped is not in the trace."
     )
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
     return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 62, legend)

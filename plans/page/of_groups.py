@@ -92,7 +92,8 @@ def headline(plan: GroupsPlan) -> list[Card]:
             "Proof",
             proof,
             (NONE if solver.gap is None else f"gap {percent(solver.gap, 2)}")
-            + f" of {count(solver.columns, 'group')}, {count(solver.simulated, 'simulation')}; {solver.universe}; {solver.name}",
+            + f" of {count(solver.columns, 'group')}, {count(solver.simulated, 'simulation')}; {solver.universe}; "
+            + solver.name,
             "good" if solver.status == "optimal" else "warn",
         ),
     ]
@@ -113,7 +114,8 @@ def _jobs(plan: GroupsPlan, colours: dict[str, str]) -> str:
             tail = NONE if member.tail_from is None else f"from {percent(member.tail_from)} on {member.tail_units}"
             rows.append([
                 f'<i class="mark" style="--c:{colours[name]}"></i>{esc(name)}', esc(key),
-                *(esc(seconds(v)) for v in (member.rollout.mean_s, member.train.mean_s, member.slowdown.alone_s)), esc(tail),
+                esc(seconds(member.rollout.mean_s)), esc(seconds(member.train.mean_s)),
+                esc(seconds(member.slowdown.alone_s)), esc(tail),
             ])  # fmt: skip
     return table(["job", "group", "rollout", "train", "alone", "tail moves"], rows, numbers=(2, 3, 4))
 
@@ -137,8 +139,8 @@ def _moves(plan: GroupsPlan) -> str:
             else "a job is too little ahead of its bound, or a new group would not outlive a departure"
         )
         inner += (
-            f'<p class="dim">Not made: moves of {esc(listed(spared.jobs))}, worth {usd(spared.saves_usd_per_hour)} USD/h '
-            f"for {usd(spared.price_usd)} USD once: {reason}.</p>"
+            f'<p class="dim">Not made: moves of {esc(listed(spared.jobs))}, worth '
+            f"{usd(spared.saves_usd_per_hour)} USD/h for {usd(spared.price_usd)} USD once: {reason}.</p>"
         )
     before = (
         "" if plan.inputs.previous is None else f"From {plan.inputs.previous.path}, in the order in which to make them."

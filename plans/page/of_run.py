@@ -83,8 +83,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     )
     if known(detail.get("speedup")) and detail["mode"] != "sync":
         found.append(
-            Card("Speed-up", ratio(detail["speedup"]), f"{of}per trained sample; predicted {ratio(detail['speedup_predicted'])}",
-                 "good" if detail["speedup"] > 1 else "bad")
+            Card("Speed-up", ratio(detail["speedup"]), f"{of}per trained sample; predicted "
+                 f"{ratio(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
         )  # fmt: skip
     found.append(
         Card(
@@ -107,6 +107,10 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
              f"{count(sum(d['resumes'] for d in runs.values()), 'resume')}", "bad" if faults else "good")
     )  # fmt: skip
     return found
+
+
+def _progress(detail: Detail) -> str:
+    return f"{detail['steps']:,}" + (f" of {detail['steps_wanted']:,}" if detail["steps_wanted"] else "")
 
 
 _VIOLATIONS = ("on_policy_violations", "conservation_violations", "checksum_mismatches")
@@ -133,8 +137,8 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
             esc(f"{d['reward_first']:.3f} → {d['reward_last']:.3f}" if ran else NONE),
             esc(f"{d['logprob_max_abs_diff']:.1e}" if ran else NONE),
         ])  # fmt: skip
-    head = ["run", "mode", "state", "steps", "s/step", "predicted", "speed-up", "predicted", "length ratio", "predicted",
-            "reward", "log-probs differ"]  # fmt: skip
+    head = ["run", "mode", "state", "steps", "s/step", "predicted", "speed-up", "predicted", "length ratio"]
+    head += ["predicted", "reward", "log-probs differ"]
     return table(head, rows, numbers=tuple(range(3, len(head))))
 
 

@@ -117,7 +117,7 @@ def document(title: str, subtitle: str, body: str) -> str:
         '<link rel="icon" href="data:,">\n'
         f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n"
         f"<header><h1>{esc(title)}</h1><p>{esc(subtitle)}</p></header>\n"
-        '<noscript><p class="banner info">Charts need JavaScript; what each one shows is said under it.</p></noscript>\n'
+        '<noscript><p class="banner info">Charts need JavaScript; each one is told in words under it.</p></noscript>\n'
         f"{body}<footer>Written by rlplan {esc(__version__)}. This file is complete: it fetches nothing.</footer>\n"
         f"</main>\n<script>{library}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
