@@ -5,7 +5,8 @@
     cluster    cluster.yaml          job     job.yaml, its paths, its model's heads
     plan       plan.yaml             data    the prompts
     workload   workload.yaml: jobs that share nodes          groups_plan   groups.yaml: which share which
-    check      whether a plan fits its inputs, its cluster and its job
+    check      whether a plan fits its inputs, its cluster and its job; over checks/, the rules of `rlplan check`
+    policy     rlplan.policy.yaml: what a team does not merge
     schema     JSON Schemas of plan.yaml, workload.yaml and groups.yaml for editors
 
 The names below are loaded when first used, so that importing `rlplan.plans.errors` does not load pydantic.

@@ -17,10 +17,11 @@ from rlplan.plans.cluster import Cluster
 from rlplan.plans.groups_plan import GroupsPlan
 from rlplan.plans.job import Job
 from rlplan.plans.plan import Plan
+from rlplan.plans.policy import Policy
 from rlplan.plans.schema import SCHEMAS, schema_of
 from rlplan.plans.workload import Workload
 
-DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan)
+DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan, Policy)
 PLAN_SCHEMA = next(path for path, model in SCHEMAS.items() if model is Plan)
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")
@@ -33,6 +34,7 @@ SCHEMA_MODULES = tuple(
         "job",
         "levers",
         "origin",
+        "policy",
         "plan",
         "planned_group",
         "predicted",

@@ -176,7 +176,7 @@ POLICIES = [
     ("policy-step-p95", "laptop", "max_step_p95_s: 0.001"),
     ("policy-slo-required", "laptop", "require_slo: true"),
     ("policy-provenance", "gpus", "allowed_provenance: [measured]"),
-    ("policy-memory-headroom", "groups", "min_memory_headroom: 0.999"),
+    ("policy-memory-headroom", "groups", "min_headroom: 0.999"),
     ("policy-slowdown", "groups", "max_slowdown: 1.001"),
     ("policy-nodes", "laptop", "max_nodes: {main: 0}"),
     ("policy-nodes", "groups", "max_nodes: {roll: 0}"),
