@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ..plans.critical_path import CriticalPath
+from ..plans.why_line import TIE_PERCENT, Alternative
 from ..rounds.timeouts import TimeoutSpec
 from .candidates import LongKey, ShortKey
 from .costs import RewardCost, TrainCost
@@ -172,13 +173,16 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
     price = other.cost(search.limits) / other.seconds_per_sample(search.limits.group_size)
     price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
     change = 100 * (price * sum(theirs.values()) / total - 1)
-    about = "" if short >= search.passes[-1].short_rounds else "about "
-    unit = "cost" if search.limits.objective == "usd" else "time"
-    if abs(change) < 0.5:
-        return f"{text(chosen)}; next best: {text(other)}, within 0.5% of it"
     moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{moved} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
-    return f"{text(chosen)}; next best: {text(other)}, {about}{change:+.1f}% {unit} per sample ({where})"
+    alternative = Alternative(
+        chosen=text(chosen),
+        other=text(other),
+        percent=None if abs(change) < TIE_PERCENT else change,
+        about=short < search.passes[-1].short_rounds,
+        unit="cost" if search.limits.objective == "usd" else "time",
+        where=f"{moved} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%",
+    )
+    return alternative.text()
 
 
 def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:

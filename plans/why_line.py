@@ -1,0 +1,59 @@
+"""The line of a plan's `why` that sets a decision beside its next best: written by the planner, read to be shown.
+
+Invariant: `parse(line.text())` says what `line` says, its percents rounded to a tenth.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+TIE_PERCENT = 0.5
+"""An alternative that costs less than this share more or less is as good."""
+
+
+class Alternative(NamedTuple):
+    """A decision and what one would do instead.
+
+    Attributes:
+        chosen: the decision, in words.
+        other: the next best.
+        percent: what the next best costs more per sample; None: less than TIE_PERCENT either way.
+        about: few rounds of it were simulated.
+        unit: `time` or `cost`.
+        where: the phase in which most of it is, with its percents; empty for a tie.
+    """
+
+    chosen: str
+    other: str
+    percent: float | None
+    about: bool = False
+    unit: str = "time"
+    where: str = ""
+
+    def text(self) -> str:
+        """The line."""
+        head = f"{self.chosen}; next best: {self.other}, "
+        if self.percent is None:
+            return f"{head}within {TIE_PERCENT:g}% of it"
+        return f"{head}{'about ' * self.about}{self.percent:+.1f}% {self.unit} per sample ({self.where})"
+
+
+_LINE = re.compile(
+    r"(?P<chosen>.+?); next best: (?P<other>.+), "
+    r"(?:within [\d.]+% of it|(?P<about>about )?(?P<percent>[+-][\d.]+)% (?P<unit>time|cost) per sample "
+    r"\((?P<where>[^()]*)\))"
+)
+
+
+def parse(text: str) -> Alternative | None:
+    """What a line says; None of one that tells no alternative."""
+    found = _LINE.fullmatch(text)
+    if found is None:
+        return None
+    chosen, other = found["chosen"], found["other"]
+    if found["percent"] is None:
+        return Alternative(chosen, other, None)
+    return Alternative(
+        chosen, other, float(found["percent"]), found["about"] is not None, found["unit"], found["where"]
+    )
