@@ -263,7 +263,7 @@ def test_a_new_plan_stands_beside_the_plain_synchronous_one(plan: Plan) -> None:
     text = markdown(alone_report(plan, "plans/a.yaml", True, NOWHERE))
     assert "new plan: keyhunt by mode exact" in text.replace("**", "") and "1.47 times as fast" in text
     assert "| seconds per sample | 73.4 ms | 50.0 ms | -31.9% |" in text
-    assert "unknown" in text and "cutoff\\_tokens" not in text and "`cutoff_tokens`" in text
+    assert "| training memory free |  | unknown |" in text and "`rounds.short.cutoff_tokens`" in text
     gone = markdown(alone_report(plan, "plans/a.yaml", False, NOWHERE))
     assert "plan removed" in gone
 
