@@ -36,8 +36,8 @@ def render(report: Report, full: bool) -> Group:
 
 def _table(section: Section, rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in section.columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for index, column in enumerate(section.columns):
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
         style = _STYLE[row.tone]
         table.add_row(*(_line(cell, style if index else "") for index, cell in enumerate(row.cells)))

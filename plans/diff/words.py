@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .change import NOT_GIVEN, KeyChange, Quantity, Unit
 from .error import percent
 
 UNKNOWN = "unknown"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def one_line(text: str) -> str:
@@ -120,8 +122,8 @@ def value_text(value: Any, width: int = 60) -> str:
         return shorten("{" + ", ".join(f"{k}: {value_text(v, width)}" for k, v in value.items()) + "}", width)
     if isinstance(value, (list, tuple)):
         return shorten("[" + ", ".join(value_text(v, width) for v in value) + "]", width)
-    text = shorten(str(value), width)
-    return f"{text[:8]}…" if len(text) == 64 and all(c in "0123456789abcdef" for c in text) else text
+    text = str(value)
+    return f"{text[:8]}…" if _DIGEST.fullmatch(text) else shorten(text, width)
 
 
 def key_values(change: KeyChange, width: int = 60) -> tuple[str, str]:
