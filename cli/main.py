@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 inter
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 import warnings
@@ -47,6 +48,14 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(module, f"{name}_command")
         return with_manual(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], _COMMANDS, 1)
+            ctx.fail(f"No such command '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -75,8 +84,13 @@ def main() -> None:
     warnings.showwarning = _warn  # one line, not Python's two with a source location
     try:
         code = cli.main(prog_name="rlplan", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        code = EXIT_BAD_INPUT
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        see = f"; see {context.command_path} --help" if context else ""
+        click.echo(f"error: {' '.join(error.format_message().split()).rstrip('.')}{see}", err=True)
         code = EXIT_BAD_INPUT
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ..profiles.lengths import LengthTrace
     from ..profiles.schema import Profile
 
-# Models of one size class are priced alike within a profile's own error.
-MODEL_SIZE_TOLERANCE = 0.15
-
 _OF_JOBS = ("seconds", "usd")
 _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 
@@ -117,9 +114,8 @@ def solve_command(
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
-    from ..profiles.machine import differences, machine_of
+    from ..profiles.fitness import unfit
     from ..profiles.schema import Profile
-    from ..profiles.subject import subject_digest
     from .paths import check_target, job_inputs, trace_inputs
     from .progress import share
 
@@ -129,26 +125,12 @@ def solve_command(
     job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
     inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_target(out, job_path, cluster_path, profile_path, *inputs_of)
-    measured = profile.provenance == "measured"
-    if measured and profile.job != job.name:
-        raise InputError(
-            f"is a profile of job {profile.job!r}, not {job.name!r}; run rlplan profile", str(profile_path)
-        )
-    unlike = [differences(profile, machine_of(pool)) for _, pool in sorted(cluster.pools.items())]
-    if all(unlike) and not force:
-        raise InputError(
-            f"was measured on another machine ({'; '.join(unlike[0])}); run rlplan profile on this "
-            "cluster, or use --force",
-            str(profile_path),
-        )
-    if not measured and not force:
-        _check_subject(job, profile, profile_path)
-    if measured and not force and subject_digest(job, job_paths(job, job_path)) != profile.measured:
-        raise InputError(
-            "was measured before the job's model, data, reward or rollout section (or the data file, or the model's "
-            "config.json) changed; run rlplan profile, or use --force",
-            str(profile_path),
-        )
+    pools = [pool for _, pool in sorted(cluster.pools.items())]
+    for fault in unfit(profile, job, job_paths(job, job_path), pools):
+        if not (force and fault.forcible):
+            remedy = f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy
+            raise InputError(f"{fault.what}; {remedy}", str(profile_path))
+    _model_is_known(job, profile)
     lengths_path, trace = _lengths(profile, profile_path, trace_path)
 
     def named(path: Path) -> dict[str, str]:
@@ -180,24 +162,14 @@ def solve_command(
     return 0
 
 
-def _check_subject(job: Job, profile: Profile, profile_path: Path) -> None:
-    """A derived profile is of a model by name; the job's must not plainly be another one."""
-    from ..plans.errors import InputError
+def _model_is_known(job: Job, profile: Profile) -> None:
+    """Warn where nothing tells whether a derived profile is of the job's model."""
     from ..profiles.architecture import architecture_of
 
     law = profile.train_law
-    if law is None:
-        return
-    named, own = architecture_of(job.model.path), architecture_of(law.model)
-    if named is None:
+    if profile.provenance != "measured" and law is not None and architecture_of(job.model.path) is None:
         warnings.warn(
             f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of", stacklevel=2
-        )
-    elif own is not None and abs(named.parameters / own.parameters - 1) > MODEL_SIZE_TOLERANCE:
-        raise InputError(
-            f"is of {law.model} ({own.parameters / 1e9:.1f}B parameters), the job trains {job.model.path} "
-            f"({named.parameters / 1e9:.1f}B); take the profile of that model, or use --force",
-            str(profile_path),
         )
 
 

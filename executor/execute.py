@@ -229,22 +229,34 @@ def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str) 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:
     with _interrupt() as interrupted:
-        while any(run.step_number < options.steps for run in runs) and not interrupted.is_set():
-            for run in runs:
-                if run.step_number >= options.steps or interrupted.is_set():
-                    continue
-                watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, lambda: runner.progress)
-                record = await run.step()
-                if record is None:
-                    watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
-                    continue
-                watcher.step_done(run.name, record)
-                if run.step_number % options.checkpoint_every == 0:
-                    await run.checkpoint()
+        try:
+            await _until(runs, options, watcher, runner, interrupted)
+        except Exception as failure:
+            for run in runs:  # so that a report can tell a run that failed from one that was killed
+                run.event("end", step=run.step_number, finished=False, reason=str(failure) or type(failure).__name__)
+            raise
         for run in runs:
             await run.checkpoint()
             run.event("end", step=run.step_number, finished=run.step_number >= options.steps)
         return not interrupted.is_set()
+
+
+async def _until(
+    runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any, interrupted: asyncio.Event
+) -> None:
+    """Steps in turns until all are done or a signal came."""
+    while any(run.step_number < options.steps for run in runs) and not interrupted.is_set():
+        for run in runs:
+            if run.step_number >= options.steps or interrupted.is_set():
+                continue
+            watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, lambda: runner.progress)
+            record = await run.step()
+            if record is None:
+                watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
+                continue
+            watcher.step_done(run.name, record)
+            if run.step_number % options.checkpoint_every == 0:
+                await run.checkpoint()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from ..plans.errors import InputError
 from ..plans.plan import Plan, load_plan
 from ..rounds.run_log import PLAN_COPY, TRACE, read_run
 from ..rounds.trace import TraceError
+from .report_lengths import length_quantiles, tail, waste
+from .report_state import incidents, run_state
+from .report_steps import series, spreads
 
 ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
@@ -33,6 +37,9 @@ class RunTrace:
     long_trained: dict[str, list[int]] = field(default_factory=dict)  # the part of it that long rounds trained
     restarts: int = 0
     resumes: int = 0
+    samples: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # step -> samples that ended
+    events: list[dict[str, Any]] = field(default_factory=list)  # what is neither step nor sample, in order
+    quiet_s: float | None = None  # since the trace was last written
 
 
 def load_runs(folder: Path) -> list[RunTrace]:
@@ -48,19 +55,25 @@ def load_runs(folder: Path) -> list[RunTrace]:
 def _load(home: Path) -> RunTrace:
     plan = load_plan(home / PLAN_COPY)
     try:
+        quiet_s = max(0.0, time.time() - (home / TRACE).stat().st_mtime)
         log = read_run(home / TRACE)
     except TraceError as error:
         raise InputError(str(error)) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", str(home / TRACE)) from error
-    run = RunTrace(home.name, plan, log.steps, restarts=log.restarts, resumes=log.resumes)
-    kinds = {step["step"]: step["kind"] for step in run.steps}
-    for number, rows in log.samples.items():
+    kinds = {step["step"]: step["kind"] for step in log.steps}
+    # A step is written after its samples: those of one that did not come to its end were not trained.
+    samples = {number: rows for number, rows in log.samples.items() if number in kinds}
+    run = RunTrace(
+        home.resolve().name, plan, log.steps, restarts=log.restarts, resumes=log.resumes, samples=samples,
+        events=log.events, quiet_s=quiet_s,
+    )  # fmt: skip
+    for number, rows in samples.items():
         for row in rows:
             if row["fate"] != "trained":
                 continue
             run.trained.setdefault(row["prompt"], []).append(row["tokens"])
-            if kinds.get(number) == "long":
+            if kinds[number] == "long":
                 run.long_trained.setdefault(row["prompt"], []).append(row["tokens"])
     return run
 
@@ -164,16 +177,33 @@ def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
-    """Everything about one run, as plain data. Seconds, tokens; `error` is |predicted / measured - 1|."""
-    assert run.steps, "a run without a step has nothing to report"
+    """Everything about one run, as plain data. Seconds, tokens; `error` is |predicted / measured - 1|.
+
+    Before the first step is done there is the run's state, and what the plan predicts.
+    """
+    steps, predicted = run.steps, run.plan.predicted
+    begun: dict[str, Any] = {
+        "mode": run.plan.job.bias.mode,
+        "steps": len(steps),
+        "step_s_predicted": predicted.step_s.mean,
+        **run_state(run.events, steps, run.quiet_s),
+        "restarts": run.restarts,
+        "resumes": run.resumes,
+        "incidents": incidents(run.events, steps),
+        "speedup_predicted": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "length_ratio_predicted": predicted.length_ratio,
+        "cutoff_tokens": run.plan.job.rounds.short.cutoff_tokens,
+        "predicted": predicted.model_dump(mode="json", exclude={"front"}),
+    }
+    return {**begun, **_measured(run, baseline)} if steps else begun
+
+
+def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     steps, predicted = run.steps, run.plan.predicted
     over = cycle(run)
     fifth = max(1, len(steps) // 5)
     result: dict[str, Any] = {
-        "mode": run.plan.job.bias.mode,
-        "steps": len(steps),
         "step_s": over.step_s,
-        "step_s_predicted": predicted.step_s.mean,
         "prediction_error": abs(predicted.step_s.mean / over.step_s - 1),
         "seconds_per_sample": over.seconds_per_sample,
         "owed_prompts": over.owed_prompts,
@@ -195,10 +225,10 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "exhausted_prompts": sum(s["exhausted"] for s in steps),
         "logprob_max_abs_diff": max(s["metrics"].get("logprob_max_abs_diff", 0.0) for s in steps),
         "reward_timeouts": steps[-1].get("timeouts") or {},
-        "restarts": run.restarts,
-        "resumes": run.resumes,
-        "speedup_predicted": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
-        "length_ratio_predicted": predicted.length_ratio,
+        "series": series(steps),
+        "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
+        "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
+        "waste": waste(steps, run.samples),
     }
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)
@@ -230,6 +260,7 @@ def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:
         "rollout_s": statistics.fmean(step["rollout_s"] for step in steps),
         "rollout_s_predicted": expected.rollout_s.mean,
         "rollout_s_predicted_p95": expected.rollout_s.p95,
+        "measured": spreads(steps),
     }
 
 
@@ -241,15 +272,13 @@ def _reward(steps: Sequence[dict[str, Any]]) -> float:
 def report(folder: Path) -> dict[str, Any]:
     """The report of a folder of runs: `runs` by name, and a comparison if a plain (`sync`) run is among them.
 
-    Raises InputError.
+    Runs may still be going on or have died, also before their first step. Raises InputError.
     """
     loaded = load_runs(folder)
     # After an early end some plans may not have had their turn.
     runs = [run for run in loaded if run.steps]
-    if not runs:
-        raise InputError("no step was finished; there is nothing to report", str(folder))
     plain = next((run for run in runs if run.plan.job.bias.mode == "sync"), None)
-    details = {run.name: run_report(run, plain) for run in runs}
+    details = {run.name: run_report(run, plain) for run in loaded}
     result: dict[str, Any] = {"runs": details}
     if plain is None:
         return result
@@ -271,6 +300,6 @@ def report(folder: Path) -> dict[str, Any]:
     if "race" in by_role:
         result["race_speedup"] = by_role["race"]["speedup"]
     for total in ("on_policy_violations", "conservation_violations"):
-        result[total] = sum(detail[total] for detail in details.values())
-    result["logprob_max_abs_diff"] = max(detail["logprob_max_abs_diff"] for detail in details.values())
+        result[total] = sum(details[run.name][total] for run in runs)
+    result["logprob_max_abs_diff"] = max(details[run.name]["logprob_max_abs_diff"] for run in runs)
     return result

@@ -237,12 +237,9 @@ def feasible_layouts(
             "add one or profile on this cluster"
         )
     pool = cluster.pools[pools[0]]
-    sheet = gpu_of(profile.machine.accelerator) if kind == "cuda" else None
-    if sheet is not None and pool.accelerators.memory_bytes < LEAST_MEMORY_SHARE * sheet.memory_bytes:
-        raise Infeasible(
-            f"the profile is of accelerators with {sheet.memory_bytes / 1e9:.0f} GB, those of pool '{pools[0]}' have "
-            f"{pool.accelerators.memory_bytes / 1e9:.0f} GB; its KV space and updates do not hold there"
-        )
+    short_of = less_memory(profile, pool, pools[0])
+    if short_of is not None:
+        raise Infeasible(short_of)
     decode: dict[LayoutKey, DecodeCost] = {}
     refused: list[str] = []
     for entry in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)):
@@ -260,6 +257,17 @@ def feasible_layouts(
     if not decode:
         raise Infeasible("no rollout layout of the profile fits: " + "; ".join(refused))
     return pools[0], decode, tuple(refused)
+
+
+def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
+    """Why the profile's KV space and updates do not hold on the pool's accelerators; None if they do."""
+    sheet = gpu_of(profile.machine.accelerator) if profile.machine.kind == "cuda" else None
+    if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
+        return None
+    return (
+        f"the profile is of accelerators with {sheet.memory_bytes / 1e9:.0f} GB, those of pool '{name}' have "
+        f"{pool.accelerators.memory_bytes / 1e9:.0f} GB; its KV space and updates do not hold there"
+    )
 
 
 def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | None:

@@ -45,7 +45,7 @@ def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = 
     """
     rounds = planned.rounds
     judge = planned.reward.judge
-    slower = _judge(profile, judge).rollout_factor if judge is not None and judge.place == "beside" else 1.0
+    slower = judge_of(profile, judge).rollout_factor if judge is not None and judge.place == "beside" else 1.0
     short = _kind(profile, rounds.short, allowed, slower)
     return short, _kind(profile, rounds.long, allowed, slower) if rounds.long else short
 
@@ -56,14 +56,14 @@ def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
     if reward.judge is None:
         cost = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
     else:
-        judge = _judge(profile, reward.judge)
+        judge = judge_of(profile, reward.judge)
         factor = judge.beside_factor if reward.judge.place == "beside" else 1.0
         per_sample_s, per_token_s = factor * judge.per_sample_s, factor * judge.per_token_s
         cost = RewardCost(reward.judge.instances, per_sample_s, 0.0, per_token_s=per_token_s)
     return replace(cost, after_rollout=reward.synchronous)
 
 
-def _judge(profile: Profile, planned: RewardJudge) -> Judge:
+def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
     known = profile.judge
     if known is None or known.tp != planned.tp:
         has = "holds no judge" if known is None else f"holds a judge of tp {known.tp}"
@@ -77,7 +77,7 @@ def _judge(profile: Profile, planned: RewardJudge) -> Judge:
 def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> Kind:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
-    decode = beside_judge(_decode(profile, rollout), slower)
+    decode = beside_judge(decode_of(profile, rollout), slower)
     if rollout.drafts is not None:
         if allowed is None:
             raise InputError(
@@ -89,12 +89,12 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
     return Kind(
         decode,
         rollout.max_num_seqs,
-        _train(profile, round_.train),
+        train_of(profile, round_.train),
         HandOverSpec(freed.engines, freed.at_finished) if freed else None,
     )
 
 
-def _decode(profile: Profile, rollout: RoundRollout) -> DecodeCost:
+def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     """Of the plan's engines: an entry for as many, or, on GPUs, for one of them."""
     entry = entry_of(profile, LayoutKey(rollout.tp, rollout.engines))
     if entry is not None:
@@ -106,7 +106,7 @@ def _decode(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     )
 
 
-def _train(profile: Profile, train: RoundTrain) -> TrainCost:
+def train_of(profile: Profile, train: RoundTrain) -> TrainCost:
     """Of the plan's update: a measured entry, else by the profile's law."""
     wanted = sizes(train)
     entry = measured_update(profile, train)

@@ -9,9 +9,10 @@ Invariants of every document model:
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
 
@@ -23,10 +24,18 @@ class Strict(BaseModel):
     )
 
 
-def cross_error(message: str, field: str | None = None) -> PydanticCustomError:
-    """The error for a rule between fields; `field` (dotted, below the model) says whose line the message carries."""
+def cross_error(message: str, field: str | None = None, rule: str = "contradiction") -> PydanticCustomError:
+    """The error for a rule between fields; `field` (dotted, below the model) says whose line the message carries, and
+    `rule` what the fault is called in the catalogue (checks/rules.py)."""
     # The message goes in as a value because pydantic formats the template, and user text may hold braces.
-    return PydanticCustomError("cross_field", "{text}", {"text": message, "field": field or ""})
+    return PydanticCustomError("cross_field", "{text}", {"text": message, "field": field or "", "rule": rule})
+
+
+def cross_errors(title: str, faults: Sequence[tuple[str, str, str]]) -> ValidationError:
+    """Several such errors of one model at once, from (message, field, rule), for a validator to raise."""
+    return ValidationError.from_exception_data(
+        title, [{"type": cross_error(*fault), "loc": (), "input": None} for fault in faults]
+    )
 
 
 def is_none(value: object) -> bool:
@@ -56,7 +65,8 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**12)]
+"""A number of things, at least one; the upper bound is there so that nothing computed from a few of them overflows."""
 
 MAX_SECONDS = 1e8
 PhaseSeconds = Annotated[float, Field(ge=1e-3, le=MAX_SECONDS)]

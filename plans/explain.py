@@ -11,6 +11,7 @@ import difflib
 import re
 import types
 import typing
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -46,8 +47,24 @@ _UNIT_NAMES = {
 _RANK = {"extra_forbidden": 0, "missing": 2}
 
 
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One fault that pydantic found; `rule`: the error's type, or the rule that a `cross_error` names."""
+
+    rule: str
+    loc: Loc
+    line: int
+    message: str
+
+
 def explain(error: ValidationError, document: Document, model: type[BaseModel]) -> tuple[str, int]:
     """The message and the line for the fault to be mended first; further faults are counted."""
+    first, *others = explain_all(error, document, model)
+    return first.message + (f" (and {len(others)} more)" if others else ""), first.line
+
+
+def explain_all(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Explained]:
+    """All faults, the one to be mended first in front."""
     ranked: list[tuple[int, int, int, Loc, Any]] = []
     for item in error.errors(include_url=False):
         loc: Loc = tuple(item["loc"])
@@ -61,14 +78,18 @@ def explain(error: ValidationError, document: Document, model: type[BaseModel]) 
             line = document.last_line  # missing at the top: the place to add it is the end
         ranked.append((_RANK.get(item["type"], 1), line, len(ranked), loc, item))
     ranked.sort(key=lambda entry: entry[:3])
-    _, line, _, loc, item = ranked[0]
-    message = _message(loc, item, document, model)
     # A misspelt key is one fault, though it also makes the right key missing.
-    meant = _meant(loc, model) if item["type"] == "extra_forbidden" else None
-    others = [e for e in ranked[1:] if not (meant and e[4]["type"] == "missing" and e[3] == (*loc[:-1], meant))]
-    if others:
-        message += f" (and {len(others)} more)"
-    return message, line
+    meant = {(*loc[:-1], _meant(loc, model)) for *_, loc, item in ranked if item["type"] == "extra_forbidden"}
+    return [
+        Explained(
+            item["ctx"]["rule"] if item["type"] == "cross_field" else item["type"],
+            loc,
+            line,
+            _message(loc, item, document, model),
+        )
+        for _, line, _, loc, item in ranked
+        if item["type"] != "missing" or loc not in meant
+    ]
 
 
 def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) -> str:
@@ -199,11 +220,11 @@ def _not_a_number(key: str, value: Any, whole: bool, shown: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e280
 
 
 def _rounded(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:.6g}"
+    return str(int(value)) if abs(value) < 1e300 and value == int(value) else f"{value:.6g}"
 
 
 def _show(value: Any) -> str:

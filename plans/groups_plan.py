@@ -191,13 +191,15 @@ class GroupsPlan(Strict):
         for key, group in self.groups.items():
             for name in group.jobs:
                 if name in seen:
-                    raise cross_error(f"'{name}' is also in group '{seen[name]}'", f"groups.{key}.jobs.{name}")
+                    what = f"'{name}' is also in group '{seen[name]}'"
+                    raise cross_error(what, f"groups.{key}.jobs.{name}", "job-in-two-groups")
                 seen[name] = key
         for index, move in enumerate(self.moves):
             if seen.get(move.job) != move.to_group:
                 raise cross_error(
                     f"'{move.job}' is not in group '{move.to_group}'; a move ends where the job is",
                     f"moves.{index}.to_group",
+                    "unknown-member",
                 )
         return self
 

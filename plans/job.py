@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -244,22 +246,36 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     """
     from .yaml_io import error_at
 
-    folder = Path(job_path).resolve().parent
-    local = folder / Path(job.model.path).expanduser()
-    model_folder = local if local.is_dir() else None
-    if model_folder is None and not _HUB_ID.match(job.model.path):
-        raise error_at(
-            job_path,
-            ("model", "path"),
-            f"model.path: no such folder: '{job.model.path}'; paths are relative to this file, "
-            "a hub id is 'owner/name'",
-        )
-    data = folder / Path(job.data.path).expanduser()
-    if not data.is_file():
-        raise error_at(
-            job_path, ("data", "path"), f"data.path: no such file: '{job.data.path}'; paths are relative to this file"
-        )
+    for loc, fault in missing_files(job, job_path):
+        raise error_at(job_path, loc, f"{'.'.join(loc)}: {fault}")
+    model, data = _located(job, job_path)
+    model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
+    assert data is not None, "missing_files has looked for it"
     return JobPaths(str(model_folder or job.model.path), data, model_folder)
+
+
+def missing_files(job: Job, job_path: str | Path) -> Iterator[tuple[tuple[str, str], str]]:
+    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up."""
+    model, data = _located(job, job_path)
+    if (model is None or not os.path.isdir(model)) and not _HUB_ID.match(job.model.path):  # noqa: PTH112
+        yield (
+            ("model", "path"),
+            f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
+        )
+    if data is None or not os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+        yield ("data", "path"), f"no such file: '{job.data.path}'; paths are relative to this file"
+
+
+def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
+    """Where the model's folder and the data would be; None for what can be no path."""
+    folder = Path(job_path).resolve().parent
+    found: list[Path | None] = []
+    for text in (job.model.path, job.data.path):
+        try:
+            found.append(folder / Path(text).expanduser())
+        except RuntimeError:  # `~name` of nobody
+            found.append(None)
+    return found[0], found[1]
 
 
 def tp_divides(tp: int, heads: tuple[int, int]) -> bool:

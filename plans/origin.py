@@ -32,10 +32,13 @@ class InputFile(Strict):
     """SHA-256 of the file's bytes, 64 lower-case hexadecimal digits."""
 
 
+Provenance = Literal["measured", "derived", "estimated"]
+
+
 class ProfileFile(InputFile):
     """The profile that the plan was solved from."""
 
-    provenance: Literal["measured", "derived", "estimated"]
+    provenance: Provenance
     """Whether its costs were measured on hardware, derived from other measurements, or estimated."""
 
 

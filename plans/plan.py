@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
-from .base import Count, Mode, Name, Recompute, Strict, cross_error, is_false, is_none
+from .base import Count, Mode, Name, Recompute, Strict, cross_error, cross_errors, is_false, is_none
 from .levers import (
     AdaptiveTimeout,
     RewardJudge,
@@ -255,8 +255,10 @@ class PlannedJob(Strict):
 
     @model_validator(mode="after")
     def _rounds_are_what_the_mode_needs(self) -> PlannedJob:
-        for fault, field in mode_faults(self) + hand_over_faults(self.rounds):
-            raise cross_error(fault, field)
+        faults = [(*fault, "mode-contradiction") for fault in mode_faults(self)]
+        faults += [(*fault, "hand-over-contradiction") for fault in hand_over_faults(self.rounds)]
+        if faults:
+            raise cross_errors("PlannedJob", faults)
         return self
 
 

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error
+from .base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, cross_errors
 from .plan import WhyKey
 
-Index = Annotated[int, Field(ge=0)]
+Index = Annotated[int, Field(ge=0, le=10**12)]
 Indices = Annotated[tuple[Index, ...], Field(min_length=1, strict=False)]
 
 
@@ -92,7 +92,7 @@ class GroupNode(Strict):
     pool: Name
     """Its pool."""
 
-    slots: Count
+    slots: Annotated[int, Field(ge=1, le=4096)]
     """Equal parts that it is cut into."""
 
     resident_bytes: NonNegative
@@ -171,24 +171,26 @@ class PlannedGroup(Strict):
     @model_validator(mode="after")
     def _members_hold_units_of_their_pools(self) -> PlannedGroup:
         pool_of = [node.pool for node in self.nodes for _ in range(node.slots)]
+        faults: list[tuple[str, str, str]] = []
         for name, member in self.jobs.items():
             for phase, pinned in (("rollout", member.rollout), ("train", member.train)):
                 wrong = [unit for unit in pinned.units if unit >= len(pool_of) or pool_of[unit] != pinned.pool]
                 if wrong:
                     right = ", ".join(str(unit) for unit, pool in enumerate(pool_of) if pool == pinned.pool)
-                    raise cross_error(
-                        f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}",
-                        f"jobs.{name}.{phase}.units",
+                    what = (
+                        f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}"
                     )
+                    faults.append((what, f"jobs.{name}.{phase}.units", "units-of-wrong-pool"))
         for index, node in enumerate(self.nodes):
             if node.resident_bytes > node.host_memory_bytes:
-                raise cross_error(
-                    f"{node.resident_bytes:.0f} bytes of state do not fit into the node's {node.host_memory_bytes}",
-                    f"nodes.{index}.resident_bytes",
-                )
+                what = f"{node.resident_bytes:.6g} bytes of state do not fit into the node's {node.host_memory_bytes}"
+                faults.append((what, f"nodes.{index}.resident_bytes", "residency"))
         for index, span in enumerate(self.timeline.spans):
             if span.job not in self.jobs:
-                raise cross_error(f"no job of the group is called '{span.job}'", f"timeline.spans.{index}.job")
+                what = f"no job of the group is called '{span.job}'"
+                faults.append((what, f"timeline.spans.{index}.job", "unknown-member"))
+        if faults:
+            raise cross_errors("PlannedGroup", faults)
         return self
 
     def node_of_unit(self, unit: int) -> int:

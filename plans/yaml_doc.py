@@ -85,6 +85,7 @@ class _Builder:
             return items
         assert isinstance(node, yaml.ScalarNode)
         self.check_tag(node, "tag:yaml.org,2002:str")
+        self.check_text(node)
         return plain_value(node.value) if node.style is None else node.value
 
     def mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
@@ -93,11 +94,17 @@ class _Builder:
             key = key_node.value
             if not isinstance(key_node, yaml.ScalarNode) or not isinstance(key, str):
                 raise self.fail(key_node, "a key must be a plain word")
+            self.check_text(key_node)
             if key in result:
                 raise self.fail(key_node, f"key '{key}' is given twice; remove one of the two")
             self.lines[(*loc, key)] = key_node.start_mark.line + 1
             result[key] = self.build(value_node, (*loc, key))
         return result
+
+    def check_text(self, node: yaml.ScalarNode) -> None:
+        """Escapes can write half of a surrogate pair, which no file or terminal takes."""
+        if any("\ud800" <= char <= "\udfff" for char in node.value):
+            raise self.fail(node, "text holds half of a surrogate pair; write the character itself")
 
     def check_tag(self, node: yaml.Node, plain: str) -> None:
         if node.tag != plain:
@@ -150,6 +157,6 @@ def parse(text: str, path: str) -> Document:
         if loader is not None:
             loader.dispose()
     if node is None:
-        raise InputError("the file is empty", path)
+        raise InputError("the file is empty", path, 1 if text.strip() else None)
     builder = _Builder(path, {(): 1})
     return Document(builder.build(node, ()), builder.lines, last_line, torn)

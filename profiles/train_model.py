@@ -11,7 +11,7 @@ the layout. Packed, samples share micro-batches; padded, each sample is a micro-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..plans.base import Recompute
@@ -188,20 +188,25 @@ class TrainPhysics:
 
 
 def fits_heads(architecture: Architecture, layout: TrainLayout, per_node: int = 8) -> str | None:
-    """Why a layout cannot be, in words; None if it can.
+    """Why a layout cannot be, in words; None if it can. Of several reasons the first."""
+    return next((why for _, why in layout_faults(architecture, layout, per_node)), None)
+
+
+def layout_faults(architecture: Architecture, layout: TrainLayout, per_node: int = 8) -> Iterator[tuple[str, str]]:
+    """Why a layout cannot be: (the field at fault, why in words).
 
     Tensor ranks share out heads and stay in a node; stages share out layers; experts are shared out over ranks that
     there are.
     """
     a = architecture
     if a.heads % layout.tp or (a.kv_heads % layout.tp and layout.tp % a.kv_heads):
-        return f"tp {layout.tp} does not divide {a.heads} attention and {a.kv_heads} KV heads"
+        yield "tp", f"tp {layout.tp} does not divide {a.heads} attention and {a.kv_heads} KV heads"
     if layout.tp > per_node:
-        return f"tp {layout.tp} spans nodes of {per_node} accelerators"
+        yield "tp", f"tp {layout.tp} spans nodes of {per_node} accelerators"
     if a.layers % layout.pp:
-        return f"pp {layout.pp} does not divide {a.layers} layers"
-    if layout.ep > 1 and (not a.experts or a.experts % layout.ep or (layout.dp * layout.cp * layout.tp) % layout.ep):
-        return f"ep {layout.ep} does not divide {a.experts} experts over {layout.dp * layout.cp * layout.tp} ranks"
+        yield "pp", f"pp {layout.pp} does not divide {a.layers} layers"
+    ranks = layout.dp * layout.cp * layout.tp
+    if layout.ep > 1 and (not a.experts or a.experts % layout.ep or ranks % layout.ep):
+        yield "ep", f"ep {layout.ep} does not divide {a.experts} experts over {ranks} ranks"
     if layout.micro_batch_tokens % layout.cp:
-        return f"cp {layout.cp} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"
-    return None
+        yield "cp", f"cp {layout.cp} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"

@@ -34,6 +34,8 @@ class RunLog:
         first_steps: numbers of the steps that came first after a start or a resume, when nothing is warm yet.
         restarts: engines and trainers that were replaced.
         resumes: how often it was taken up again.
+        events: all other events in order, those before a resume included: starts, resumes, ends, restarts, failures.
+        last_t_s: when the last event of all was written, seconds since the run's first start; None before the first.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -42,6 +44,8 @@ class RunLog:
     first_steps: set[int] = field(default_factory=set)
     restarts: int = 0
     resumes: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+    last_t_s: float | None = None
 
 
 def read_run(path: Path) -> RunLog:
@@ -53,6 +57,9 @@ def read_run(path: Path) -> RunLog:
     cold = True
     try:
         for event in read_trace(path):
+            log.last_t_s = float(event["t_s"])
+            if event["event"] not in ("step", "sample"):
+                log.events.append(event)
             match event["event"]:
                 case "step":
                     _check_step(event)

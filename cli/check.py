@@ -1,0 +1,146 @@
+"""`rlplan check PLAN...`"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .main import EXIT_BAD_INPUT, EXIT_FAILED
+
+if TYPE_CHECKING:
+    from ..planner.checks.run import FileReport
+    from ..plans.checks.finding import Finding
+
+
+@click.command("check")
+@click.argument("plans", metavar="PLAN...", nargs=-1)
+@click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(),
+    help="Policy to hold all plans against. Default: the nearest rlplan.policy.yaml in a plan's folder or above it.",
+)
+@click.option(
+    "--max-age-days",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Days that a profile may be old. Default: as in the policy; without one, any number.",
+)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "github"]),
+    default="text",
+    show_default=True,
+    help="github: workflow commands, which show findings beside the lines of a pull request.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
+@click.option("--rules", "list_rules", is_flag=True, help="List all rules and what each finds, and stop.")
+def check_command(
+    plans: tuple[str, ...],
+    policy_path: str | None,
+    max_age_days: float | None,
+    style: str,
+    as_json: bool,
+    list_rules: bool,
+) -> int:
+    """Check plans as a reviewer would: schema, inputs, physics, predictions, policy. Nothing is solved.
+
+    PLAN is a plan of a job or of groups; clusters, jobs, workloads, profiles and policies are taken too, so that a
+    pattern may name all documents of a folder. All findings of all files are reported, each by the name of its rule:
+
+    \b
+    rlplan check plan.yaml
+    rlplan check plans/*.yaml --policy team.policy.yaml --max-age-days 30
+    rlplan check plan.yaml --format github
+    rlplan check --rules
+
+    Exit codes: 0 no finding, 1 findings, 2 a file that cannot be read or is no document (the others are still checked).
+    """
+    from ..plans.checks.rules import table
+
+    if list_rules:
+        click.echo(table())
+        return 0
+    if not plans:
+        raise click.UsageError("name at least one file, or --rules")
+
+    from ..planner.checks.run import Checker, load_policy
+
+    policy = None if policy_path is None else load_policy(policy_path)
+    reports = Checker(datetime.now(UTC), policy, max_age_days).check(plans)
+    if as_json:
+        click.echo(json.dumps(_data(reports)))
+    elif style == "github":
+        for report in reports:
+            for finding in report.findings:
+                click.echo(annotation(finding))
+    else:
+        _print(reports)
+    if any(report.bad_input for report in reports):
+        return EXIT_BAD_INPUT
+    return EXIT_FAILED if any(report.findings for report in reports) else 0
+
+
+def _data(reports: list[FileReport]) -> dict[str, Any]:
+    files = [
+        {
+            "file": report.file,
+            "kind": report.kind,
+            "findings": [finding.data() for finding in report.findings],
+            "policy": report.policy,
+        }
+        for report in reports
+    ]
+    count = sum(len(report.findings) for report in reports)
+    return {"files": files, "findings": count, "ok": count == 0}
+
+
+def annotation(finding: Finding) -> str:
+    """A finding as a workflow command of GitHub Actions; files relative to the current folder, which is where a job's
+    checkout is. Escaped as @actions/core does (toolkit, packages/core/src/command.ts)."""
+    file = os.path.relpath(finding.file) if Path(finding.file).is_absolute() else os.path.normpath(finding.file)
+    place = {"file": file, "line": "1" if finding.line is None else str(finding.line)}
+    properties = {**place, "title": f"rlplan {finding.rule}"}
+    listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
+    return f"::error {listed}::{_escaped(finding.text)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for char in "%\r\n" + more:  # the percent sign first, since the others are written with it
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text
+
+
+def _print(reports: list[FileReport]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for report in reports:
+        held = f"; policy {report.policy}" if report.policy else ""
+        if not report.findings:
+            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.said}{held}"))
+            continue
+        for finding in report.findings:
+            place = report.file if finding.line is None else f"{report.file}:{finding.line}"
+            color = "red" if finding.bad_input else "yellow"
+            console.print(Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {finding.text}"))
+        if report.policy:
+            console.print(f"{report.file}: held against policy {report.policy}", markup=False)
+    console.print(_summary(reports), markup=False)
+
+
+def _summary(reports: list[FileReport]) -> str:
+    count = sum(len(report.findings) for report in reports)
+    files = f"{len(reports)} file{'s' * (len(reports) != 1)}"
+    if not count:
+        return f"no findings in {files}"
+    bad = sum(report.bad_input for report in reports)
+    faulty = sum(bool(report.findings) for report in reports)
+    text = f"{count} finding{'s' * (count != 1)} in {faulty} of {files}"
+    return f"{text}; {bad} of them no document{'s' * (bad != 1)}" if bad else text

@@ -1,0 +1,118 @@
+"""`rlplan diff OLD NEW`"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..plans.diff.report import Report
+    from ..plans.groups_plan import GroupsPlan
+    from ..plans.plan import Plan
+
+NONE = "none"
+
+
+@click.command("diff")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option("--markdown", is_flag=True, help="Print GitHub markdown for a pull request, at most 40 lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if the plans differ, as git diff does.")
+@click.option("--full", is_flag=True, help="All rows, also of what did not change; with --markdown, without its limit.")
+def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: bool, full: bool) -> int:
+    """What changes from plan OLD to plan NEW, by meaning, and what that costs.
+
+    Both are plans of one job, or plans of groups: files, or REV:PATH as in git, which is read with its inputs from
+    that revision. `none` for OLD is a plan that is new, for NEW one that is gone.
+
+    \b
+    rlplan diff plan.yaml new.yaml
+    rlplan diff origin/main:plans/math.yaml plans/math.yaml --markdown
+    rlplan diff none plans/code.yaml
+
+    Exit codes: 0 done (with --exit-code: the same), 1 they differ (only with --exit-code), 2 bad input.
+    """
+    from ..plans.errors import InputError
+
+    if markdown and as_json:
+        raise InputError("--markdown and --json are two ways to print; give one of them")
+    with ExitStack() as stack:
+        sides = _side(old, stack), _side(new, stack)
+        report, result, same = _difference(sides[0], sides[1], full)
+    if as_json:
+        click.echo(json.dumps({"old": old, "new": new, "verdict": report.verdict, **result}, allow_nan=False))
+    elif markdown:
+        from ..plans.diff.markdown import MAX_LINES
+        from ..plans.diff.markdown import markdown as rendered
+
+        click.echo(rendered(report, None if full else MAX_LINES), nl=False)
+    else:
+        from rich.console import Console
+
+        from ..plans.diff.text import render
+
+        Console(highlight=False).print(render(report, full), soft_wrap=False)
+    return 1 if exit_code and not same else 0
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A plan, its path without a revision, where it lies, and the digest of its bytes."""
+
+    plan: Plan | GroupsPlan
+    name: str
+    path: Path
+    sha256: str
+
+
+def _side(operand: str, stack: ExitStack) -> _Side | None:
+    """The plan that an operand names; None for `none`."""
+    from ..plans.groups_plan import document_kind, load_groups_plan
+    from ..plans.plan import load_plan
+    from ..plans.yaml_io import sha256_file
+    from .revisions import name_of, plan_file
+
+    if operand == NONE:
+        return None
+    path = stack.enter_context(plan_file(operand))
+    plan = load_groups_plan(path) if document_kind(path) == "rlplan_groups" else load_plan(path)
+    return _Side(plan, name_of(operand), path, sha256_file(path))
+
+
+def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Report, dict[str, Any], bool]:
+    """What to show, all of it for JSON, and whether the plans are the same."""
+    from ..plans.diff.alone import alone_dict, alone_report
+    from ..plans.diff.groups import diff_groups
+    from ..plans.diff.groups_report import groups_report
+    from ..plans.diff.inputs import InputFiles
+    from ..plans.diff.job_report import job_report
+    from ..plans.diff.jobs import diff_jobs
+    from ..plans.errors import InputError
+    from ..plans.groups_plan import GroupsPlan
+    from ..plans.plan import Plan
+
+    if old is None or new is None:
+        side = new or old
+        if side is None:
+            raise InputError("none on both sides: name a plan")
+        report = alone_report(side.plan, side.name, new is not None, InputFiles(side.path.parent))
+        return report, alone_dict(side.plan, new is not None), False
+    title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
+    files = InputFiles(old.path.parent), InputFiles(new.path.parent)
+    if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):
+        job = diff_jobs(old.plan, new.plan, *files)
+        return job_report(job, new.name, title, full), job.as_dict(), job.same
+    if isinstance(old.plan, GroupsPlan) and isinstance(new.plan, GroupsPlan):
+        groups = diff_groups(old.plan, new.plan, *files, old_sha256=old.sha256)
+        return groups_report(groups, new.name, title, full), groups.as_dict(), groups.same
+    kinds = {True: "a plan of one job", False: "a plan of groups"}
+    raise InputError(
+        f"{old.name} is {kinds[isinstance(old.plan, Plan)]} and {new.name} is {kinds[isinstance(new.plan, Plan)]}; "
+        "compare two of one kind"
+    )

@@ -1,0 +1,124 @@
+"""How a run stands, as far as its trace tells, and what went wrong in it.
+
+A run that ends writes an `end` event, also when it fails. One that was killed writes none, and then nothing in the
+folder tells it from one that still goes on, except how long the trace has not grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+State = Literal["finished", "stopped", "failed", "open"]
+
+
+def run_state(
+    events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]], quiet_s: float | None
+) -> dict[str, Any]:
+    """`state`, `state_text` (a sentence), `steps_wanted`, and of a run without an end `quiet_s` and `longest_step_s`.
+
+    `open` is one that still goes on or was killed. `quiet_s`: seconds since the trace was last written.
+    """
+    turns = [event for event in events if event["event"] in ("run", "resume", "end")]
+    last = turns[-1] if turns else None
+    wanted = next((int(e["steps"]) for e in reversed(turns) if isinstance(e.get("steps"), int)), None)
+    done = int(steps[-1]["step"]) if steps else 0
+    of = f"{done} of {wanted} steps" if wanted is not None and wanted >= done else f"{done} steps"
+    if not steps:
+        of = "no step was finished" + (f" of {wanted}" if wanted is not None else "")
+    longest = max((float(step["total_s"]) for step in steps), default=None)
+    known = {"steps_wanted": wanted, "quiet_s": quiet_s, "longest_step_s": longest}
+    if last is not None and last["event"] == "end":
+        if last.get("finished"):
+            return {"state": "finished", "state_text": f"finished: {of}", **known}
+        if last.get("reason"):
+            return {"state": "failed", "state_text": f"failed after {of}: {last['reason']}", **known}
+        return {"state": "stopped", "state_text": f"stopped by a signal, with a checkpoint: {of}", **known}
+    text = f"running or died: {of}"
+    if last is None:
+        text += "; it has not begun to train"
+    if quiet_s is not None:
+        text += f"; the trace was last written {ago(quiet_s)} ago"
+        if longest is not None:
+            text += f", its longest step took {longest:.3g} s"
+    return {"state": "open", "state_text": text, **known}
+
+
+def ago(seconds: float) -> str:
+    """A stretch of time in one unit."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}s"
+    return f"{seconds:.0f} s"
+
+
+def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What did not go as it should, by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
+
+    Kinds: restart, resume, failed prompt, run failed, stopped, note, conservation, off-policy, checksum, timeouts,
+    exhausted.
+    """
+    found = [(float(event["t_s"]), _of_event(event)) for event in events]
+    found += [(float(step.get("t_s", 0.0)), _of_step(step, earlier)) for step, earlier in _with_earlier(steps)]
+    rows: list[dict[str, Any]] = [
+        {"t_s": t_s, "step": step, "kind": kind, "text": text}
+        for t_s, items in sorted(found, key=lambda item: item[0])
+        for step, kind, text in items
+    ]
+    at = 0
+    ends = sorted((float(step.get("t_s", 0.0)), int(step["step"])) for step in steps if "step" in step)
+    for row in rows:
+        if row["step"] is None:  # the step that was being made
+            while at < len(ends) and ends[at][0] <= row["t_s"]:
+                at += 1
+            row["step"] = (ends[at - 1][1] if at else 0) + 1
+    return rows
+
+
+Found = tuple[int | None, str, str]
+
+
+def _of_event(event: dict[str, Any]) -> list[Found]:
+    step = event.get("step")
+    match event["event"]:
+        case "restart":
+            return [
+                (step, "restart", f"{event.get('whom', 'an actor')} was replaced: {event.get('reason', 'unknown')}")
+            ]
+        case "resume":
+            return [(step, "resume", f"taken up again after step {step}")]
+        case "failed":
+            return [(step, "failed prompt", f"{event.get('prompt')}: {event.get('reason')}")]
+        case "note":
+            return [(step, "note", str(event.get("text", "")))]
+        case "end" if event.get("reason"):
+            return [(step, "run failed", str(event["reason"]))]
+        case "end" if not event.get("finished"):
+            return [(step, "stopped", f"ended by a signal after step {step}")]
+    return []
+
+
+def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Found]:
+    number = step.get("step")
+    found: list[Found] = [(number, "restart", str(what)) for what in step.get("restarts", ())]
+    found += [(number, "conservation", str(what)) for what in step.get("conservation_violations", ())]
+    for key, kind, text in (
+        ("on_policy_violations", "off-policy", "trained samples were not decoded by the weights that they train"),
+        ("checksum_mismatches", "checksum", "engines received other weights than the trainer sent"),
+        ("exhausted", "exhausted", "prompts drew no long response within the bound on draws"),
+    ):
+        if step.get(key):
+            found.append((number, kind, f"{step[key]} {text}"))
+    counts, before = step.get("timeouts") or {}, earlier.get("timeouts") or {}
+    new = {key: counts.get(key, 0) - before.get(key, 0) for key in ("timeouts", "cut", "executions")}
+    if new["timeouts"] > 0:
+        found.append((
+            number, "timeouts",
+            f"{new['timeouts']} of {new['executions']} rewards timed out"
+            + (f", {new['cut']} of them by a deadline that adapts" if new["cut"] > 0 else ""),
+        ))  # fmt: skip
+    return found
+
+
+def _with_earlier(steps: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return list(zip(steps, [{}, *steps], strict=False))

@@ -1,0 +1,103 @@
+"""All faults of a plan of one job. Reads its inputs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...plans.checks.finding import Fault
+from ...plans.checks.fit import misfits
+from ...plans.checks.inputs import input_path, stale_inputs
+from ...plans.checks.policy_rules import breaches
+from ...plans.checks.predictions import contradictions, prices_of
+from ...plans.checks.resources import overdrawn
+from ...plans.checks.solved import edited, other_version
+from ...plans.cluster import Cluster
+from ...plans.errors import InputError
+from ...plans.job import Job, JobPaths, job_paths, missing_files, model_heads
+from ...plans.origin import InputFile
+from ...plans.plan import Plan
+from ...plans.yaml_doc import Loc
+from ...profiles.fitness import unfit
+from ...profiles.schema import Profile
+from .asked import Asked, age_faults, age_said, opened
+from .memory import bars, priced
+
+
+def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
+    """(faults, a line on what was checked)."""
+    found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
+    found += bars(plan)
+
+    def read(name: str, file: InputFile, model: type) -> object:
+        return opened(input_path(file, path), file.path, model, ("inputs", name), found)
+
+    cluster = read("cluster", plan.inputs.cluster, Cluster)
+    job = read("job", plan.inputs.job, Job)
+    profile = read("profile", plan.inputs.profile, Profile)
+    assert cluster is None or isinstance(cluster, Cluster)
+    assert job is None or isinstance(job, Job)
+    assert profile is None or isinstance(profile, Profile)
+    paths, heads = _files(plan, path, job, found)
+    if cluster is not None:
+        found += prices_of(plan, cluster)
+        if job is not None:
+            found += misfits(plan, cluster, job, heads)
+            found += overdrawn(plan, cluster, job, heads)
+    if profile is not None:
+        found += _profile(plan, profile, cluster, job, paths, asked)
+    if asked.policy is not None:
+        found += breaches(plan, asked.policy, job)
+        if asked.policy.policy.require_job_files and job is not None:
+            found += _missing(plan, path, job, asked)
+    age = age_said(profile, asked) if profile is not None else "no profile"
+    return found, f"{plan.job.bias.mode} plan of {plan.job.name}; {age}"
+
+
+def _files(
+    plan: Plan, path: str, job: Job | None, found: list[Fault]
+) -> tuple[JobPaths | None, tuple[int, int] | None]:
+    """The job's files and its model's heads, as far as they are here: a plan is reviewed where its data need not be."""
+    if job is None:
+        return None, None
+    job_path = input_path(plan.inputs.job, path)
+    if any(missing_files(job, job_path)):
+        folder = job_path.parent / job.model.path
+        return None, _heads(folder, found) if os.path.isdir(folder) else None  # noqa: PTH112
+    paths = job_paths(job, job_path)
+    return paths, _heads(paths.model_folder, found) if paths.model_folder else None
+
+
+def _heads(folder: Path, found: list[Fault]) -> tuple[int, int] | None:
+    at: Loc = ("inputs", "job")
+    try:
+        return model_heads(folder)
+    except InputError as error:
+        found.append(Fault("input-unreadable", at, f"the job's model folder: {error.message}"))
+        return None
+
+
+def _missing(plan: Plan, path: str, job: Job, asked: Asked) -> list[Fault]:
+    assert asked.policy is not None, "it asks for the files"
+    place = asked.policy.place("require_job_files")
+    return [
+        Fault("policy-job-files", ("inputs", "job"), f"{'.'.join(loc)}: {text}; {place} has require_job_files: true")
+        for loc, text in missing_files(job, input_path(plan.inputs.job, path))
+    ]
+
+
+def _profile(
+    plan: Plan, profile: Profile, cluster: Cluster | None, job: Job | None, paths: JobPaths | None, asked: Asked
+) -> list[Fault]:
+    at: Loc = ("inputs", "profile")
+    found = age_faults(profile, at, asked)
+    stated = plan.inputs.profile.provenance
+    if stated != profile.provenance:
+        what = f"is {stated}, and the profile itself says {profile.provenance}"
+        found.append(Fault("provenance-differs", (*at, "provenance"), what, f"write {profile.provenance}"))
+    if job is None:
+        return found
+    pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
+    found += [Fault(why.rule, at, why.what, why.remedy) for why in unfit(profile, job, paths, [pool] if pool else [])]
+    found += priced(plan, job, profile, pool)
+    return found

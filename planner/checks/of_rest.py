@@ -1,0 +1,54 @@
+"""What can be said of a job and of a profile alone. Reads the files that they name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...plans.checks.finding import Fault
+from ...plans.errors import InputError
+from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
+from ...plans.yaml_io import sha256_file
+from ...profiles.schema import Profile
+from .asked import Asked, age_faults, age_said
+
+
+def job_faults(job: Job, path: str) -> list[Fault]:
+    """Files that are not there, and TP sizes none of which divides the model's heads."""
+    missing = list(missing_files(job, path))
+    if missing:
+        split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
+        return [Fault("input-missing", loc, what, remedy) for loc, what, remedy in split]
+    folder = job_paths(job, path).model_folder
+    try:
+        heads = model_heads(folder) if folder else None
+    except InputError as error:
+        return [Fault("input-unreadable", ("model", "path"), error.message)]
+    if heads is None or any(tp_divides(tp, heads) for tp in job.search.tp):
+        return []
+    what = f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
+    return [Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+
+
+def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:
+    """A length trace that is missing or another one, and age."""
+    found = age_faults(profile, ("volatile", "measured_at"), asked)
+    if profile.lengths is None:
+        return found
+    trace = Path(path).parent / profile.lengths.path
+    if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
+        what = f"no such file: '{profile.lengths.path}'"
+        return [*found, Fault("input-missing", ("lengths", "path"), what, "it stands beside the profile")]
+    try:
+        changed = sha256_file(trace) != profile.lengths.sha256
+    except InputError as error:
+        return [*found, Fault("input-unreadable", ("lengths", "path"), error.message)]
+    if changed:
+        what = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
+        found.append(Fault("input-changed", ("lengths", "sha256"), what, "restore the file, or profile again"))
+    return found
+
+
+def profile_said(profile: Profile, asked: Asked) -> str:
+    """What was checked, in words."""
+    return f"profile {profile.job}; {age_said(profile, asked)}"

@@ -1,0 +1,108 @@
+"""Read any document of rlplan's, with every fault of its schema as a finding of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ValidationError
+
+from ..cluster import Cluster
+from ..errors import InputError
+from ..explain import Explained, explain_all
+from ..groups_plan import GroupsPlan
+from ..job import Job
+from ..plan import Plan
+from ..policy import Policy
+from ..workload import Workload
+from ..yaml_doc import Document, parse
+from ..yaml_io import read_text
+from .finding import Finding, of_error
+from .rules import RULES
+
+MODELS: Mapping[str, type[BaseModel]] = {
+    "rlplan": Plan,
+    "rlplan_groups": GroupsPlan,
+    "rlplan_cluster": Cluster,
+    "rlplan_job": Job,
+    "rlplan_workload": Workload,
+    "rlplan_policy": Policy,
+}
+"""By mark; the profile's model is the planner's to add."""
+
+_RULE_OF_TYPE = {
+    "extra_forbidden": "unknown-key",
+    "missing": "missing-key",
+    "literal_error": "wrong-choice",
+    "string_pattern_mismatch": "wrong-form",
+    "string_too_short": "wrong-form",
+    "string_too_long": "wrong-form",
+    "too_short": "wrong-length",
+    "too_long": "wrong-length",
+    "greater_than": "out-of-range",
+    "greater_than_equal": "out-of-range",
+    "less_than": "out-of-range",
+    "less_than_equal": "out-of-range",
+    "finite_number": "out-of-range",
+}
+"""Rules by pydantic's type of error; what is not here is a wrong type."""
+
+
+@dataclass(frozen=True)
+class ReadDocument:
+    """A file that was read.
+
+    Attributes:
+        path: as the user named it.
+        mark: `rlplan`, `rlplan_job`, …; None where it could not be told.
+        document: its text, parsed; None where that failed.
+        value: the model; None where its schema has faults.
+        findings: these faults.
+    """
+
+    path: str
+    mark: str | None
+    document: Document | None
+    value: BaseModel | None
+    findings: tuple[Finding, ...] = ()
+
+
+def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> ReadDocument:
+    """Read the file at `path` as whatever it is marked as. Raises nothing for what a file may hold."""
+    try:
+        text = read_text(path)
+    except InputError as error:
+        return ReadDocument(path, None, None, None, (of_error("unreadable", error, path),))
+    try:
+        document = parse(text, path)
+    except InputError as error:
+        rule = "not-yaml" if text.strip() else "unreadable"
+        return ReadDocument(path, None, None, None, (of_error(rule, error, path),))
+    value = document.value
+    if not isinstance(value, dict):
+        found = Finding("wrong-document", path, 1, "", "must be a mapping of keys to values at the top")
+        return ReadDocument(path, None, document, None, (found,))
+    marks = [key for key in value if key in models]
+    if not marks:
+        return ReadDocument(path, None, document, None, (_unmarked(path, document, models),))
+    mark = marks[0]
+    try:
+        return ReadDocument(path, mark, document, models[mark].model_validate(value))
+    except ValidationError as error:
+        findings = [_finding(path, fault) for fault in explain_all(error, document, models[mark])]
+        return ReadDocument(path, mark, document, None, tuple(findings))
+
+
+def _unmarked(path: str, document: Document, models: Mapping[str, type[BaseModel]]) -> Finding:
+    strange = next((key for key in document.value if key.startswith("rlplan")), None)
+    what = "is not marked as a document of rlplan's" if strange is None else f"'{strange}' marks no document"
+    line = 1 if strange is None else document.lines[(strange,)]
+    return Finding("wrong-document", path, line, "", what, f"its first key must be one of {', '.join(models)}")
+
+
+def _finding(path: str, fault: Explained) -> Finding:
+    rule = fault.rule if fault.rule in RULES else _RULE_OF_TYPE.get(fault.rule, "wrong-type")
+    message, _, remedy = " ".join(fault.message.split()).partition("; ")
+    key = ".".join(str(part) for part in fault.loc if part != "[key]")
+    # The message names the key itself, in words that fit the fault.
+    return Finding(rule, path, fault.line, " ".join(key.split()), message.removeprefix(f"{key}: "), remedy)

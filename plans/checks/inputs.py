@@ -1,0 +1,66 @@
+"""Whether the files that a plan was solved from are there, and are still the same. Reads these files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import InputError
+from ..groups_plan import GroupsPlan
+from ..origin import InputFile
+from ..plan import Plan
+from ..yaml_doc import Loc
+from ..yaml_io import sha256_file
+from .finding import Fault
+
+
+def input_path(file: InputFile, plan_path: str | Path) -> Path:
+    """Where an input of the plan at `plan_path` is."""
+    return Path(plan_path).parent / file.path
+
+
+def input_files(plan: Plan | GroupsPlan) -> list[tuple[Loc, InputFile]]:
+    """The input files of a plan with their places in it."""
+    if isinstance(plan, Plan):
+        of_job = plan.inputs
+        return [
+            (("inputs", "cluster"), of_job.cluster),
+            (("inputs", "job"), of_job.job),
+            (("inputs", "profile"), of_job.profile),
+            (("inputs", "lengths"), of_job.lengths),
+        ]
+    of_groups = plan.inputs
+    found: list[tuple[Loc, InputFile]] = [
+        (("inputs", "workload"), of_groups.workload),
+        (("inputs", "cluster"), of_groups.cluster),
+    ]
+    found += [(("inputs", "sources", name), file) for name, file in of_groups.sources.items()]
+    return found
+
+
+def stale_inputs(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault]:
+    """Inputs that are missing or have changed; the running plan that a plan of groups began from is no more needed."""
+    for loc, file in input_files(plan):
+        path = input_path(file, plan_path)
+        if not os.path.isfile(path):  # noqa: PTH113 (a path from a document may be one that pathlib raises for)
+            yield Fault(
+                "input-missing",
+                (*loc, "path"),
+                f"no such file: '{file.path}'",
+                "paths are relative to the plan, put the file back or solve again",
+            )
+            continue
+        try:
+            actual = sha256_file(path)
+        except InputError as error:
+            yield Fault("input-unreadable", loc, f"'{file.path}' {error.message}", "make it readable or solve again")
+            continue
+        if actual != file.sha256:
+            yield Fault(
+                "input-changed",
+                loc,
+                f"'{file.path}' has changed since the plan was solved (sha256 {actual[:12]}…, the plan "
+                f"has {file.sha256[:12]}…)",
+                "run `rlplan solve` again or restore the file",
+            )

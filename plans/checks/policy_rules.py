@@ -1,0 +1,138 @@
+"""Whether a plan keeps a policy. A finding names the plan's line and the policy's file, line and value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..groups_plan import GroupsPlan
+from ..job import Job
+from ..plan import Plan
+from ..policy import Policy, PolicyFile
+from ..predicted import MemoryBar
+from ..yaml_doc import Loc
+from .finding import Fault
+from .predictions import kinds_of
+
+
+class _Held:
+    """A policy and its words."""
+
+    def __init__(self, file: PolicyFile) -> None:
+        self.file, self.policy = file, file.policy
+
+    def fault(self, rule: str, loc: Loc, what: str, key: str, remedy: str = "") -> Fault:
+        value = getattr(self.policy, key)
+        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value).lower()
+        if isinstance(value, (float, int)) and not isinstance(value, bool):
+            shown = f"{value:.6g}"
+        said = key if isinstance(value, dict) else f"{key}: {shown}"
+        return Fault(rule, loc, f"{what}; {self.file.place(key)} has {said}", remedy)
+
+    def above(self, rule: str, loc: Loc, value: float, key: str, unit: str = "") -> Iterator[Fault]:
+        limit: float | None = getattr(self.policy, key)
+        if limit is not None and value > limit * (1 + 1e-9):
+            yield self.fault(rule, loc, f"is {value:.6g}{unit}", key)
+
+
+def breaches(plan: Plan, file: PolicyFile, job: Job | None) -> Iterator[Fault]:
+    """What of a job's plan its policy does not allow; `job`: None where it could not be read."""
+    held, policy, predicted = _Held(file), file.policy, plan.predicted
+    yield from held.above(
+        "policy-usd-per-hour", ("predicted", "usd_per_hour"), predicted.usd_per_hour, "max_usd_per_hour", " USD"
+    )
+    yield from held.above(
+        "policy-usd-per-samples", ("predicted", "usd_per_1k_samples"), predicted.usd_per_1k_samples,
+        "max_usd_per_1k_samples", " USD",
+    )  # fmt: skip
+    yield from _nodes(held, ("predicted", "nodes"), {plan.job.rounds.short.rollout.pool: predicted.nodes})
+    off = abs(1 - predicted.length_ratio)
+    if policy.max_bias is not None and off > policy.max_bias + 1e-9:
+        what = f"is {predicted.length_ratio:.6g}, off by {off:.4g}"
+        yield held.fault("policy-bias", ("predicted", "length_ratio"), what, "max_bias")
+    yield from held.above("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, "max_bias")
+    if plan.job.bias.mode in policy.forbidden_modes:
+        what = f"is {plan.job.bias.mode}"
+        yield held.fault("policy-mode", ("job", "bias", "mode"), what, "forbidden_modes")
+    yield from held.above(
+        "policy-step-p95", ("predicted", "step_s", "p95"), predicted.step_s.p95, "max_step_p95_s", " s"
+    )
+    if policy.require_slo and job is not None:
+        yield from _slo(held, job)
+    yield from held.above("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap")
+    yield from held.above("policy-error", ("predicted", "error"), predicted.error, "max_error")
+    if policy.allowed_provenance is not None and plan.inputs.profile.provenance not in policy.allowed_provenance:
+        what = f"is {plan.inputs.profile.provenance}"
+        yield held.fault("policy-provenance", ("inputs", "profile", "provenance"), what, "allowed_provenance")
+    for loc, bar in memory_bars(plan):
+        yield from _headroom(held, loc, bar.headroom)
+
+
+def memory_bars(plan: Plan) -> list[tuple[Loc, MemoryBar]]:
+    """Every memory that a plan predicts, with its place."""
+    found: list[tuple[Loc, MemoryBar]] = [(("predicted", "host_memory"), plan.predicted.host_memory)]
+    for at, kind in kinds_of(plan):
+        found.append(((*at, "memory", "kv"), kind.memory.kv))
+        if kind.memory.train is not None:
+            found.append(((*at, "memory", "train"), kind.memory.train))
+    return found
+
+
+def group_breaches(plan: GroupsPlan, file: PolicyFile) -> Iterator[Fault]:
+    """What of a plan of groups its policy does not allow."""
+    held, policy, whole = _Held(file), file.policy, plan.predicted.plan
+    yield from held.above(
+        "policy-usd-per-hour", ("predicted", "plan", "usd_per_hour"), whole.usd_per_hour, "max_usd_per_hour", " USD"
+    )
+    taken = Counter(node.pool for group in plan.groups.values() for node in group.nodes)
+    yield from _nodes(held, ("groups",), taken)
+    if policy.max_gap is not None and plan.solver.gap is None:
+        yield held.fault("policy-gap", ("solver", "gap"), "is null: nothing was proven", "max_gap")
+    elif plan.solver.gap is not None:
+        yield from held.above("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap")
+    if policy.min_slo_attained is not None and whole.slo_attained < policy.min_slo_attained - 1e-9:
+        what = f"is {whole.slo_attained:.6g}"
+        yield held.fault("policy-bounds-kept", ("predicted", "plan", "slo_attained"), what, "min_slo_attained")
+    for key, group in plan.groups.items():
+        for index, node in enumerate(group.nodes):
+            room = 1 - node.resident_bytes / node.host_memory_bytes
+            yield from _headroom(held, ("groups", key, "nodes", index, "resident_bytes"), room)
+        for name, member in group.jobs.items():
+            at: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
+            yield from held.above("policy-slowdown", at, member.slowdown.p95, "max_slowdown", "x")
+
+
+def _slo(held: _Held, job: Job) -> Iterator[Fault]:
+    at: Loc = ("inputs", "job")
+    limit, most = job.slo.step_p95_s, held.policy.max_step_p95_s
+    if limit is None:
+        what = f"job '{job.name}' declares no slo.step_p95_s"
+        yield held.fault("policy-slo-required", at, what, "require_slo", "declare it in the job and solve again")
+    elif most is not None and limit > most * (1 + 1e-9):
+        what = f"job '{job.name}' declares a slo.step_p95_s of {limit:.6g} s"
+        yield held.fault("policy-slo-required", at, what, "max_step_p95_s", "lower it in the job and solve again")
+
+
+def _nodes(held: _Held, loc: Loc, taken: dict[str, int]) -> Iterator[Fault]:
+    for pool, most in held.policy.max_nodes.items():
+        if taken.get(pool, 0) > most:
+            what = f"takes {taken[pool]} nodes of pool '{pool}', at most {most} are allowed"
+            yield held.fault("policy-nodes", loc, what, "max_nodes")
+
+
+def _headroom(held: _Held, loc: Loc, room: float) -> Iterator[Fault]:
+    least = held.policy.min_memory_headroom
+    if least is not None and room < least - 1e-9:
+        yield held.fault("policy-memory-headroom", loc, f"leaves {room:.1%} free", "min_memory_headroom")
+
+
+def waived(rule: str, policy: Policy | None) -> bool:
+    """Whether the policy allows what `rule` finds."""
+    if policy is None:
+        return False
+    return {
+        "decisions-edited": policy.allow_edited,
+        "other-version": policy.allow_other_versions,
+        # A policy that says how many bounds are to hold has said that not all must.
+        "bound-broken": policy.min_slo_attained is not None,
+    }.get(rule, False)

@@ -1,0 +1,60 @@
+"""What a plan asks of its cluster and job beside what it cannot start without: cores, splits, limits. Reads no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..cluster import Cluster
+from ..job import Job
+from ..plan import Plan, RoundTrain
+from ..yaml_doc import Loc
+from .finding import Fault
+from .fit import heads_fault
+
+SLACK = 1e-4
+"""Relative; figures in a plan have six digits."""
+
+
+def round_trains(plan: Plan) -> list[tuple[Loc, RoundTrain]]:
+    """The trainers of each kind of round, with their places."""
+    rounds = plan.job.rounds
+    found: list[tuple[Loc, RoundTrain]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
+    if rounds.long is not None:
+        found.append((("job", "rounds", "long", "train"), rounds.long.train))
+    return found
+
+
+def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
+    """More reward workers than cores, kinds of round on two pools, trainers that split the model's heads unevenly, a
+    predicted p95 above the job's limit."""
+    rounds = plan.job.rounds
+    pool = cluster.pools.get(rounds.short.rollout.pool)
+    if pool is not None and plan.job.reward.judge is None and plan.job.reward.workers > pool.nodes * pool.cores:
+        yield Fault(
+            "too-many-reward-workers",
+            ("job", "reward", "workers"),
+            f"{plan.job.reward.workers} reward workers, and pool '{rounds.short.rollout.pool}' has "
+            f"{pool.nodes * pool.cores} host cores",
+            f"write at most {pool.nodes * pool.cores}",
+        )
+    if rounds.long is not None and rounds.long.rollout.pool != rounds.short.rollout.pool:
+        yield Fault(
+            "pools-differ",
+            ("job", "rounds", "long", "rollout", "pool"),
+            f"long rounds run on pool '{rounds.long.rollout.pool}' and short ones on '{rounds.short.rollout.pool}'; "
+            "both kinds take turns on the nodes of one",
+            "name the same pool in both",
+        )
+    for at, train in round_trains(plan):
+        fault = heads_fault(at, train.tp, heads) if heads is not None else None
+        if fault is not None:
+            yield fault
+    limit = job.slo.step_p95_s
+    if limit is not None and plan.predicted.step_s.p95 > limit * (1 + SLACK):
+        yield Fault(
+            "slo-missed",
+            ("predicted", "step_s", "p95"),
+            f"95% of the steps are predicted to stay below {plan.predicted.step_s.p95:.6g} s, and the job's "
+            f"slo.step_p95_s is {limit:.6g}",
+            "solve again, or raise the limit in the job",
+        )

@@ -1,0 +1,199 @@
+"""What differs between two values: numbers with their uncertainty, and trees of plain values by dotted key.
+
+Numbers are the same if they agree to the digits that rlplan writes, so that a plan in memory is the same as its file.
+Lists whose items can be told apart by what they are of (a layout, a pool) are compared by that and not by position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..yaml_io import WRITTEN_DIGITS
+
+Unit = Literal["s", "usd", "x", "ratio", "share", "count"]
+"""Seconds, USD, times as fast, a ratio near 1, a share of a whole, a number of things."""
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None where it is none or beyond what a float holds: unknown."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def rounded(value: float) -> float:
+    """A number as a plan's file has it."""
+    return float(f"{value:.{WRITTEN_DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A figure of two plans.
+
+    Attributes:
+        key: dotted, as in the plan where it stands there.
+        label: in words.
+        unit: of old, new and sigma.
+        old, new: None is unknown.
+        sigma: one standard deviation of the difference; None: not known, or there is none (a price, a count).
+        better: -1 if less is better, 1 if more is, 0 if neither.
+    """
+
+    key: str
+    label: str
+    unit: Unit
+    old: float | None
+    new: float | None
+    sigma: float | None = None
+    better: int = 0
+
+    @property
+    def delta(self) -> float | None:
+        """new - old; None if one of the two is unknown."""
+        return None if self.old is None or self.new is None else finite(self.new - self.old)
+
+    @property
+    def relative(self) -> float | None:
+        """The difference over the old value; None if unknown, or from nothing."""
+        return None if self.delta is None or not self.old else finite(self.delta / self.old)
+
+    @property
+    def relative_sigma(self) -> float | None:
+        """`sigma` over the old value."""
+        return None if self.sigma is None or not self.old else finite(self.sigma / self.old)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the two differ in the digits that a plan has."""
+        if self.old is None or self.new is None:
+            return self.old is not self.new
+        return rounded(self.old) != rounded(self.new)
+
+    @property
+    def within_error(self) -> bool | None:
+        """Whether the difference is smaller than its uncertainty; None where either is not known."""
+        return None if self.delta is None or self.sigma is None else self.changed and abs(self.delta) < self.sigma
+
+    @property
+    def tone(self) -> int:
+        """1 better, -1 worse, 0 neither, unknown, or within the error."""
+        if self.delta is None or not self.changed or self.within_error:
+            return 0
+        return self.better if self.delta > 0 else -self.better
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "unit": self.unit, "old": self.old, "new": self.new, "delta": self.delta, "relative": self.relative,
+            "sigma": finite(self.sigma), "within_error": self.within_error,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """A key whose value differs. Sections that only one side has are one change, with the section as value."""
+
+    key: str
+    old: Any
+    new: Any
+
+    @property
+    def relative(self) -> float | None:
+        """Relative difference of two numbers; None of anything else."""
+        if not _number(self.old) or not _number(self.new) or not self.old:
+            return None
+        try:
+            return finite((self.new - self.old) / self.old)
+        except OverflowError:
+            return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {"key": self.key, "old": plain(self.old), "new": plain(self.new), "relative": self.relative}
+
+
+class _NotGiven:
+    """A key that one side does not have; where null and nothing mean the same, None is used instead."""
+
+    def __repr__(self) -> str:
+        return "not given"
+
+
+NOT_GIVEN = _NotGiven()
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: what is not given, infinities and NaN are null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return None if value is NOT_GIVEN or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def same(old: Any, new: Any) -> bool:
+    """Whether two plain values mean the same: numbers to the written digits, mappings in any order."""
+    if _number(old) and _number(new):
+        try:
+            return bool(old == new or rounded(old) == rounded(new))
+        except OverflowError:  # an integer beyond any float
+            return False
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(same(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(same, old, new))
+    return type(old) is type(new) and bool(old == new)
+
+
+# What tells the items of a list apart, where all of them have it: the layouts of a profile, the links of a cluster.
+_IDENTITY = (
+    "pool", "pools", "name", "tp", "engines", "dp", "pp", "cp", "ep", "micro_batch_tokens", "recompute", "offload",
+    "phase", "job",
+)  # fmt: skip
+
+
+def changes(old: Any, new: Any, missing: Any = None, at: str = "") -> Iterator[KeyChange]:
+    """The keys in which two trees differ, in the order of the new one and then of the old.
+
+    Args:
+        missing: what a key stands for that one side does not have: None where null and nothing mean the same.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            below = f"{at}.{key}" if at else str(key)
+            yield from changes(old.get(key, missing), new.get(key, missing), missing, below)
+        return
+    if isinstance(old, list) and isinstance(new, list):
+        named = _by_identity(old, new)
+        if named is not None:
+            for key in [*named[1], *(key for key in named[0] if key not in named[1])]:
+                yield from changes(named[0].get(key, missing), named[1].get(key, missing), missing, f"{at}[{key}]")
+            return
+    if not same(old, new):
+        yield KeyChange(at, old, new)
+
+
+def _by_identity(old: list[Any], new: list[Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The items of both lists by what they are of, or by position; None where they are no mappings."""
+    items = [*old, *new]
+    if not items or not all(isinstance(item, dict) for item in items):
+        return None
+    fields = [key for key in _IDENTITY if all(key in item for item in items)]
+    telling = [key for key in fields if any(not same(item[key], items[0][key]) for item in items)] or fields[:1]
+
+    def named(values: list[Any]) -> dict[str, Any]:
+        return {",".join(f"{key}={_word(item[key])}" for key in telling): item for item in values}
+
+    by_name = named(old), named(new)
+    if telling and len(by_name[0]) == len(old) and len(by_name[1]) == len(new):
+        return by_name
+    return {str(i): item for i, item in enumerate(old)}, {str(i): item for i, item in enumerate(new)}
+
+
+def _word(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,195 @@
+"""What a reviewer reads about the difference of two plans of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..groups_plan import GroupsPlan
+from .change import Quantity
+from .groups import GroupsDiff, JobChange, Status, nodes_text
+from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, stale_warnings
+from .report import Column, Report, Row, Section
+from .words import counted, figure, key_values, relative_text, shorten, usd
+
+_VERBS: dict[Status, str] = {
+    "arrived": "arrived",
+    "left": "left",
+    "moved": "moved",
+    "other nodes": "on other nodes",
+}
+_ALWAYS = ("usd_per_hour", "usd_per_unit", "bounds_broken")
+
+
+def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = False) -> Report:
+    """What to show.
+
+    Args:
+        name, title: path of the new plan, and what is compared; no title: the name.
+        full: jobs and figures that did not change, too.
+    """
+    if diff.same and not full:
+        return Report(name, title or name, groups_verdict(diff), _warnings(diff), (), ())
+    rules = tuple(Row((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
+    columns = (Column("rule", code=True), Column("old", code=True), Column("new", code=True))
+    return Report(
+        name=name,
+        title=title or name,
+        verdict=groups_verdict(diff),
+        warnings=_warnings(diff),
+        sections=(
+            effects_section(diff.effects, _ALWAYS, full),
+            _jobs(diff, full),
+            inputs_section(diff.inputs),
+            Section(columns, rules),
+            _groups(diff, full),
+        ),
+        remarks=(
+            "prices are exact; a plan of groups states no error of its slowdowns",
+            *_renamed(diff),
+            *_moves(diff),
+            *found_by_text(diff, full),
+        ),
+    )
+
+
+def groups_verdict(diff: GroupsDiff) -> str:
+    """The one line that matters."""
+    if diff.same:
+        return "same: groups, predictions, rules, inputs and solver do not differ"
+    hour, unit = diff.effect("usd_per_hour"), diff.effect("usd_per_unit")
+    parts = [_price(hour, "USD per hour"), _price(unit, "USD per unit"), _bounds(diff)]
+    what = [f"{counted(count, 'job')} {verb}" for status, verb in _VERBS.items() if (count := diff.count(status))]
+    end = ", ".join(what) or "no job arrived, left or moved"
+    if diff.inputs:
+        names = ", ".join(change.name for change in diff.inputs[:3])
+        more = f" and {len(diff.inputs) - 3} more" if len(diff.inputs) > 3 else ""
+        verb = "differs" if len(diff.inputs) == 1 else "differ"
+        end += f"; {counted(len(diff.inputs), 'input')} ({names}{more}) {verb}"
+    return f"{', '.join(parts)}; {end}"
+
+
+def _price(price: Quantity, unit: str) -> str:
+    new = figure(price.new, "usd")
+    if not price.changed:
+        return f"{new} {unit}"
+    relative = "" if price.relative is None else f" ({relative_text(price.relative)})"
+    return f"{figure(price.old, 'usd')} -> {new} {unit}{relative}"
+
+
+def _bounds(diff: GroupsDiff) -> str:
+    broken = [job for job in diff.jobs if job.breaks]
+    if not broken:
+        return "every bound is kept"
+    newly = sum(job.newly for job in broken)
+    return f"{counted(len(broken), 'bound')} broken" + (f" ({newly} newly)" if newly != len(broken) else "")
+
+
+def _warnings(diff: GroupsDiff) -> tuple[str, ...]:
+    before = {job.name: " as before" for job in diff.jobs if not job.newly}
+    found = groups_warnings(diff.new, before) + edited_warnings(diff.edited) + stale_warnings(diff.new, diff.stale)
+    if diff.new.solver.status == "limit" and diff.old.solver.status != "limit":
+        found.append("the search for the new plan ended at a limit: nothing says that it is the best")
+    return tuple(found)
+
+
+def groups_warnings(plan: GroupsPlan, before: Mapping[str, str] | None = None) -> list[str]:
+    """Bounds that a plan breaks; `before`: what is to be said behind, by job. New ones come first."""
+    broken = [
+        (name, member.slowdown)
+        for group in plan.groups.values()
+        for name, member in group.jobs.items()
+        if not member.slowdown.keeps
+    ]
+    before = before or {}
+    broken.sort(key=lambda item: (item[0] in before, item[0]))
+    return [
+        f"{name} breaks its bound{before.get(name, '')}: p95 {s.p95:.3f}x of at most {s.slo:.3f}x" for name, s in broken
+    ]
+
+
+def _jobs(diff: GroupsDiff, full: bool) -> Section:
+    rows = []
+    for job in diff.jobs:
+        if full or job.differs or job.breaks:
+            tone = -1 if job.newly else job.p95.tone
+            cells = (job.name, _where(job), _pair(job.mean), _pair(job.p95), _bound(job))
+            rows.append(Row(cells, _status(job), tone=tone))
+    columns = (
+        Column("job", code=True), Column("group"), Column("slowdown", right=True), Column("p95", right=True),
+        Column("bound", right=True),
+    )  # fmt: skip
+    return Section(columns, tuple(rows))
+
+
+def _status(job: JobChange) -> str:
+    return "breaks its bound" if job.breaks else job.status
+
+
+def _where(job: JobChange) -> str:
+    price = f", {usd(job.move.price_usd)} USD" if job.move else ""
+    if job.status == "arrived":
+        return f"arrived in {job.new_group}"
+    if job.status == "left":
+        return f"left {job.old_group}"
+    if job.status == "moved":
+        return f"{job.old_group} -> {job.new_group}{price}"
+    return f"{job.new_group}, other nodes{price}" if job.status == "other nodes" else f"{job.new_group}"
+
+
+def _pair(quantity: Quantity) -> str:
+    old, new = figure(quantity.old, "x"), figure(quantity.new, "x")
+    if quantity.old is None or quantity.new is None or old == new:
+        return new if quantity.new is not None else old
+    return f"{old} -> {new}"
+
+
+def _bound(job: JobChange) -> str:
+    sides = [side.slowdown.slo for side in (job.old, job.new) if side is not None]
+    text = " -> ".join(dict.fromkeys(f"{slo:.3f}x" for slo in sides))
+    return f"{text} broken" if job.breaks else text
+
+
+def _groups(diff: GroupsDiff, full: bool) -> Section:
+    """Groups whose nodes or members differ."""
+    rows = []
+    back = {old: new for new, old in diff.matched.items()}
+    for key, group in diff.new.groups.items():
+        was = diff.old.groups.get(diff.matched[key]) if key in diff.matched else None
+        jobs = _members(set(group.jobs), set() if was is None else set(was.jobs))
+        nodes = (nodes_text(was) if was else "new", nodes_text(group))
+        if full or nodes[0] != nodes[1] or was is None or set(was.jobs) != set(group.jobs):
+            rows.append(Row((key, " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs)))
+    for key, group in diff.old.groups.items():
+        if key not in back:
+            rows.append(Row((key, f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
+    return Section((Column("group"), Column("nodes"), Column("jobs")), tuple(rows))
+
+
+def _members(new: set[str], old: set[str]) -> str:
+    """`+a -b, 3 stay`."""
+    signs = [f"+{name}" for name in sorted(new - old)] + [f"-{name}" for name in sorted(old - new)]
+    stay = len(new & old)
+    return shorten(" ".join(signs), 100) + ((", " if signs else "") + f"{stay} stay" if stay else "")
+
+
+def _renamed(diff: GroupsDiff) -> list[str]:
+    renamed = [f"{old} is now {new}" for new, old in sorted(diff.matched.items()) if old != new]
+    return [f"groups by their jobs: {shorten(', '.join(renamed), 120)}"] if renamed else []
+
+
+def _moves(diff: GroupsDiff) -> list[str]:
+    found = []
+    moves, declined = diff.new.moves, diff.new.declined
+    if moves:
+        text = f"{counted(len(moves), 'move')} for {usd(sum(move.price_usd for move in moves))} USD once"
+        if diff.moves_from_old is False:
+            text += ", counted from another running plan than the old one"
+        found.append(text)
+    elif diff.count("moved") and diff.new.inputs.previous is None:
+        found.append("the new plan was not solved from the old one: what the moves cost is unknown")
+    if declined is not None:
+        found.append(
+            f"moves of {counted(len(declined.jobs), 'job')} that would save {usd(declined.saves_usd_per_hour)} USD per "
+            f"hour are not made ({declined.reason})"
+        )
+    return found

@@ -1,0 +1,190 @@
+"""What a reviewer reads about the difference of two plans of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..groups_plan import GroupsPlan
+from ..plan import Plan
+from .change import Quantity
+from .groups import GroupsDiff
+from .inputs import InputChange, inputs_of
+from .jobs import PlanDiff
+from .report import Column, Report, Row, Section
+from .words import UNKNOWN, change_text, counted, delta_text, figure, key_values, relative_text, unsigned, values
+
+ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
+"""Figures that are shown also if they did not change."""
+
+BIAS_NOISE = 0.005
+"""Differences of length ratios below it are not spoken of in the verdict: what a simulation of unbiased modes gives."""
+
+EFFECT_COLUMNS = (
+    Column("effect"),
+    Column("old", right=True),
+    Column("new", right=True),
+    Column("delta", right=True),
+    Column("change", right=True),
+)
+
+
+def job_report(diff: PlanDiff, name: str, title: str = "", full: bool = False) -> Report:
+    """What to show.
+
+    Args:
+        name, title: path of the new plan, and what is compared; no title: the name.
+        full: figures that did not change, too.
+    """
+    if diff.same and not full:
+        return Report(name, title or name, job_verdict(diff), job_warnings(diff), (), ())
+    return Report(
+        name=name,
+        title=title or name,
+        verdict=job_verdict(diff),
+        warnings=job_warnings(diff),
+        sections=(
+            effects_section((*diff.effects, *diff.phases), ALWAYS, full),
+            inputs_section(diff.inputs),
+            _decisions(diff),
+        ),
+        remarks=(diff.errors.words(), *found_by_text(diff, full)),
+    )
+
+
+def job_verdict(diff: PlanDiff) -> str:
+    """The one line that matters."""
+    if diff.same:
+        return "same: decisions, predictions, inputs and solver do not differ"
+    parts = [_speed(diff.effect("seconds_per_sample")), _price(diff.effect("usd_per_1k_samples")), _bias(diff)]
+    what = []
+    if diff.decisions:
+        what.append(counted(len(diff.decisions), "decision"))
+    if diff.inputs:
+        what.append(f"{counted(len(diff.inputs), 'input')} ({', '.join(change.name for change in diff.inputs)})")
+    count = len(diff.decisions) + len(diff.inputs)
+    end = f"{', '.join(what)} {'differs' if count == 1 else 'differ'}" if what else "decisions and inputs unchanged"
+    if what and not diff.decisions:
+        end = f"decisions unchanged, {end}: estimated anew"
+    return f"{', '.join(parts)}; {end}"
+
+
+def _speed(seconds: Quantity) -> str:
+    relative, sigma = seconds.relative, seconds.relative_sigma
+    if not seconds.changed:
+        return "as fast as before"
+    if relative is None:
+        return f"seconds per sample {UNKNOWN}"
+    if seconds.within_error:
+        return f"no faster or slower beyond the error ({relative_text(relative)} of ±{unsigned(100 * (sigma or 0))}%)"
+    error = f" (± {unsigned(100 * sigma)}%)" if sigma else ""
+    if relative < 0:
+        return f"faster: {unsigned(100 * relative)}% fewer seconds per sample{error}"
+    if relative < 10:
+        return f"slower: {unsigned(100 * relative)}% more seconds per sample{error}"
+    return f"slower: {relative_text(relative)} the seconds per sample{error}"
+
+
+def _price(price: Quantity) -> str:
+    sides = dict.fromkeys((figure(price.old, "usd"), figure(price.new, "usd")))
+    return f"{' -> '.join(sides)} USD per 1000 samples"
+
+
+def _bias(diff: PlanDiff) -> str:
+    ratio, budget = diff.effect("length_ratio"), diff.effect("bias_budget")
+    unchanged = ratio.delta is not None and abs(ratio.delta) < BIAS_NOISE
+    text = "bias unchanged"
+    if not unchanged:
+        text = f"length ratio {figure(ratio.old, 'ratio')} -> {figure(ratio.new, 'ratio')}"
+    if budget.changed:
+        text += f", bias budget {figure(budget.old, 'share')} -> {figure(budget.new, 'share')}"
+    return text
+
+
+def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
+    """What a reviewer must not miss."""
+    found = edited_warnings(diff.edited) + stale_warnings(diff.new, diff.stale)
+    old, new = diff.old, diff.new
+    if old.job.name != new.job.name:
+        found.append(f"the plans are of two jobs, {old.job.name} and {new.job.name}")
+    if (old.predicted.length_ratio, old.job.bias) != (new.predicted.length_ratio, new.job.bias):
+        off, budget = abs(1 - new.predicted.length_ratio), new.job.bias.budget
+        # Of a plan within its budget the rest is the noise of the simulation.
+        if budget and off > budget and not abs(1 - old.predicted.length_ratio) > old.job.bias.budget:
+            found.append(
+                f"trained lengths are off by {figure(off, 'share')}, more than the bias budget of "
+                f"{figure(budget, 'share')}"
+            )
+    for each in diff.effects:
+        if each.key.startswith("memory.") and each.new is not None and each.new < 0 and each.changed:
+            found.append(f"{each.label}: {figure(each.new, 'share')}; it does not fit")
+    if (old.solver.status, new.solver.status) == ("optimal", "feasible"):
+        found.append("the search for the new plan ended at a limit: nothing says that it is the best")
+    return tuple(found)
+
+
+def edited_warnings(edited: tuple[str, ...]) -> list[str]:
+    """About decisions that were edited by hand (their digest is stale)."""
+    return [
+        f"the {side} plan was edited after it was solved: its predictions and reasons are of other decisions"
+        for side in edited
+    ]
+
+
+def stale_warnings(plan: Plan | GroupsPlan, stale: Mapping[str, str]) -> list[str]:
+    """About input files that are not what the new plan was solved from."""
+    inputs = inputs_of(plan)
+    return [
+        f"{inputs[name].path} "
+        + ("is not at hand" if state == "not at hand" else "has changed since the new plan was solved; solve again")
+        for name, state in stale.items()
+    ]
+
+
+def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full: bool) -> Section:
+    """A row for each figure that changed; the others in a line below."""
+    rows, same, unknown = [], [], []
+    for each in figures:
+        old, new = values(each)
+        if full or each.changed or each.key in always:
+            block = "phase" if each.label.startswith("·") else "memory" if each.key.startswith("memory") else ""
+            cells = (each.label, old, new, delta_text(each), change_text(each))
+            rows.append(Row(cells, block=block, tone=each.tone))
+        elif each.new is None:
+            unknown.append(each.label)
+        else:
+            same.append(f"{each.label.removeprefix('· ')} {new}")
+    rest = f"Unchanged: {', '.join(same)}." if same else ""
+    rest += (" " if rest else "") + f"Unknown: {', '.join(unknown)}." if unknown else ""
+    return Section(EFFECT_COLUMNS, tuple(rows), rest=rest)
+
+
+def inputs_section(inputs: tuple[InputChange, ...]) -> Section:
+    """A row for each key that differs in an input; one with its digests where that cannot be told."""
+    rows = []
+    for each in inputs:
+        digests = tuple("none" if file is None else f"{file.sha256[:8]}…" for file in (each.old, each.new))
+        if each.keys is None:
+            rows.append(Row((each.name, *digests), each.name, each.reason))
+        elif not each.keys:
+            rows.append(Row((each.name, *digests), each.name, "other bytes, but the same values"))
+        else:
+            rows += [Row((change.key, *key_values(change)), each.name) for change in each.keys]
+    columns = (Column("input", code=True), Column("old", code=True), Column("new", code=True))
+    return Section(columns, tuple(rows), note_title="remark")
+
+
+def _decisions(diff: PlanDiff) -> Section:
+    rows = [Row((each.change.key, *key_values(each.change)), each.block, each.why) for each in diff.decisions]
+    columns = (Column("decision", code=True), Column("old", code=True), Column("new", code=True))
+    return Section(columns, tuple(rows), note_title="why")
+
+
+def found_by_text(diff: PlanDiff | GroupsDiff, full: bool) -> list[str]:
+    """One line about solver and versions; what follows from other changes only if `full`."""
+    derived = ("solver.bound", "solver.candidates", "solver.columns", "solver.simulated", "solver.fluid")
+    shown = [change for change in diff.solver if full or not change.key.startswith(derived)]
+    words = [f"{change.key} {' -> '.join(key_values(change))}" for change in shown]
+    versions = diff.old.volatile.rlplan, diff.new.volatile.rlplan
+    if versions[0] != versions[1]:
+        words.append(f"rlplan {versions[0]} -> {versions[1]}")
+    return [f"found otherwise: {', '.join(words)}"] if words else []

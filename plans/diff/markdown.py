@@ -1,0 +1,112 @@
+"""A report as GitHub markdown for a pull request: 40 lines at most, whatever differs.
+
+The first line is a comment that is not shown and by which a CI step finds its own earlier comment. Text of the
+documents stands in code spans, or is escaped: it opens no link, mentions nobody and breaks no table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .report import Report, Row, Section, fold
+from .words import shorten
+
+MAX_LINES = 40
+_CELL = 120  # characters; a path or a sentence beyond it hides what stands beside it
+_NOTE = 140
+_MOST_WARNINGS = 4
+_LEAST_ROWS = 2  # of a table: the first, and how many there are more
+
+
+def marker(name: str) -> str:
+    """The first line; the same for the same plan, whatever differs."""
+    return f"<!-- rlplan diff: {re.sub(r'[^A-Za-z0-9_./+: -]|--+', '_', shorten(name, 200))} -->"
+
+
+def markdown(report: Report, max_lines: int | None = MAX_LINES) -> str:
+    """The report; lists are folded so that it has at most `max_lines` lines (None: all of everything)."""
+    warnings = [f"- ⚠️ {escape(shorten(text, 300))}" for text in report.warnings]
+    if max_lines is not None and len(warnings) > _MOST_WARNINGS:
+        warnings = [*warnings[: _MOST_WARNINGS - 1], f"- ⚠️ … and {len(warnings) - _MOST_WARNINGS + 1} more"]
+    head = [marker(report.name), f"### {code(report.title)}", "", f"**{escape(report.verdict)}**"]
+    if warnings:
+        head += ["", *warnings]
+    foot = [f"<sub>{'; '.join(escape(shorten(text, 400)) for text in report.remarks)}</sub>"] if report.remarks else []
+    sections = [section for section in report.sections if section.rows]
+    rooms = [len(section.rows) for section in sections]
+    if max_lines is not None:
+        around = sum(3 + (2 if section.rest else 0) for section in sections)
+        rooms = _share(rooms, max_lines - len(head) - around - (2 if foot else 0))
+    lines = list(head)
+    for section, room in zip(sections, rooms, strict=True):
+        lines += ["", *_table(section, room)]
+    lines += ["", *foot] if foot else []
+    assert max_lines is None or len(lines) <= max_lines, len(lines)
+    return "\n".join(lines) + "\n"
+
+
+def _share(wanted: Sequence[int], room: int) -> list[int]:
+    """Lines for each table: an equal share for each that wants it, what is left to the first ones."""
+    equal = max(_LEAST_ROWS, room // max(1, len(wanted)))
+    given = [min(each, equal) for each in wanted]
+    left = room - sum(given)
+    for index, each in enumerate(wanted):
+        more = max(0, min(each - given[index], left))
+        given[index] += more
+        left -= more
+    return given
+
+
+def _table(section: Section, room: int) -> list[str]:
+    noted = any(row.note for row in section.rows)
+    # The last line says what is left out, so that it takes a row itself.
+    rows, left = fold(section.rows, room if len(section.rows) <= room else room - 1)
+    titles = [column.title for column in section.columns] + ([section.note_title] if noted else [])
+    rules = ["--:" if column.right else ":--" for column in section.columns] + ([":--"] if noted else [])
+    lines = [_line(titles), _line(rules)]
+    said = ""
+    for row in rows:
+        lines.append(_line([*_cells(section, row), *([_note(row, said)] if noted else [])]))
+        said = row.note
+    if left:
+        lines.append(_line([f"… and {left} more", *[""] * (len(titles) - 1)]))
+    return [*lines, "", escape(section.rest)] if section.rest else lines
+
+
+def _cells(section: Section, row: Row) -> list[str]:
+    return [
+        (code if column.code else escape)(shorten(cell, _CELL))
+        for cell, column in zip(row.cells, section.columns, strict=True)
+    ]
+
+
+def _note(row: Row, said: str) -> str:
+    return "″" if row.note and row.note == said else escape(shorten(row.note, _NOTE))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def escape(text: str) -> str:
+    """Text that markdown shows as it is, in a table or outside."""
+    text = " ".join(_printable(text).split())
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("@", "&#64;")
+    text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text)
+    return re.sub(r"#(?=\d)", "&#35;", text)  # no reference to an issue
+
+
+def code(text: str) -> str:
+    """A code span, also of text with backticks and pipes in it; nothing of nothing."""
+    text = " ".join(_printable(text).split())
+    if not text:
+        return ""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text.replace('|', chr(92) + '|')}{pad}{fence}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

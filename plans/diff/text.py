@@ -1,0 +1,55 @@
+"""A report in the terminal: tables that read well at 80 columns and without colour."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from .report import Report, Row, Section, fold
+
+_STYLE = {1: "green", -1: "red", 0: ""}
+_MOST_ROWS = 20  # of a table, without --full
+
+
+def render(report: Report, full: bool) -> Group:
+    """The report; tables are cut to twenty rows unless `full`."""
+    parts: list[RenderableType] = [Text(report.title, style="bold"), Text(report.verdict, style="bold")]
+    parts += [Text(f"! {warning}", style="yellow") for warning in report.warnings]
+    for section in report.sections:
+        if not section.rows:
+            continue
+        rows, left = (list(section.rows), 0) if full else fold(section.rows, _MOST_ROWS)
+        noted = any(row.note for row in rows)
+        parts += [Text(), *(_list(section, rows) if noted else [_table(section, rows)])]
+        if left:
+            parts.append(Text(f"… and {left} more; --full shows them", style="dim"))
+        if section.rest:
+            parts.append(Text(section.rest, style="dim"))
+    if report.remarks:
+        parts.append(Text())
+    parts += [Text(remark, style="dim") for remark in report.remarks]
+    return Group(*parts)
+
+
+def _table(section: Section, rows: list[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in section.columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        style = _STYLE[row.tone]
+        table.add_row(*(Text(cell, style=style if index else "") for index, cell in enumerate(row.cells)))
+    return table
+
+
+def _list(section: Section, rows: list[Row]) -> list[RenderableType]:
+    """Rows with notes: key, old -> new, and below it the note."""
+    titles = [column.title for column in section.columns]
+    found: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]
+    for row in rows:
+        key, *sides = row.cells
+        found.append(Text(f"{key}  {' -> '.join(sides)}", style=_STYLE[row.tone]))
+        if row.note:
+            found.append(Padding(Text(row.note, style="dim"), (0, 0, 0, 4), expand=False))
+    return found

@@ -1,0 +1,163 @@
+"""Charts that put runs side by side: reward, lengths, what was decoded for nothing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .charts import axis, cut, figure, lanes
+from .charts_plan import length_axis
+from .charts_run import Detail
+from .palette import GOOD, INK, MODE, MUTED, PHASE, faded
+from .shell import Chart, Swatch
+from .text import count, listed, percent
+
+Runs = Mapping[str, Detail]
+MAX_POINTS = 1200
+
+
+def smoothed(values: Sequence[float], width: int) -> list[float]:
+    """Means over windows of `width` around each value, narrower at both ends."""
+    half = width // 2
+    return [statistics.fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
+
+
+def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
+    """Mean reward of each step, and its moving mean."""
+    chart = figure()
+    said = []
+    for name, detail in runs.items():
+        xs, values = detail["series"]["step"], detail["series"]["reward_mean"]
+        width = max(1, len(values) // 8)
+        skip = -(-len(values) // MAX_POINTS)
+        smooth = smoothed(values, width)
+        chart.add_scatter(
+            x=xs[::skip], y=values[::skip], mode="lines+markers" if len(values) < 4 else "lines", hoverinfo="skip",
+            line={"color": faded(colours[name], 0.3), "width": 1}, marker={"size": 6, "color": colours[name]},
+        )  # fmt: skip
+        chart.add_scatter(
+            x=xs[::skip], y=smooth[::skip], mode="lines", line={"color": colours[name], "width": 2.2}, hoverinfo="text",
+            hovertext=[f"<b>{name}</b>, step {x}<br>reward {v:.3f}, mean around it {s:.3f}"
+                       for x, v, s in zip(xs[::skip], values[::skip], smooth[::skip], strict=True)],
+        )  # fmt: skip
+        said.append(f"{name} from {detail['reward_first']:.3f} to {detail['reward_last']:.3f}")
+    chart.update_layout(xaxis=axis("step", nticks=9), yaxis=axis("mean reward", nticks=6))
+    caption = f"First to last fifth of the steps: {listed(said)}. Thin: each step; thick: moving mean."
+    legend = tuple(Swatch(name, colours[name], "line") for name in runs)
+    return Chart("reward", "Reward", caption, chart, 320, legend)
+
+
+def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart:
+    """Trained lengths of each run, beside what the plan took for unconditioned ones."""
+    chart = figure()
+    shares = [index / 20 for index in range(21)]
+    shown = {name: detail for name, detail in runs.items() if detail["trained_lengths_tokens"]}
+    detail = next(iter(shown.values()))
+    expected = detail["predicted"]["lengths_tokens"]
+    longest = max([expected[-1], *(d["trained_lengths_tokens"][-1] for d in shown.values())])
+    across = length_axis(longest, expected[10])
+    curves = [("predicted", expected, MUTED, "dot")]
+    curves += [(name, d["trained_lengths_tokens"], colours[name], "solid") for name, d in shown.items()]
+    for name, values, colour, dash in curves:
+        chart.add_scatter(
+            x=values, y=shares, mode="lines", line={"color": colour, "width": 2, "dash": dash}, hoverinfo="text",
+            hovertext=[f"<b>{name}</b><br>{percent(s)} have at most {v:,} tokens"
+                       for s, v in zip(shares, values, strict=True)],
+        )  # fmt: skip
+    legend = [Swatch(name, colours[name], "line") for name in shown]
+    legend.append(Swatch("unconditioned, as planned with", MUTED, "dash"))
+    for cutoff in dict.fromkeys(d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]):
+        cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens")
+        legend.append(Swatch("cutoff of short rounds", INK, "dash"))
+    chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
+    said = [
+        f"{name} {d['length_ratio']:.3f} ± {d['length_ratio_standard_error']:.3f} (K-S distance {d['length_ks']:.3f}, "
+        f"predicted ratio {d['length_ratio_predicted']:.3f})"
+        for name, d in shown.items()
+        if d.get("length_ratio") is not None and d.get("length_ks") is not None and d["mode"] != "sync"
+    ]
+    caption = (
+        f"Trained over unconditioned mean length, prompt by prompt: {listed(said)}; 1 is unbiased."
+        if said
+        else "Lengths of trained responses. Their bias can be told beside a run of plain synchronous rounds only."
+    )
+    return Chart("lengths", "Lengths of trained responses", caption, chart, 320, tuple(legend))
+
+
+FATES = {
+    "trained": GOOD,
+    "deferred": MODE["defer"],
+    "discarded": MODE["race"],
+    "returned": MODE["predict"],
+    "surplus": PHASE["scoring"],
+    "filtered": MODE["exact"],
+    "failed": "#a03030",
+    "unknown": MODE["sync"],
+}
+
+
+def waste(runs: Runs) -> Chart:
+    """Tokens of each run's samples that ended, by what became of them."""
+    chart = figure(barmode="stack")
+    seen = dict.fromkeys(fate for detail in runs.values() for fate in detail["waste"]["tokens"])
+    fates = [fate for fate in FATES if fate in seen] + [fate for fate in seen if fate not in FATES]
+    for fate in fates:
+        tokens = [detail["waste"]["tokens"].get(fate, 0) for detail in runs.values()]
+        totals = [sum(detail["waste"]["tokens"].values()) or 1 for detail in runs.values()]
+        chart.add_bar(
+            orientation="h", x=[t / total for t, total in zip(tokens, totals, strict=True)], y=list(range(len(runs))),
+            width=0.5, marker={"color": FATES.get(fate, MUTED), "line": {"width": 0}}, hoverinfo="text",
+            hovertext=[f"<b>{name}</b>, {fate}<br>{t:,} tokens, {percent(t / total, 1)}"
+                       for name, t, total in zip(runs, tokens, totals, strict=True)],
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=axis(
+            "share of the tokens of samples that ended",
+            range=[0, 1.005],
+            tickformat=".0%",
+            tickvals=[0, 0.25, 0.5, 0.75, 1],
+            ticklabeloverflow="allow",
+        ),
+        yaxis=lanes([(index, name) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
+    )
+    said = [
+        f"{name} {percent(lost['share'], 1)}, with {count(lost['aborted_samples'], 'sample')} stopped on the way"
+        for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
+    ]
+    caption = (
+        f"Tokens decoded and not trained: {'; '.join(said)}. How far those were that were stopped is not in the trace."
+    )
+    legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
+    return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 62, legend)
+
+
+def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
+    """Seconds of a mean step, measured on predicted, for each run."""
+    chart = figure()
+    most = max(max(d["step_s"], d["step_s_predicted"]) for d in runs.values())
+    for index, (name, detail) in enumerate(runs.items()):
+        found, expected = detail["step_s"], detail["step_s_predicted"]
+        hover = f"<b>{name}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
+        common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
+        chart.add_bar(
+            x=[expected], width=0.72, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
+        )
+        chart.add_bar(x=[found], width=0.34, marker={"color": colours[name], "line": {"width": 0}}, **common)
+        chart.add_scatter(
+            x=[max(found, expected)], y=[index], mode="text", textposition="middle right", hoverinfo="skip",
+            text=[f"  {found:.2f} s, off by {percent(detail['prediction_error'])}"], cliponaxis=False,
+            textfont={"size": 11, "color": MUTED},
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=axis("seconds a step, over the cycle", range=[0, 1.5 * most], nticks=6),
+        yaxis=lanes([(index, name) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
+    )
+    said = [f"{name} {d['speedup']:.2f}×" for name, d in runs.items() if d.get("speedup") and d["mode"] != "sync"]
+    caption = (
+        f"Per trained sample, against plain synchronous rounds in the same folder: {listed(said)}."
+        if said
+        else "No run of plain synchronous rounds is in the folder to compare with."
+    )
+    legend = (Swatch("measured", MUTED), Swatch("predicted", MUTED, "band"))
+    return Chart("comparison", "Seconds a step", caption, chart, 44 * len(runs) + 62, legend)

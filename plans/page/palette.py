@@ -1,0 +1,59 @@
+"""Colours: one for each phase, mode and job, the same in every chart; and those that depend on the reader's theme.
+
+The first five are stand-ins, which page.js replaces by the colours of the light or dark theme (page.css) before it
+draws. The others are legible on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+INK, MUTED, TRACK, PANEL, LINE = "#010101", "#020202", "#030303", "#040404", "#050505"
+CLEAR = "rgba(0,0,0,0)"
+
+PHASE = {
+    "sync": "#8b6fd0",
+    "rollout": "#3f84d6",
+    "tail": "#3f84d6",
+    "scoring": "#dc9a2e",
+    "reward_exposed": "#dc9a2e",
+    "train": "#36a06c",
+    "other": "#8b95a3",
+    "step": "#6c7887",
+}
+PHASE_NAME = {
+    "sync": "sync",
+    "rollout": "rollout",
+    "reward_exposed": "reward wait",
+    "train": "train",
+    "other": "other",
+    "step": "step",
+}
+"""Phases as charts call them."""
+
+MODE = {"sync": "#7f8b99", "exact": "#1d9bb8", "defer": "#d9822b", "race": "#d4574e", "predict": "#8a63c9"}
+
+_JOBS = ("#2a9bb5", "#c05fa8", "#cf9a2b", "#45a163", "#4d7fd6", "#d2625b", "#7a8796", "#9a74d8", "#8a9a2e", "#b8775a")
+"""As in the terminal: cyan, magenta, yellow, green, blue, red; then four more."""
+
+GOOD, BAD = "#36a06c", "#d4574e"
+
+
+def job_colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each job, by order."""
+    return {name: _JOBS[index % len(_JOBS)] for index, name in enumerate(names)}
+
+
+def run_colours(modes: dict[str, str]) -> dict[str, str]:
+    """A colour for each run: its mode's, and where two runs have one mode, a job's for the later ones."""
+    found: dict[str, str] = {}
+    for index, (name, mode) in enumerate(modes.items()):
+        colour = MODE.get(mode, _JOBS[index % len(_JOBS)])
+        found[name] = colour if colour not in found.values() else _JOBS[index % len(_JOBS)]
+    return found
+
+
+def faded(colour: str, share: float) -> str:
+    """A colour of the palette with an opacity."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{share:g})"
