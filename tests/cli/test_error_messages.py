@@ -11,42 +11,271 @@ from .command_line import rlplan
 
 TABLE = [
     # command line, file edited, old text, new text, message
-    ("solve {at}", "job.yaml", "deadline_s: 2.0", "deadline: 2.0", ""),
-    ("solve {at}", "job.yaml", "kind: math", "kind: maths", ""),
-    ("solve {at}", "job.yaml", "tp: [1]", "tp: [2, 1]", ""),
-    ("solve {at}", "job.yaml", "samples_per_prompt: 2", "samples_per_prompt: 1", ""),
-    ("solve {at}", "job.yaml", "path: data.jsonl", "path: dta.jsonl", ""),
-    ("solve {at}", "job.yaml", "path: model,", "path: modell,", ""),
-    ("solve {at}", "job.yaml", "micro_batch_tokens: [128]", "micro_batch_tokens: [64]", ""),
-    ("solve {at}", "job.yaml", "name: toy", "name: other", ""),
-    ("solve {at}", "cluster.yaml", "cores: 2", "cores: 1", ""),
-    ("solve {at}", "cluster.yaml", "per_node: 2,", "per_node: 4,", ""),
-    ("solve {at}", "cluster.yaml", "memory_bytes: 1000000000}", "memory_bytes: 24}", ""),
-    ("solve {at}", "profile.yaml", "rlplan_profile: 1", "rlplan_profile: 2", ""),
-    ("solve {at}", "lengths.jsonl", '"tokens": 3,', '"tokens": "3",', ""),
-    ("solve {at} --bias-budget 2", None, "", "", ""),
-    ("solve {at} --objective usd_per_unit", None, "", "", ""),
-    ("solve {at} --out {at}/job.yaml", None, "", "", ""),
-    ("solve {at} --out {at}/no/plan.yaml", None, "", "", ""),
-    ("solve {at}/nowhere", None, "", "", ""),
-    ("show {at}/job.yaml", None, "", "", ""),
-    ("show {at}/plan.yaml", "plan.yaml", "mode: sync", "mode: synch", ""),
-    ("show {at}/plan.yaml", "plan.yaml", "cutoff_tokens: null", "cutoff_tokens: 12", ""),
-    ("show {at}/plan.yaml", "plan.yaml", "long: null\n  reward", "long: [\n  reward", ""),
-    ("show {at}/plan.yaml --html {at}/no/page.html", None, "", "", ""),
-    ("simulate {at}/plan.yaml --set plan.job.rounds.short.rollout.engins=1", None, "", "", ""),
-    ("simulate {at}/plan.yaml", "plan.yaml", "path: profile.yaml", "path: profil.yaml", ""),
-    ("execute {at}/plan.yaml --dry-run", "plan.yaml", "engines: 2,", "engines: 3,", ""),
-    ("execute {at}/plan.yaml --dry-run", "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002", ""),
-    ("report {at}", None, "", "", ""),
-    ("report {at}/nowhere", None, "", "", ""),
-    ("tune {at}", None, "", "", ""),
-    ("fmt {at}/data.jsonl", None, "", "", ""),
-    ("check {at}/nowhere.yaml", None, "", "", ""),
-    ("check {at}/plan.yaml --policy {at}/nowhere.yaml", None, "", "", ""),
-    ("diff {at}/plan.yaml {at}/nowhere.yaml", None, "", "", ""),
-    ("diff {at}/plan.yaml nosuchrevision:plan.yaml", None, "", "", ""),
-    ("diff {at}/plan.yaml {at}/job.yaml", None, "", "", ""),
+    (
+        "solve {at}",
+        "job.yaml",
+        "deadline_s: 2.0",
+        "deadline: 2.0",
+        "error: {at}/job.yaml:5: unknown key 'reward.deadline': wrong unit; it is 'deadline_s', "
+        "in seconds: write 'deadline_s: 2'",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "kind: math",
+        "kind: maths",
+        "error: {at}/job.yaml:5: reward.kind: must be 'function', 'math' or 'code', not 'maths'; did you mean 'math'?",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "tp: [1]",
+        "tp: [2, 1]",
+        "error: {at}/job.yaml:8: search.tp: must be strictly ascending; write [1, 2]",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "samples_per_prompt: 2",
+        "samples_per_prompt: 1",
+        "error: {at}/job.yaml:6: rollout.samples_per_prompt: must be at least 2, not 1 (n: "
+        "samples per prompt that are trained)",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "path: data.jsonl",
+        "path: dta.jsonl",
+        "error: {at}/job.yaml:4: data.path: no such file: 'dta.jsonl'; paths are relative to this file",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "path: model,",
+        "path: modell,",
+        "error: {at}/job.yaml:3: model.path: no such folder: 'modell'; paths are relative to "
+        "this file, a hub id is 'owner/name'",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "micro_batch_tokens: [128]",
+        "micro_batch_tokens: [64]",
+        "error: {at}/job.yaml:8: search.micro_batch_tokens: the largest micro-batch has 64 "
+        "tokens but a sequence may have 72 (max_prompt_tokens + max_response_tokens); add a size "
+        "of at least 72",
+    ),
+    (
+        "solve {at}",
+        "job.yaml",
+        "name: toy",
+        "name: other",
+        "error: {at}/profile.yaml: is a profile of job 'toy', not 'other'; run rlplan profile",
+    ),
+    (
+        "solve {at}",
+        "cluster.yaml",
+        "cores: 2",
+        "cores: 1",
+        "error: {at}/cluster.yaml:6: pools.main.accelerators.per_node: accelerators.per_node is "
+        "2 but a node has 1 cores, and for kind cpu an accelerator is a core; write at most 1",
+    ),
+    (
+        "solve {at}",
+        "cluster.yaml",
+        "per_node: 2,",
+        "per_node: 4,",
+        "error: {at}/cluster.yaml:6: pools.main.accelerators.per_node: accelerators.per_node is "
+        "4 but a node has 2 cores, and for kind cpu an accelerator is a core; write at most 2",
+    ),
+    (
+        "solve {at}",
+        "cluster.yaml",
+        "memory_bytes: 1000000000}",
+        "memory_bytes: 24}",
+        "error: {at}/cluster.yaml:6: pools.main.accelerators.memory_bytes: must be at least "
+        "1000000 bytes, not 24 (Bytes of memory per accelerator)",
+    ),
+    (
+        "solve {at}",
+        "profile.yaml",
+        "rlplan_profile: 1",
+        "rlplan_profile: 2",
+        "error: {at}/profile.yaml:1: rlplan_profile: must be 1, not 2 (Version of this document's shape)",
+    ),
+    (
+        "solve {at}",
+        "lengths.jsonl",
+        '"tokens": 3,',
+        '"tokens": "3",',
+        "error: {at}/lengths.jsonl: is not the length trace that the profile names (digest differs); profile again",
+    ),
+    (
+        "solve {at} --bias-budget 2",
+        None,
+        "",
+        "",
+        "error: Invalid value for '--bias-budget': 2.0 is not in the range 0<=x<1; see rlplan solve --help",
+    ),
+    (
+        "solve {at} --objective usd_per_unit",
+        None,
+        "",
+        "",
+        "error: --objective usd_per_unit is for a workload; for a job it is one of seconds, usd",
+    ),
+    (
+        "solve {at} --out {at}/job.yaml",
+        None,
+        "",
+        "",
+        "error: {at}/job.yaml: is an input of this command; choose another name",
+    ),
+    (
+        "solve {at} --out {at}/no/plan.yaml",
+        None,
+        "",
+        "",
+        "error: {at}/no/plan.yaml: cannot be written: its folder does not exist",
+    ),
+    (
+        "solve {at}/nowhere",
+        None,
+        "",
+        "",
+        "error: {at}/nowhere: no such file",
+    ),
+    (
+        "show {at}/job.yaml",
+        None,
+        "",
+        "",
+        "error: {at}/job.yaml:1: this file is marked 'rlplan_job', a file marked 'rlplan' is "
+        "needed here; pass that one",
+    ),
+    (
+        "show {at}/plan.yaml",
+        "plan.yaml",
+        "mode: sync",
+        "mode: synch",
+        "error: {at}/plan.yaml:18: job.bias.mode: must be 'sync', 'race', 'defer', 'exact' or "
+        "'predict', not 'synch'; did you mean 'sync'?",
+    ),
+    (
+        "show {at}/plan.yaml",
+        "plan.yaml",
+        "cutoff_tokens: null",
+        "cutoff_tokens: 12",
+        "error: {at}/plan.yaml:23: job.rounds.short.cutoff_tokens: cutoff_tokens belongs to mode "
+        "exact; write null for mode sync",
+    ),
+    (
+        "show {at}/plan.yaml",
+        "plan.yaml",
+        "long: null\n  reward",
+        "long: [\n  reward",
+        "error: {at}/plan.yaml:30: not valid YAML: expected ',' or ']', but got '<scalar>'; correct the syntax",
+    ),
+    (
+        "show {at}/plan.yaml --html {at}/no/page.html",
+        None,
+        "",
+        "",
+        "error: {at}/no/page.html: cannot be written: its folder does not exist",
+    ),
+    (
+        "simulate {at}/plan.yaml --set plan.job.rounds.short.rollout.engins=1",
+        None,
+        "",
+        "",
+        "error: --set plan.job.rounds.short.rollout.engins=1: there is no "
+        "plan.job.rounds.short.rollout.engins; did you mean "
+        "plan.job.rounds.short.rollout.engines or plan.job.rounds.short.rollout or "
+        "plan.job.rounds.short.rollout.tp?",
+    ),
+    (
+        "simulate {at}/plan.yaml",
+        "plan.yaml",
+        "path: profile.yaml",
+        "path: profil.yaml",
+        "error: {at}/profil.yaml: no such file",
+    ),
+    (
+        "execute {at}/plan.yaml --dry-run",
+        "plan.yaml",
+        "engines: 2,",
+        "engines: 3,",
+        "error: {at}/plan.yaml:25: job.rounds.short.rollout.engines: 3 engines of tp 1 need 3 "
+        "cores, pool 'main' has 2 in 1 node(s); write at most 2",
+    ),
+    (
+        "execute {at}/plan.yaml --dry-run",
+        "job.yaml",
+        "learning_rate: 0.001",
+        "learning_rate: 0.002",
+        "error: {at}/plan.yaml:5: inputs.job: 'job.yaml' has changed since the plan was solved "
+        "(sha256 f2276eea3ba0…, the plan has fadc319a200d…); run `rlplan solve` again or restore "
+        "the file",
+    ),
+    (
+        "report {at}",
+        None,
+        "",
+        "",
+        "error: {at}: holds no run (no trace.jsonl); give the --out of rlplan execute",
+    ),
+    (
+        "report {at}/nowhere",
+        None,
+        "",
+        "",
+        "error: {at}/nowhere: no such run folder; give the --out of rlplan execute",
+    ),
+    (
+        "tune {at}",
+        None,
+        "",
+        "",
+        "error: {at}: holds no trace.jsonl; give the --out of rlplan execute",
+    ),
+    (
+        "fmt {at}/data.jsonl",
+        None,
+        "",
+        "",
+        "error: {at}/data.jsonl: is none of our documents: none of the keys rlplan_cluster, "
+        "rlplan_job, rlplan_profile, rlplan, rlplan_workload, rlplan_groups, rlplan_policy is at "
+        "its top",
+    ),
+    (
+        "check {at}/nowhere.yaml",
+        None,
+        "",
+        "",
+        "{at}/nowhere.yaml: [unreadable] no such file\n1 finding in 1 of 1 file; 1 of them no document",
+    ),
+    (
+        "check {at}/plan.yaml --policy {at}/nowhere.yaml",
+        None,
+        "",
+        "",
+        "error: {at}/nowhere.yaml: no such file",
+    ),
+    (
+        "diff {at}/plan.yaml {at}/nowhere.yaml",
+        None,
+        "",
+        "",
+        "error: {at}/nowhere.yaml: no such file",
+    ),
+    (
+        "diff {at}/plan.yaml {at}/job.yaml",
+        None,
+        "",
+        "",
+        "error: {at}/job.yaml:1: this file is marked 'rlplan_job', a file marked 'rlplan' is "
+        "needed here; pass that one",
+    ),
 ]
 
 
@@ -57,7 +286,7 @@ def said(command, file, old, new, solved):
         assert text.count(old) >= 1, (file, old)
         path.write_text(text.replace(old, new, 1))
     result = rlplan(*(word.format(at=solved) for word in command.split()))
-    return result.returncode, result.stderr.strip().replace(str(solved), "{at}")
+    return result.returncode, (result.stderr or result.stdout).strip().replace(str(solved), "{at}")
 
 
 @pytest.mark.parametrize(
