@@ -3,60 +3,141 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..plans.groups_plan import GroupsPlan
+    from ..plans.origin import InputFile
     from ..plans.plan import Plan
 
 
 @click.command("show")
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    help="Write one page that needs no network: timeline, front, phases, lengths.",
+)
+@click.option(
     "--timeline",
     type=click.Path(path_type=Path),
-    help="Write the groups' timelines as Chrome trace JSON, for ui.perfetto.dev.",
+    help="Write a timeline as Chrome trace JSON, for ui.perfetto.dev; that of one job is simulated from its inputs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
-def show_command(plan_path: Path, timeline: Path | None, as_json: bool) -> int:
-    """Draw PLAN: of a plan of groups, who has which node when, slowdowns, memory, costs and why.
+def show_command(plan_path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
+    """Show PLAN on one screen: what it gains and costs, how sure that is, its timeline, what binds, and why.
 
-    A plan of one job gets a summary; `rlplan simulate` draws its timeline. Nothing is solved, and inputs that have
-    changed since do not matter.
+    Of one job: its rounds, the critical path and slack, memory, speed against bias. Of groups: who has which node when,
+    and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was solved do not
+    matter to what is shown, and are named.
     """
-    from ..plans.errors import InputError
     from ..plans.groups_plan import document_kind, load_groups_plan
     from ..plans.plan import load_plan
-    from ..plans.yaml_io import atomic_write
-    from .paths import check_target
-    from .solve import plan_summary, plan_text
 
-    if document_kind(plan_path) != "rlplan_groups":
-        if timeline is not None:
-            raise InputError(
-                "--timeline here is for plans of groups; for a plan of one job use rlplan simulate --timeline"
-            )
-        plan: Plan = load_plan(plan_path)
-        click.echo(json.dumps(plan_summary(plan, plan_path)) if as_json else plan_text(plan, plan_path))
-        return 0
+    if document_kind(plan_path) == "rlplan_groups":
+        return _groups(load_groups_plan(plan_path), plan_path, html, timeline, as_json)
+    return _job(load_plan(plan_path), plan_path, html, timeline, as_json)
 
-    from rich.console import Console
 
-    from ..planner.groups.perfetto import chrome_trace
-    from .show_groups import render
-    from .solve_groups import summary
+def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
+    from ..plans.digest import job_decisions
+    from ..plans.round_bars import round_bars
+    from .job_timeline import compact, timeline_of
+    from .paths import plan_inputs
+    from .show_job import data, render
 
-    groups = load_groups_plan(plan_path)
-    result: dict[str, Any] = {**summary(groups, plan_path), "why": {k: g.why for k, g in groups.groups.items()}}
+    _check_targets(html, timeline, plan_inputs(path))
+    inputs = plan.inputs
+    notes = stale_notes([inputs.cluster, inputs.job, inputs.profile, inputs.lengths], path)
+    notes += _edited(plan.decisions_sha256, job_decisions(plan.job))
+    files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
-        check_target(timeline, plan_path)
-        atomic_write(timeline, json.dumps(chrome_trace(groups), separators=(",", ":")) + "\n")
-        result["timeline"] = str(timeline)
+        files["timeline"] = timeline, compact(timeline_of(path).document())
+    if html is not None:
+        from ..plans.page import plan_page
+
+        files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", bars=round_bars(plan))
+    result = {**data(plan, path), "notes": notes}
+    return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
+
+
+def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
+    from ..planner.groups.perfetto import chrome_trace
+    from ..plans.digest import groups_decisions
+    from .job_timeline import compact
+    from .show_groups import data, render
+
+    inputs = [plan.inputs.workload, plan.inputs.cluster, *plan.inputs.sources.values()]
+    _check_targets(html, timeline, [path, *(path.parent / file.path for file in inputs)])
+    notes = stale_notes(inputs, path) + _edited(plan.decisions_sha256, groups_decisions(plan.groups))
+    files: dict[str, tuple[Path, str]] = {}
+    if timeline is not None:
+        files["timeline"] = timeline, compact(chrome_trace(plan))
+    if html is not None:
+        from ..plans.page import groups_page
+
+        files["html"] = html, groups_page(plan, title=path.name)
+    result = {**data(plan, path), "notes": notes}
+    return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
+
+
+def _check_targets(html: Path | None, timeline: Path | None, inputs: Sequence[Path]) -> None:
+    """Raise InputError unless both files can be written, beside each other and beside the inputs."""
+    from ..plans.errors import InputError
+    from .paths import check_target
+
+    for target in (html, timeline):
+        if target is not None:
+            check_target(target, *inputs)
+    if html is not None and timeline is not None and html.resolve() == timeline.resolve():
+        raise InputError("--html and --timeline name one file; name two", str(html))
+
+
+def stale_notes(inputs: Sequence[InputFile], plan_path: Path) -> list[str]:
+    """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
+    from ..plans.check import input_path
+    from ..plans.yaml_io import sha256_file
+
+    paths = {file.path: (file, input_path(file, plan_path)) for file in inputs}
+    missing = [name for name, (_, path) in paths.items() if not path.is_file()]
+    changed = [name for name, (file, path) in paths.items() if name not in missing and sha256_file(path) != file.sha256]
+    notes = [f"solved from another {', '.join(changed)}; solve again before you run it"] if changed else []
+    return notes + ([f"not here: {', '.join(missing)}"] if missing else [])
+
+
+def _edited(solved: str, now: str) -> list[str]:
+    if solved == now:
+        return []
+    return ["its decisions were edited since it was solved, and the predictions are of those before"]
+
+
+def _print(
+    result: dict[str, Any], files: dict[str, tuple[Path, str]], as_json: bool, screen: Callable[[int], RenderableType]
+) -> int:
+    from ..plans.yaml_io import atomic_write
+
+    for name, (path, text) in files.items():
+        atomic_write(path, text)
+        result[name] = str(path)
     if as_json:
         click.echo(json.dumps(result))
-    else:
-        console = Console()
-        console.print(render(groups, console.width), soft_wrap=True)
+        return 0
+    from rich.console import Console
+
+    from .figures import ASCII
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        console.print(screen(console.width))
+        for name, (path, _) in files.items():
+            tool = "a browser" if name == "html" else "ui.perfetto.dev"
+            console.print(f"{name}: {path}; open it in {tool}", soft_wrap=True)
+    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    click.echo(text.translate(ASCII) if console.options.ascii_only else text)
     return 0

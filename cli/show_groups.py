@@ -1,17 +1,23 @@
-"""A plan of groups in the terminal: what it costs, its groups with their jobs, their timelines, moves, and why."""
+"""A plan of groups in the terminal: what it gains, which bound is nearest, its groups with their jobs and timelines,
+moves, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Renderables
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .figures import percent
+
 if TYPE_CHECKING:
     from ..plans.groups_plan import CostFigures, GroupsPlan
-    from ..plans.planned_group import PlannedGroup
+    from ..plans.planned_group import GroupMember, PlannedGroup
+    from ..plans.workload import GroupRules
 
 LABELS = 38  # characters of a timeline's row beside the bar
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -37,10 +43,7 @@ def costs_text(plan: GroupsPlan) -> str:
 def groups_text(plan: GroupsPlan) -> Iterator[str]:
     """A line for each group, and one for each of its jobs."""
     for key, group in plan.groups.items():
-        nodes: dict[str, int] = {}
-        for node in group.nodes:
-            nodes[node.pool] = nodes.get(node.pool, 0) + 1
-        named = " + ".join(f"{count} {pool}" for pool, count in nodes.items())
+        named = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
         yield f"{key}: {named}, {group.usd_per_hour:.2f} USD/h"
         for name, member in group.jobs.items():
             s = member.slowdown
@@ -76,15 +79,121 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
         )
 
 
-def render(plan: GroupsPlan, width: int) -> Renderables:
-    """The whole plan, timelines drawn to `width` characters."""
-    parts: list[Text | Table] = [Text(costs_text(plan))]
+def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
+    """All of it as data: the summary of `solve --json`, the plan's own sections, and each job's slack."""
+    from .solve_groups import summary
+
+    whole = plan.model_dump(mode="json")
+    return {
+        **summary(plan, path),
+        "rules": whole["rules"],
+        "solver": whole["solver"],
+        "predicted": whole["predicted"],
+        "detail": whole["groups"],
+        "slack": {
+            name: {"group": key, "at_most": limit(member, plan.rules), "p95_slack": slack(member, plan.rules)}
+            for key, group in plan.groups.items()
+            for name, member in group.jobs.items()
+        },
+        "why": {key: group.why for key, group in plan.groups.items()},
+    }
+
+
+def limit(member: GroupMember, rules: GroupRules) -> float:
+    """The slowdown that a job must stay below: its bound less the rules' margin."""
+    slo = member.slowdown.slo
+    return slo - rules.margin * (slo - 1.0)
+
+
+def slack(member: GroupMember, rules: GroupRules) -> float:
+    """What the 95th percentile of a job's slowdown leaves of its limit, as a share of it."""
+    return 1.0 - member.slowdown.p95 / limit(member, rules)
+
+
+def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Renderables:
+    """The whole plan for a terminal `width` wide; `notes`: what a reader must know first."""
+    parts: list[RenderableType] = [*_verdict(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
     for key, group in plan.groups.items():
-        parts += [Text(), Text(f"{key}  {group.usd_per_hour:.2f} USD/h, {plan.rules.policy}", style="bold")]
-        parts += [_gantt(group, max(20, width - LABELS)), _jobs(group)]
-        parts += [Text(f"{name}: {text}", style="dim") for name, text in group.why.items()]
+        nodes = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
+        parts += [Text(), Text(f"{key}: {group.usd_per_hour:.2f} USD/h, {nodes}", style="bold")]
+        parts += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
     parts += [Text(line) for line in moves_text(plan)]
+    parts.append(Text("small letters decode, capitals train; slack: what p95 leaves of the bound", style="dim"))
     return Renderables(*parts)
+
+
+def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
+    """What the plan gains, whether every bound is kept and which is nearest, and how sure it is."""
+    p, solver = plan.predicted, plan.solver
+    jobs = sum(len(group.jobs) for group in plan.groups.values())
+    per_hour = [
+        f"{_change(p.plan.usd_per_hour, other.usd_per_hour)} {name} ({other.usd_per_hour:.2f}"
+        + ("" if other.fits else ", does not fit the cluster")
+        + ")"
+        for name, other in (("each job alone", p.solo_d), ("RollMux's Algorithm 1", p.algorithm_1))
+    ]
+    groups = f"{len(plan.groups)} group{'s' * (len(plan.groups) != 1)}"
+    proof = "nothing is proven" if solver.gap is None else f"{solver.status}, gap {solver.gap:.2%}"
+    per_unit = f"alone {p.solo_d.usd_per_unit:.3f}, Algorithm 1 {p.algorithm_1.usd_per_unit:.3f}"
+    over = f" over {solver.universe}" if solver.status == "limit" and solver.gap is not None else ""
+    return [
+        Text.assemble(
+            (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {p.plan.usd_per_hour:.2f} USD/h", "bold"),
+            f", {'; '.join(per_hour)}",
+        ),
+        _bounds(plan),
+        Text(
+            f"{p.plan.usd_per_unit:.3f} USD per unit of training ({per_unit}); {proof} in "
+            f"{plan.rules.objective}{over}, of {solver.columns:,} groups; policy {plan.rules.policy}; {path}",
+            style="dim",
+        ),
+    ]
+
+
+def _change(ours: float, theirs: float) -> str:
+    if not theirs or abs(ours / theirs - 1) < 0.005:
+        return "as much as"
+    return f"{abs(1 - ours / theirs):.0%} {'less' if ours < theirs else 'more'} than"
+
+
+def _bounds(plan: GroupsPlan) -> Text:
+    """Who breaks a bound, else who is nearest to it among those that share nodes."""
+    members = [(key, name, member) for key, group in plan.groups.items() for name, member in group.jobs.items()]
+    broken = [f"{name} in {key}" for key, name, member in members if not member.slowdown.keeps]
+    if broken:
+        return Text(f"bounds broken: {', '.join(broken)}", style="bold red")
+    shared = [found for found in members if len(plan.groups[found[0]].jobs) > 1]
+    if not shared:
+        return Text("every bound is kept: no job shares nodes", style="green")
+    key, name, member = min(shared, key=lambda found: (slack(found[2], plan.rules), found[1]))
+    return Text(
+        f"every bound is kept; {name} in {key} is nearest to its bound: p95 {member.slowdown.p95:.3f}x of "
+        f"{limit(member, plan.rules):.3f}x, {percent(slack(member, plan.rules))} to spare",
+        style="green",
+    )
+
+
+# Told elsewhere on the screen.
+_TOLD = ("slack",)
+_WORDS = {"pace": "binds", "next_best": "next best"}
+
+
+def _why(group: PlannedGroup) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, text in group.why.items():
+        if name not in _TOLD:
+            table.add_row(_WORDS.get(name, name), text)
+    return table
+
+
+def _nodes(group: PlannedGroup) -> dict[str, int]:
+    """Nodes by pool."""
+    nodes: dict[str, int] = {}
+    for node in group.nodes:
+        nodes[node.pool] = nodes.get(node.pool, 0) + 1
+    return nodes
 
 
 def _marks(group: PlannedGroup) -> dict[str, tuple[str, str]]:
@@ -127,10 +236,13 @@ def _row(group: PlannedGroup, unit: int, width: int) -> Text:
     return Text.assemble(*cells)
 
 
-def _jobs(group: PlannedGroup) -> Table:
-    """Seconds of an iteration, then slowdowns: in the long run, and at quantiles of stretches of iterations."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    for title in ("job", "rollout", "train", "alone", "slowdown", "p50", "p95", "at most", "tail"):
+def _jobs(group: PlannedGroup, rules: GroupRules) -> Table:
+    """Seconds of an iteration alone, then its slowdown here: in the long run, at quantiles of stretches of iterations,
+    and what is left of the bound."""
+    titles = ["job", "rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most", "slack"]
+    tails = any(member.tail_from is not None for member in group.jobs.values())
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for title in [*titles, *(["tail"] if tails else [])]:
         left = title == "job"
         table.add_column(
             title, justify="left" if left else "right", no_wrap=True, overflow="ellipsis" if left else "crop"
@@ -138,15 +250,19 @@ def _jobs(group: PlannedGroup) -> Table:
     for name, (letter, colour) in _marks(group).items():
         member = group.jobs[name]
         s = member.slowdown
-        table.add_row(
+        spare = Text(percent(slack(member, rules)) if s.keeps else "breaks", style="" if s.keeps else "bold red")
+        row: list[Text | str] = [
             Text(f"{letter}/{letter.upper()} {name}", style=colour),
-            f"{member.rollout.mean_s:.1f} s",
-            f"{member.train.mean_s:.1f} s",
-            f"{s.alone_s:.1f} s",
+            f"{member.rollout.mean_s:.1f}",
+            f"{member.train.mean_s:.1f}",
+            f"{s.alone_s:.1f}",
             f"{s.mean:.3f}x",
             f"{s.p50:.3f}x",
             f"{s.p95:.3f}x",
-            f"{s.slo:.3f}x",
-            "" if member.tail_from is None else f"{member.tail_from:.0%}",
-        )
+            f"{limit(member, rules):.3f}x",
+            spare if len(group.jobs) > 1 or not s.keeps else "-",
+        ]
+        if tails:
+            row.append("" if member.tail_from is None else f"{member.tail_from:.0%}")
+        table.add_row(*row)
     return table

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .job_timeline import TIMELINE_STEPS
+
 if TYPE_CHECKING:
     from ..profiles.lengths import LengthTrace
-
-TIMELINE_STEPS = 12
 
 
 @click.command("simulate")
@@ -70,9 +70,9 @@ def simulate_command(
     from ..planner.run_summary import BusyMeter, summarize
     from ..planner.timeline import Timeline
     from ..planner.what_if import change, load_documents
-    from ..plans.check import input_path
     from ..plans.errors import InputError
     from ..plans.yaml_io import atomic_write
+    from .job_timeline import compact, epoch_prompts
     from .paths import check_target, plan_inputs
 
     if timeline is not None:
@@ -90,7 +90,7 @@ def simulate_command(
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
-    count = prompts or max(target, _prompts(job, input_path(plan.inputs.job, plan_path)) or 4096)
+    count = prompts or epoch_prompts(documents, plan_path)
     drawn = Timeline(TIMELINE_STEPS) if timeline is not None else None
     meter = BusyMeter(drawn)
     run = simulate_plan(
@@ -107,7 +107,7 @@ def simulate_command(
     )
     result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool)}
     if drawn is not None and timeline is not None:
-        atomic_write(timeline, json.dumps(drawn.document(), separators=(",", ":")) + "\n")
+        atomic_write(timeline, compact(drawn.document()))
         result["timeline"] = str(timeline)
     if as_json:
         click.echo(json.dumps(result))
@@ -123,18 +123,6 @@ def _trace(path: Path) -> LengthTrace:
     from ..profiles.lengths import read_lengths
 
     return run_lengths(load_run(path)) if path.is_dir() else read_lengths(path)
-
-
-def _prompts(job: Any, job_path: Path) -> int | None:
-    """Rows of the job's data; None where the data is not at hand."""
-    from ..plans.data import read_prompts
-    from ..plans.errors import InputError
-    from ..plans.job import job_paths
-
-    try:
-        return len(read_prompts(job_paths(job, job_path).data))
-    except InputError:
-        return None  # a plan is simulated on laptops too, where the data need not be
 
 
 def _show(result: dict[str, Any]) -> None:

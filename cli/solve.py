@@ -218,7 +218,8 @@ def plan_text(plan: Plan, out: Path) -> str:
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     lines = [
-        f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}), "
+        f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}, "
+        f"error +-{predicted.error:.1%}), "
         f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s -> {out}",
         f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
         f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
@@ -233,13 +234,5 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
-    lines.append("speed against bias (* this plan):")
-    for point in predicted.front:
-        gain = predicted.baseline.seconds_per_sample / point.seconds_per_sample
-        lines.append(
-            f"  {'*' if point.chosen else ' '} {point.mode:8} {gain:6.2f}x sync   length ratio {point.length_ratio:.2f}"
-            f"   {point.usd_per_1k_samples:.4g} USD per 1000 samples"
-        )
-    lines.append("why:")
-    lines += [f"  {key}: {text}" for key, text in plan.job.why.items()]
+    lines.append(f"see it: rlplan show {out}")
     return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""Figures as people read them, bars of block characters, and plain tables, for what commands print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.table import Table
+
+RAMP = " ▁▂▃▄▅▆▇█"
+FULL, LIGHT = "█", "░"
+
+ASCII = str.maketrans(dict(zip("▁▂▃▄▅▆▇█░·×…", ".:-=+*%#-.x~", strict=True)) | {"±": "+-", "→": "->"})
+"""The same on a terminal that knows no more than ASCII."""
+
+
+def seconds(value: float) -> str:
+    """Three to four figures, without unit."""
+    return f"{value:.{0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 1 else 3}f}"
+
+
+def percent(share: float) -> str:
+    """A share in percents; a small one with a figure more."""
+    if 0 < abs(share) < 0.0005:
+        return "<0.1%"
+    return f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}"
+
+
+def bytes_of(needed: float, capacity: float) -> str:
+    """So much of so much, in the unit of the capacity."""
+    name, unit = next((pair for pair in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if capacity >= pair[1]), ("kB", 1e3))
+    whole = capacity / unit
+    digits = 0 if whole >= 100 else 1 if whole >= 10 else 2
+    return f"{needed / unit:.{digits}f} of {whole:.{digits}f} {name}"
+
+
+def block(share: float) -> str:
+    """A character as high as the share of 1; what is above 0 is seen."""
+    return RAMP[min(8, max(0, math.ceil(8 * share - 1e-9)))]
+
+
+def gauge(share: float, width: int) -> str:
+    """A bar of `width` characters, filled by the share; what is above 0 is seen, and so is what is left below 1."""
+    filled = min(width, max(0, round(share * width)))
+    if 0 < share < 1:
+        filled = min(width - 1, max(1, filled))
+    return FULL * filled + LIGHT * (width - filled)
+
+
+def histogram(quantiles: Sequence[float], width: int) -> str:
+    """Quantiles at equal steps as a line of `width` characters, over the logarithm of the values.
+
+    Between two quantiles as many values lie as between any two others; they are taken as evenly spread there.
+    """
+    logs = [math.log(max(1.0, value)) for value in quantiles]
+    low, high = logs[0], logs[-1]
+    if high <= low:
+        return FULL.rjust(width // 2 + 1).ljust(width)
+    cells = [0.0] * width
+    scale = width / (high - low)
+    for begin, end in pairwise(logs):
+        first, last = (begin - low) * scale, (end - low) * scale
+        if last - first < 1e-9:
+            cells[min(width - 1, int(first))] += 1.0
+            continue
+        for cell in range(int(first), min(width, math.ceil(last))):
+            cells[cell] += (min(last, cell + 1) - max(first, cell)) / (last - first)
+    most = max(cells)
+    return "".join(block(cell / most) for cell in cells)
+
+
+def table(*columns: str) -> Table:
+    """A table whose columns are to the right but for the first; `<` before a title puts it to the left."""
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, title in enumerate(columns):
+        left = number == 0 or title.startswith("<")
+        found.add_column(title.lstrip("<"), justify="left" if left else "right", overflow="fold")
+    return found

@@ -1,0 +1,63 @@
+"""Timelines of a plan that is simulated from the files it names: what `simulate` and `show --timeline` share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..planner.timeline import Timeline
+    from ..planner.what_if import Documents
+
+TIMELINE_STEPS = 12
+"""Steps that a timeline shows."""
+
+_EPOCH = 4096
+
+
+def epoch_prompts(documents: Documents, plan_path: Path) -> int:
+    """Prompts of an epoch: rows of the job's data where they are at hand, else many; at least one step."""
+    from ..plans.check import input_path
+    from ..plans.data import read_prompts
+    from ..plans.errors import InputError
+    from ..plans.job import job_paths
+
+    plan = documents.plan
+    try:
+        rows = len(read_prompts(job_paths(documents.job, input_path(plan.inputs.job, plan_path)).data))
+    except InputError:
+        rows = _EPOCH  # a plan is simulated on laptops too, where the data need not be
+    return max(plan.job.issue.prompts_per_step, rows)
+
+
+def timeline_of(plan_path: Path) -> Timeline:
+    """The timeline of a plan's first steps. Raises InputError, with what it is needed for, when an input is missing."""
+    from ..planner.run_simulator import simulate_plan
+    from ..planner.timeline import Timeline
+    from ..planner.what_if import load_documents
+    from ..plans.errors import InputError
+
+    try:
+        documents = load_documents(plan_path)
+    except InputError as error:
+        raise InputError(
+            f"--timeline simulates the plan, which takes its inputs: {error}; put the file back, or leave --timeline out"
+        ) from None
+    drawn = Timeline(TIMELINE_STEPS)
+    prompts = epoch_prompts(documents, plan_path)
+    simulate_plan(
+        documents.plan,
+        documents.job,
+        documents.profile,
+        documents.trace,
+        steps=TIMELINE_STEPS,
+        prompts=prompts,
+        watch=drawn,
+    )
+    return drawn
+
+
+def compact(document: Any) -> str:
+    """A Chrome trace as the text of its file."""
+    return json.dumps(document, separators=(",", ":")) + "\n"

@@ -1,0 +1,86 @@
+"""What else a plan could have been: speed against bias, and the next best of each decision with what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .figures import table
+
+if TYPE_CHECKING:
+    from ..plans.plan import Plan
+    from ..plans.predicted import FrontPoint
+
+_FRONT_ROWS, _WHY_ROWS = 6, 6
+_ROUGH_ROUNDS = 24
+
+# Told elsewhere on the screen.
+_TOLD = ("rounds", "step")
+
+
+def is_rough(point: FrontPoint) -> bool:
+    """Whether so few rounds of it were simulated that its figures are no more than about right."""
+    return not point.chosen and point.rounds < _ROUGH_ROUNDS
+
+
+def front_table(plan: Plan) -> Table:
+    p = plan.predicted
+    shown = _thinned(p.front)
+    left_out = f" of {len(p.front)}" if len(shown) < len(p.front) else ""
+    drawn = table(f"<front, {len(shown)}{left_out}", "x sync", "length", "USD/1000")
+    for point in shown:
+        mark, rough = ("*" if point.chosen else " "), ("~" if is_rough(point) else "")
+        drawn.add_row(
+            f"{mark} {point.mode}",
+            f"{rough}{p.baseline.seconds_per_sample / point.seconds_per_sample:.2f}",
+            f"{point.length_ratio:.2f}",
+            f"{point.usd_per_1k_samples:.4g}",
+            style="bold" if point.chosen else "",
+        )
+    return drawn
+
+
+def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """At most _FRONT_ROWS of them, evenly, with the first, the last and the chosen one."""
+    if len(front) <= _FRONT_ROWS:
+        return list(front)
+    last = len(front) - 1
+    kept = {round(k * last / (_FRONT_ROWS - 1)) for k in range(_FRONT_ROWS)}
+    chosen = {index for index, point in enumerate(front) if point.chosen}
+    if chosen - kept:
+        kept.remove(min(kept - {0, last}, key=lambda index: abs(index - min(chosen))))
+    return [front[index] for index in sorted(kept | chosen)]
+
+
+def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
+    from ..plans.why_line import TIE_PERCENT, parse
+
+    lines = {key: parse(text) for key, text in plan.job.why.items()}
+    costly = [(key, line) for key, line in lines.items() if line is not None and line.percent is not None]
+    ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
+    drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
+    ranked = sorted(costly, key=lambda item: -(item[1].percent or 0.0))
+    for _, line in ranked[:_WHY_ROWS]:
+        cost = f"{'~' * line.about}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
+        drawn.add_row(line.chosen, line.other, cost, *([line.where] if wide else []))
+    others = [(key, text) for key, text in plan.job.why.items() if lines[key] is None and key not in _TOLD]
+    refused = [text for key, text in others if key.startswith("refused.")]
+    parts: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]
+    less = [f"{_short(key)} {line.percent:+.1f}%" for key, line in ranked[_WHY_ROWS:]]
+    as_good = f"another {', '.join(ties)} is as good within {TIE_PERCENT:g}%" if ties else ""
+    if less or ties:
+        parts.append(Text("; ".join([*([f"less: {', '.join(less)}"] if less else []), as_good]).strip("; ")))
+    parts += [Text(f"{_short(key)}: {text}", style="dim") for key, text in others if not key.startswith("refused.")]
+    if refused:
+        more = f"; {len(refused) - 1} more (--json)" if len(refused) > 1 else ""
+        parts.append(Text(f"not possible: {refused[0]}{more}"))
+    return parts
+
+
+def _short(key: str) -> str:
+    """A decision's key, without what all have."""
+    return key.removeprefix("rounds.")

@@ -1,0 +1,241 @@
+"""A plan of one job on one screen: what it gains, its rounds, where their time goes, memory, alternatives, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group as Renderables
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .figures import bytes_of, gauge, histogram, percent, seconds, table
+from .show_alternatives import front_table, is_rough, why_parts
+from .show_rounds import LEGEND, charts
+
+if TYPE_CHECKING:
+    from ..plans.plan import LongRound, Plan, RoundTrain, ShortRound
+    from ..plans.predicted import MemoryBar, PredictedRound, Quantiles
+
+WIDE = 96
+"""Characters from which on things stand side by side."""
+
+
+def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderables:
+    """The whole screen for a terminal `width` wide; `notes`: what a reader must know first."""
+    wide = width >= WIDE
+    parts: list[RenderableType] = [
+        *_headline(plan, path),
+        *(Text(f"note: {note}", style="yellow") for note in notes),
+        Text(),
+        _rounds(plan, wide),
+        Text(),
+        _seconds(plan, wide),
+        Text(),
+        _gantt(plan, width, wide),
+        *_path(plan),
+        Text(),
+        _side_by_side([_memory(plan), front_table(plan)], wide),
+        _lengths(plan, wide),
+        Text(),
+        *why_parts(plan, wide),
+    ]
+    if any(map(is_rough, plan.predicted.front)):
+        parts.append(Text("* this plan; ~ of few simulated rounds", style="dim"))
+    return Renderables(*parts)
+
+
+def data(plan: Plan, path: Path) -> dict[str, Any]:
+    """All of it as data: the summary of `solve --json`, the plan's own sections, and what is drawn of them."""
+    from ..plans.critical_path import critical_path
+    from ..plans.round_bars import round_bars
+    from .solve import plan_summary
+
+    whole = plan.model_dump(mode="json")
+    line = critical_path(plan)
+    return {
+        **plan_summary(plan, path),
+        "error": plan.predicted.error,
+        "decisions": {key: value for key, value in whole["job"].items() if key != "why"},
+        "predicted": whole["predicted"],
+        "solver": whole["solver"],
+        "bars": [bar._asdict() for bar in round_bars(plan)],
+        "critical_path": {
+            "steps": [step._asdict() for step in line.steps],
+            "slack_s": line.slack_s,
+            "total_s": line.total_s,
+        },
+        "why": plan.job.why,
+    }
+
+
+def _headline(plan: Plan, path: str) -> list[Text]:
+    p, solver = plan.predicted, plan.solver
+    gain = p.baseline.seconds_per_sample / p.seconds_per_sample
+    proof = "proven best" if solver.status == "optimal" else "best found, not proven,"
+    money = f"{p.usd_per_hour:.4g} USD/h for {_count(p.nodes, 'node')}, {p.usd_per_1k_samples:.4g} USD per 1000 samples"
+    goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
+    return [
+        Text.assemble(
+            (f"{plan.job.name}: {plan.job.bias.mode}, {seconds(p.step_s.mean)} s a step ±{percent(p.error)}", "bold"),
+            f" (p50 {seconds(p.step_s.p50)}, p95 {seconds(p.step_s.p95)}), ",
+            (f"{gain:.2f}x", "bold green" if gain >= 1 else "bold red"),
+            f" plain sync ({seconds(p.baseline.step_s.mean)} s)",
+        ),
+        Text(f"{money}; length ratio {p.length_ratio:.3f}, bias budget {plan.job.bias.budget:.0%}"),
+        Text(
+            f"{proof} of {solver.candidates:,} schedules, gap {solver.gap:.2%} in {goal}; "
+            f"costs {source}{'' if source == 'measured' else ', not measured'}; {path}",
+            style="dim",
+        ),
+    ]
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' * (number != 1)}"
+
+
+def _kinds(plan: Plan) -> list[tuple[str, ShortRound | LongRound, PredictedRound]]:
+    rounds, predicted = plan.job.rounds, plan.predicted.rounds
+    found: list[tuple[str, ShortRound | LongRound, PredictedRound]] = [("short", rounds.short, predicted.short)]
+    if rounds.long is not None and predicted.long is not None:
+        found.append(("long", rounds.long, predicted.long))
+    return found
+
+
+def _rounds(plan: Plan, wide: bool) -> Table:
+    kinds, total = _kinds(plan), plan.predicted.step_s.mean
+    columns: list[tuple[str, list[str]]] = [
+        ("rounds", [name for name, _, _ in kinds]),
+        ("steps", [percent(mean.share) for _, _, mean in kinds]),
+        ("time", [percent(mean.share * mean.step_s.mean / total) if total else "" for _, _, mean in kinds]),
+        ("issue", [_issue(of) for _, of, _ in kinds]),
+        ("cutoff", [_cutoff(of) for _, of, _ in kinds]),
+        ("engines", [f"{of.rollout.engines} x tp {of.rollout.tp}" for _, of, _ in kinds]),
+        ("seqs", [str(of.rollout.max_num_seqs) for _, of, _ in kinds]),
+        ("drafts", [_drafts(of) for _, of, _ in kinds]),
+        ("<trainers", [train_text(of.train) for _, of, _ in kinds]),
+        ("<freed", [_hand_over(of) for _, of, _ in kinds]),
+    ]
+    if not wide:
+        columns = [column for column in columns if column[0] not in ("time", "seqs")]
+    # What no kind of round has is not worth a column.
+    shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
+    drawn = table(*(title for title, _ in shown))
+    for row in zip(*(values for _, values in shown), strict=True):
+        drawn.add_row(*row)
+    return drawn
+
+
+def _issue(of: ShortRound | LongRound) -> str:
+    copies = getattr(of.issue, "copies", 1)
+    return f"{of.issue.prompts} x {of.issue.samples}" + (f" x {copies}" if copies > 1 else "")
+
+
+def _cutoff(of: ShortRound | LongRound) -> str:
+    expected_long = getattr(of, "long_share", None)
+    return f"{expected_long:.0%} long" if expected_long else str(getattr(of, "cutoff_tokens", None) or "-")
+
+
+def _drafts(of: ShortRound | LongRound) -> str:
+    drafts = of.rollout.drafts
+    return "-" if drafts is None else f"{drafts.tokens} to {drafts.up_to_sequences}"
+
+
+def _hand_over(of: ShortRound | LongRound) -> str:
+    freed = of.hand_over
+    return "-" if freed is None else f"{freed.engines} at {freed.at_finished:.0%}"
+
+
+def train_text(train: RoundTrain) -> str:
+    """An update layout in few words; sizes of 1 are not told."""
+    sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
+    words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
+    words += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
+    return f"{' '.join(words)}, {train.micro_batch_tokens}"
+
+
+def _seconds(plan: Plan, wide: bool) -> Table:
+    p = plan.predicted
+    drawn = table("seconds", "step", "p50", "p95", "sync", "rollout", "reward", "train")
+
+    def whole(step: Quantiles) -> list[str]:
+        return [seconds(step.mean), seconds(step.p50), seconds(step.p95)]
+
+    def phase(spread: Quantiles) -> str:
+        return f"{seconds(spread.mean)} (p95 {seconds(spread.p95)})" if wide else seconds(spread.mean)
+
+    kinds = _kinds(plan)
+    for name, _, mean in kinds:
+        spreads = (mean.rollout_s, mean.reward_exposed_s, mean.train_s)
+        drawn.add_row(f"{name} round", *whole(mean.step_s), seconds(mean.sync_s), *map(phase, spreads))
+    if len(kinds) > 1:
+        means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
+        drawn.add_row("all steps", *whole(p.step_s), *map(seconds, means), style="bold")
+    drawn.add_row("plain sync", *whole(p.baseline.step_s), style="dim")
+    return drawn
+
+
+def _gantt(plan: Plan, width: int, wide: bool) -> RenderableType:
+    kinds = _kinds(plan)
+    beside = wide and len(kinds) > 1
+    each = (width - 3) // 2 if beside else min(width, 100)
+    drawn = [Renderables(*lines) for lines in charts(plan, each)]
+    return Renderables(_side_by_side(drawn, beside), Text(LEGEND, style="dim"))
+
+
+def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableType:
+    if not beside:
+        return Renderables(*parts)
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    for _ in parts:
+        grid.add_column()
+    grid.add_row(*parts)
+    return grid
+
+
+def _path(plan: Plan) -> list[Text]:
+    from ..plans.critical_path import critical_path
+
+    path = critical_path(plan)
+    kinds = [mean for _, _, mean in _kinds(plan)]
+    tail_s = sum(mean.share * mean.tail_s for mean in kinds)
+    steps = " → ".join(
+        f"{step.phase.replace('_', ' ')} {percent(step.share)}"
+        + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
+        for step in path.steps
+    )
+    spare = [f"{name} {seconds(slack)} s" for name, slack in path.slack_s.items() if slack]
+    tight = [name for name, slack in path.slack_s.items() if not slack]
+    slack = "; ".join([*spare, f"{', '.join(tight)} none" if tight else ""]).strip("; ")
+    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("slack          ", "bold"), slack)]
+
+
+def _memory(plan: Plan) -> Table:
+    p = plan.predicted
+    bars: list[tuple[str, MemoryBar]] = []
+    kinds = _kinds(plan)
+    for name, _, mean in kinds:
+        of = f" {name}" if len(kinds) > 1 else ""
+        bars.append((f"KV{of}", mean.memory.kv))
+        if mean.memory.train is not None:
+            bars.append((f"trainer{of}", mean.memory.train))
+    trainers = {(bar.needed_bytes, bar.capacity_bytes) for name, bar in bars if name.startswith("trainer")}
+    if len(trainers) == 1:  # one line for what is the same in both kinds of round
+        first = next(bar for name, bar in bars if name.startswith("trainer"))
+        bars = [(name, bar) for name, bar in bars if not name.startswith("trainer")] + [("trainer", first)]
+    bars.append(("host", p.host_memory))
+    drawn = table("memory", "<", "needs", "free")
+    for name, bar in bars:
+        free = Text(percent(bar.headroom), style="" if bar.headroom >= 0.05 else "bold red")
+        share = min(1.0, bar.needed_bytes / bar.capacity_bytes)
+        drawn.add_row(name, gauge(share, 12), bytes_of(bar.needed_bytes, bar.capacity_bytes), free)
+    return drawn
+
+
+def _lengths(plan: Plan, wide: bool) -> Text:
+    q = plan.predicted.lengths_tokens
+    drawn = f"{q[0]} {histogram(q, 30 if wide else 16)} {q[20]} tokens, log scale; p50 {q[10]}, p95 {q[19]}"
+    return Text.assemble(("lengths  ", "bold"), drawn)
