@@ -9,6 +9,7 @@ from typing import Any
 
 from ..groups_plan import GroupsPlan
 from ..plan import Plan
+from .change import Unit
 from .groups_report import groups_warnings
 from .inputs import InputFiles, inputs_of, stale_inputs
 from .job_report import edited_warnings, stale_warnings
@@ -70,11 +71,13 @@ def _beside_sync(plan: Plan) -> Section:
         Row((f"· {key.replace('_exposed', ', exposed')}", "", figure(value, "s", value < 1), ""))
         for key, value in phases
     ]
-    for label, value, unit in (
-        ("USD per 1000 samples", p.usd_per_1k_samples, "usd"), ("USD per hour", p.usd_per_hour, "usd"),
-        ("nodes", float(p.nodes), "count"), ("length ratio", p.length_ratio, "ratio"),
-    ):  # fmt: skip
-        rows.append(Row((label, "", figure(value, unit), "")))  # type: ignore[arg-type]
+    figures: list[tuple[str, float, Unit]] = [
+        ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
+        ("USD per hour", p.usd_per_hour, "usd"),
+        ("nodes", float(p.nodes), "count"),
+        ("length ratio", p.length_ratio, "ratio"),
+    ]
+    rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
     rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in memory(p).items()]
     columns = (

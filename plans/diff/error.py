@@ -54,7 +54,7 @@ class Errors:
 
 def percent(share: float) -> str:
     """A share as a reader wants it: `5%`, `0.04%`."""
-    return f"{100 * share:.2g}%" if abs(share) < 0.1 else f"{100 * share:.4g}%"
+    return f"{100 * share:.2g}%" if abs(share) < 0.1 else f"{100 * share:.3g}%"
 
 
 def errors_of(old: Plan, new: Plan) -> Errors:
