@@ -163,7 +163,7 @@ def _band(chart: Any, position: float, row: BandRow, longest: float) -> None:
         chart.add_scatter(
             x=[found.p50, found.p95], y=[position, position], mode="lines+markers", hovertext=hover, hoverinfo="text",
             line={"color": row.colour, "width": 3},
-            marker={"size": [8, 8], "color": [row.colour, PANEL], "line": {"color": row.colour, "width": 2}},
+            marker={"size": 8, "color": [row.colour, PANEL], "line": {"color": row.colour, "width": 2}},
         )  # fmt: skip
     shown = found or expected
     if shown is None:

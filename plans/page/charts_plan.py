@@ -73,6 +73,7 @@ def front(plan: Plan) -> Chart:
             x=[p.length_ratio for p, _ in here], y=[s for _, s in here], mode="markers", cliponaxis=False,
             marker={
                 "size": [12 if p.chosen else 9 for p, _ in here],
+                "opacity": 1,  # with several sizes plotly would fade them
                 "color": [PANEL if p.rounds < ROUGH_ROUNDS else MODE[mode] for p, _ in here],
                 "line": {"color": MODE[mode], "width": 2},
             },

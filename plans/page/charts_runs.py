@@ -11,7 +11,7 @@ from .charts_plan import length_axis
 from .charts_run import Detail
 from .palette import GOOD, INK, MODE, MUTED, PHASE, faded
 from .shell import Chart, Swatch
-from .text import count, listed, percent
+from .text import count, esc, listed, percent
 
 Runs = Mapping[str, Detail]
 MAX_POINTS = 1200
@@ -38,7 +38,7 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
         )  # fmt: skip
         chart.add_scatter(
             x=xs[::skip], y=smooth[::skip], mode="lines", line={"color": colours[name], "width": 2.2}, hoverinfo="text",
-            hovertext=[f"<b>{name}</b>, step {x}<br>reward {v:.3f}, mean around it {s:.3f}"
+            hovertext=[f"<b>{esc(name)}</b>, step {x}<br>reward {v:.3f}, mean around it {s:.3f}"
                        for x, v, s in zip(xs[::skip], values[::skip], smooth[::skip], strict=True)],
         )  # fmt: skip
         said.append(f"{name} from {detail['reward_first']:.3f} to {detail['reward_last']:.3f}")
@@ -48,13 +48,14 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
     return Chart("reward", "Reward", caption, chart, 320, legend)
 
 
-def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart:
-    """Trained lengths of each run, beside what the plan took for unconditioned ones."""
+def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
+    """Trained lengths of each run, beside what the plan took for unconditioned ones; None if nothing was trained."""
     chart = figure()
     shares = [index / 20 for index in range(21)]
     shown = {name: detail for name, detail in runs.items() if detail["trained_lengths_tokens"]}
-    detail = next(iter(shown.values()))
-    expected = detail["predicted"]["lengths_tokens"]
+    if not shown:
+        return None
+    expected = next(iter(shown.values()))["predicted"]["lengths_tokens"]
     longest = max([expected[-1], *(d["trained_lengths_tokens"][-1] for d in shown.values())])
     across = length_axis(longest, expected[10])
     curves = [("predicted", expected, MUTED, "dot")]
@@ -62,7 +63,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart:
     for name, values, colour, dash in curves:
         chart.add_scatter(
             x=values, y=shares, mode="lines", line={"color": colour, "width": 2, "dash": dash}, hoverinfo="text",
-            hovertext=[f"<b>{name}</b><br>{percent(s)} have at most {v:,} tokens"
+            hovertext=[f"<b>{esc(name)}</b><br>{percent(s)} have at most {v:,} tokens"
                        for s, v in zip(shares, values, strict=True)],
         )  # fmt: skip
     legend = [Swatch(name, colours[name], "line") for name in shown]
@@ -97,10 +98,12 @@ FATES = {
 }
 
 
-def waste(runs: Runs) -> Chart:
-    """Tokens of each run's samples that ended, by what became of them."""
+def waste(runs: Runs) -> Chart | None:
+    """Tokens of each run's samples that ended, by what became of them; None if none ended."""
     chart = figure(barmode="stack")
     seen = dict.fromkeys(fate for detail in runs.values() for fate in detail["waste"]["tokens"])
+    if not seen:
+        return None
     fates = [fate for fate in FATES if fate in seen] + [fate for fate in seen if fate not in FATES]
     for fate in fates:
         tokens = [detail["waste"]["tokens"].get(fate, 0) for detail in runs.values()]
@@ -108,7 +111,7 @@ def waste(runs: Runs) -> Chart:
         chart.add_bar(
             orientation="h", x=[t / total for t, total in zip(tokens, totals, strict=True)], y=list(range(len(runs))),
             width=0.5, marker={"color": FATES.get(fate, MUTED), "line": {"width": 0}}, hoverinfo="text",
-            hovertext=[f"<b>{name}</b>, {fate}<br>{t:,} tokens, {percent(t / total, 1)}"
+            hovertext=[f"<b>{esc(name)}</b>, {fate}<br>{t:,} tokens, {percent(t / total, 1)}"
                        for name, t, total in zip(runs, tokens, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
@@ -119,7 +122,7 @@ def waste(runs: Runs) -> Chart:
             tickvals=[0, 0.25, 0.5, 0.75, 1],
             ticklabeloverflow="allow",
         ),
-        yaxis=lanes([(index, name) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
+        yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     said = [
         f"{name} {percent(lost['share'], 1)}, with {count(lost['aborted_samples'], 'sample')} stopped on the way"
@@ -138,7 +141,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
     most = max(max(d["step_s"], d["step_s_predicted"]) for d in runs.values())
     for index, (name, detail) in enumerate(runs.items()):
         found, expected = detail["step_s"], detail["step_s_predicted"]
-        hover = f"<b>{name}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
+        hover = f"<b>{esc(name)}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
         common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
         chart.add_bar(
             x=[expected], width=0.72, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
@@ -151,7 +154,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         )  # fmt: skip
     chart.update_layout(
         xaxis=axis("seconds a step, over the cycle", range=[0, 1.5 * most], nticks=6),
-        yaxis=lanes([(index, name) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
+        yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     said = [f"{name} {d['speedup']:.2f}×" for name, d in runs.items() if d.get("speedup") and d["mode"] != "sync"]
     caption = (

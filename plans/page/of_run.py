@@ -35,7 +35,7 @@ def page(report: Mapping[str, Any], title: str) -> str:
             charts_runs.comparison(stepped, colours),
             charts_runs.waste(stepped),
         ]
-        parts.append(section("What happened", *(chart.html() for chart in charts), grid=True))
+        parts.append(section("What happened", *(c.html() for c in charts if c is not None), grid=True))
     for index, (name, detail) in enumerate(runs.items()):
         parts.append(section(f"Run {name}", *_run(str(index), name, detail), intro=_sentence(detail), grid=True))
     parts.append(section("Incidents", f'<div class="panel">{_incidents(runs)}</div>'))

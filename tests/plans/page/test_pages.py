@@ -1,0 +1,118 @@
+"""Pages as text: the same bytes each time, everything in one file, each chart told in words, nothing unescaped."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rlplan.executor.report import report
+from rlplan.plans.page import plan_page, run_page
+from rlplan.plans.page.charts_plan import share_within
+from rlplan.plans.page.charts_runs import smoothed
+from rlplan.plans.page.text import count, digits, listed, seconds, size, span, usd
+
+from .conftest import as_text, changed
+from .documents import bars
+from .runs import write_run
+
+KINDS = ("plan", "groups", "run")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_is_one_document_with_plotly_once_and_no_address_to_fetch_from(kind, html):
+    text = html(kind)
+    assert text.count("Copyright 2012-") == 1 and text.count("<html") == 1
+    body = as_text(text)
+    assert re.findall(r"(?:src|href)=\"(?!data:,)", body) == [] and "@import" not in body and "url(" not in body
+
+
+@pytest.mark.parametrize("kind", ["plan", "groups"])
+def test_the_same_plan_gives_the_same_bytes(kind, html):
+    assert html(kind) == html(kind)
+
+
+def test_the_same_report_gives_the_same_bytes(runs):
+    found = report(runs)
+    assert run_page(found, title="runs") == run_page(json.loads(json.dumps(found)), title="runs")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_chart_has_a_caption_of_its_own(kind, html):
+    body = as_text(html(kind))
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL)
+    assert len(captions) == body.count("<figure") > 3
+    assert all(len(caption) > 30 for caption in captions)
+
+
+def test_text_of_users_is_escaped_wherever_it_stands(plan, tmp_path):
+    evil = "</script><script>alert(1)</script>"
+    text = plan_page(changed(plan, tmp_path, step=evil), title=evil, bars=bars(plan))
+    assert evil not in text and "&lt;/script&gt;&lt;script&gt;alert(1)" in text
+
+
+def test_a_plan_that_was_edited_says_so_and_one_that_was_not_does_not(plan):
+    assert "Edited since it was solved" not in plan_page(plan, title="a", bars=bars(plan))
+    short = plan.job.rounds.short.model_copy(update={"cutoff_tokens": 100})
+    job = plan.job.model_copy(update={"rounds": plan.job.rounds.model_copy(update={"short": short})})
+    edited = plan.model_copy(update={"job": job})
+    assert "Edited since it was solved" in plan_page(edited, title="a", bars=bars(plan))
+
+
+def test_a_run_that_was_killed_and_one_that_never_came_to_a_step_are_told_so(folder, tmp_path):
+    plan = folder.path("plan.yaml").read_text()
+    write_run(tmp_path / "runs" / "a", plan, "exact", steps=3, killed=True)
+    (tmp_path / "runs" / "b").mkdir()
+    (tmp_path / "runs" / "b" / "plan.yaml").write_text(plan)
+    (tmp_path / "runs" / "b" / "trace.jsonl").write_text('{"event":"run","t_s":1.0,"steps":40}\n{"event":"chec')
+    with pytest.warns(UserWarning, match="torn last line"):
+        body = as_text(run_page(report(tmp_path / "runs"), title="runs"))
+    assert "a: running or died: 3 of 40 steps" in body
+    assert "b: running or died: no step was finished of 40" in body and "Only its plan&#x27;s predictions" in body
+
+
+def test_thousands_of_steps_make_bars_of_several_and_not_a_page_that_no_browser_opens(folder, tmp_path):
+    home = write_run(tmp_path / "long", folder.path("plan.yaml").read_text(), "exact", steps=2)
+    lines = (home / "trace.jsonl").read_text().splitlines()
+    first = next(json.loads(line) for line in lines if '"event": "step"' in line)
+    steps = [json.dumps({**first, "step": number, "t_s": float(number)}) for number in range(1, 3001)]
+    (home / "trace.jsonl").write_text("\n".join(steps) + "\n")
+    body = as_text(run_page(report(home), title="long"))
+    assert "Each bar is the mean of 13 steps." in body and "3,000 steps" in body
+    assert len(body) < 1_500_000
+
+
+def test_neither_help_nor_the_package_of_pages_loads_plotly():
+    code = "import sys, rlplan.plans.page, rlplan.plans, rlplan.cli.main; print('plotly' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_figures_have_three_digits_units_and_thousands_separators():
+    assert [digits(v) for v in (0, 0.000123, 0.5, 2.1399, 77.81, 123.4, 98765.4)] == [
+        "0", "0.000123", "0.500", "2.14", "77.8", "123", "98,765",
+    ]  # fmt: skip
+    assert [seconds(v) for v in (None, 0, 0.0051, 0.067, 0.325, 214.3, 6695.0)] == [
+        "–", "0 s", "5.1 ms", "67 ms", "0.325 s", "214 s", "6,695 s",
+    ]  # fmt: skip
+    assert (span(0.0, 0.007), span(1.285, 1.548), span(0.0666, 0.0666)) == ("0–7 ms", "1.28–1.55 s", "67 ms")
+    assert (usd(337.92), usd(0.000929), usd(12345.6), size(1.6e13), size(9.66e11)) == (
+        "337.92", "0.000929", "12,346", "16.0 TB", "966 GB",
+    )  # fmt: skip
+    assert (count(1, "step"), count(3363, "step"), listed("abc")) == ("1 step", "3,363 steps", "a, b and c")
+
+
+def test_the_share_within_a_cutoff_lies_between_the_quantiles_around_it():
+    lengths = (2, 2, 4, *range(10, 190, 10))
+    assert len(lengths) == 21
+    assert share_within(lengths, 1) == 0.0 and share_within(lengths, 180) == share_within(lengths, 999) == 1.0
+    assert share_within(lengths, 3) == pytest.approx(0.075)
+    assert share_within(lengths, 15) == pytest.approx(0.175)
+
+
+def test_a_moving_mean_keeps_a_constant_and_the_number_of_values():
+    assert smoothed([3.0] * 9, 4) == [3.0] * 9
+    assert smoothed([0.0, 3.0, 6.0], 3) == [1.5, 3.0, 4.5]
