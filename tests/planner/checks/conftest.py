@@ -45,7 +45,9 @@ def laptop(folder: Path) -> None:
     ]  # fmt: skip
     lengths = folder / "lengths.jsonl"
     lengths.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    subject = subject_digest(load_job(folder / "job.yaml"), job_paths(load_job(folder / "job.yaml"), folder / "job.yaml"))
+    subject = subject_digest(
+        load_job(folder / "job.yaml"), job_paths(load_job(folder / "job.yaml"), folder / "job.yaml")
+    )
     digest = hashlib.sha256(lengths.read_bytes()).hexdigest()
     (folder / "profile.yaml").write_text(PROFILE.replace("LENGTHS", digest).replace("SUBJECT", subject))
 
