@@ -30,13 +30,6 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
 
     Both are plans of one job, or plans of groups: files, or REV:PATH as in git, which is read with its inputs from
     that revision. `none` for OLD is a plan that is new, for NEW one that is gone.
-
-    \b
-    rlplan diff plan.yaml new.yaml
-    rlplan diff origin/main:plans/math.yaml plans/math.yaml --markdown
-    rlplan diff none plans/code.yaml
-
-    Exit codes: 0 done (with --exit-code: the same), 1 they differ (only with --exit-code), 2 bad input.
     """
     from ..plans.errors import InputError
 

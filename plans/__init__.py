@@ -5,7 +5,10 @@
     cluster    cluster.yaml          job     job.yaml, its paths, its model's heads
     plan       plan.yaml             data    the prompts
     workload   workload.yaml: jobs that share nodes          groups_plan   groups.yaml: which share which
-    check      whether a plan fits its inputs, its cluster and its job
+    check      whether a plan fits its inputs, its cluster and its job; over checks/, the rules of `rlplan check`
+    policy     rlplan.policy.yaml: what a team does not merge
+    digest     of the decisions      critical_path, round_bars   a step as a graph, a round as bars
+    diff       two plans by meaning  page    plans and runs as HTML
     editor     JSON Schemas for editors, and documents written with them    fmt   canonical form of edited documents
 
 The names below are loaded when first used, so that importing `rlplan.plans.errors` does not load pydantic.

@@ -62,7 +62,7 @@ class Policy(Strict):
     max_profile_age_days: Positive | None = None
     """Days after which a profile must be measured anew; a profile without a date is refused."""
 
-    min_memory_headroom: Share | None = None
+    min_headroom: Share | None = None
     """Share of each memory that a plan must leave free: KV cache, trainers, hosts."""
 
     max_slowdown: Annotated[float, Field(ge=1)] | None = None

@@ -31,9 +31,9 @@ class Machine(_Model):
 
     accelerator: str = Field(description="Name of the accelerator, as the platform reports it")
     kind: Literal["cpu", "cuda"] = Field(description="Kind of accelerator")
-    accelerators: int = Field(ge=1, description="Accelerators per node")
-    cores: int = Field(ge=1, description="Host cores per node")
-    host_memory_bytes: int = Field(ge=1, description="Host memory per node, bytes")
+    accelerators: int = Field(ge=1, le=10**15, description="Accelerators per node")
+    cores: int = Field(ge=1, le=10**15, description="Host cores per node")
+    host_memory_bytes: int = Field(ge=1, le=10**15, description="Host memory per node, bytes")
 
 
 class Spread(_Model):
@@ -41,7 +41,7 @@ class Spread(_Model):
 
     p50: float = Field(ge=0, description="Median, seconds")
     p95: float = Field(ge=0, description="95th percentile, seconds")
-    repeats: int = Field(ge=0, description="How many times it was measured; 0: derived")
+    repeats: int = Field(ge=0, le=10**15, description="How many times it was measured; 0: derived")
 
 
 class Evidence(_Model):
@@ -54,7 +54,7 @@ class Evidence(_Model):
 class DecodePoint(_Model):
     """One measured point of the decode grid."""
 
-    sequences: int = Field(ge=1, description="Sequences running on the engine")
+    sequences: int = Field(ge=1, le=10**15, description="Sequences running on the engine")
     kv_tokens: float = Field(ge=0, description="KV tokens they hold together, mean over the measurement")
     step_s: float = Field(gt=0, description="Seconds per decode step, median of the repeats")
     spread: float = Field(ge=0, description="Median absolute deviation over the median")
@@ -64,21 +64,23 @@ class DecodePoint(_Model):
 class Rollout(_Model):
     """What generation costs in one layout. All engines of the layout were busy while it was measured."""
 
-    tp: int = Field(ge=1, description="Tensor-parallel size of each engine")
-    engines: int = Field(ge=1, description="Engines that run at once")
+    tp: int = Field(ge=1, le=10**15, description="Tensor-parallel size of each engine")
+    engines: int = Field(ge=1, le=10**15, description="Engines that run at once")
     step_s: float = Field(gt=0, description="Seconds of a decode step with nothing in it (a)")
     step_s_per_sequence: float = Field(ge=0, description="Seconds more per running sequence (b)")
     step_s_per_kv_token: float = Field(ge=0, description="Seconds more per KV token held (c)")
     prefill_s: float = Field(ge=0, description="Seconds to admit a request, whatever its prompt's length")
     prefill_s_per_token: float = Field(ge=0, description="Seconds more per prompt token")
-    kv_capacity_tokens: int = Field(ge=1, description="KV tokens that one engine holds at most")
-    kv_bytes_per_token: int = Field(ge=1, description="Bytes of KV per token over the whole engine")
+    kv_capacity_tokens: int = Field(ge=1, le=10**15, description="KV tokens that one engine holds at most")
+    kv_bytes_per_token: int = Field(ge=1, le=10**15, description="Bytes of KV per token over the whole engine")
     start: Spread = Field(description="Engine start, cold")
     sync: Spread = Field(description="Weight sync from the trainer to all engines of the layout, end to end")
     error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
     points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid; empty: derived")
-    ep: int = Field(default=1, ge=1, description="Ranks over which whole experts are shared out; 1: experts are split")
-    curve_sequences: tuple[int, ...] = Field(
+    ep: int = Field(
+        default=1, ge=1, le=10**15, description="Ranks over which whole experts are shared out; 1: experts are split"
+    )
+    curve_sequences: tuple[Annotated[int, Field(le=1_000_000)], ...] = Field(
         default=(),
         description="Sequences at which `curve_s` stands, ascending from 1; empty: the line of a and b holds",
     )
@@ -106,21 +108,23 @@ class Rollout(_Model):
 class Train(_Model):
     """What an update costs in one layout, for one micro-batch budget."""
 
-    dp: int = Field(ge=1, description="Data-parallel ranks")
-    micro_batch_tokens: int = Field(ge=1, description="Token budget of a packed micro-batch")
+    dp: int = Field(ge=1, le=10**15, description="Data-parallel ranks")
+    micro_batch_tokens: int = Field(ge=1, le=10**15, description="Token budget of a packed micro-batch")
     step_s: float = Field(ge=0, description="Seconds of a step that do not depend on its tokens (optimizer, export)")
     step_s_per_token: float = Field(gt=0, description="Seconds more per trained token, prompt included")
     step_s_per_token_squared: float = Field(
         ge=0, description="Seconds more per sum over samples of (tokens squared): attention"
     )
     error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
-    tp: int = Field(default=1, ge=1, description="Tensor-parallel ranks")
-    pp: int = Field(default=1, ge=1, description="Pipeline stages")
-    cp: int = Field(default=1, ge=1, description="Context-parallel ranks: one sample's tokens shared out")
-    ep: int = Field(default=1, ge=1, description="Expert-parallel ranks, among the data-parallel ones")
+    tp: int = Field(default=1, ge=1, le=10**15, description="Tensor-parallel ranks")
+    pp: int = Field(default=1, ge=1, le=10**15, description="Pipeline stages")
+    cp: int = Field(default=1, ge=1, le=10**15, description="Context-parallel ranks: one sample's tokens shared out")
+    ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
     recompute: Recompute = Field(default="none", description="Activations computed again in the backward pass")
     offload: bool = Field(default=False, description="Optimizer states live in host memory")
-    peak_bytes: int = Field(default=0, ge=0, description="Peak accelerator memory of a rank; 0: not measured")
+    peak_bytes: int = Field(
+        default=0, ge=0, le=10**15, description="Peak accelerator memory of a rank; 0: not measured"
+    )
 
 
 class TrainLaw(_Model):
@@ -131,7 +135,7 @@ class TrainLaw(_Model):
     factors: dict[str, float] = Field(description="By name: the factor over the seconds that the data sheets give")
     memory_factors: dict[str, float] = Field(description="Over computed memory: activations, and the rest")
     fabric_bytes_per_s: float = Field(gt=0, description="Network between nodes, per accelerator, one direction")
-    accelerators_per_node: int = Field(ge=1, description="Accelerators that share the fast links")
+    accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
     error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
     memory_error: float = Field(ge=0, description="The same of peak memory")
     source: str = Field(description="Key of the profile's `sources`")
@@ -160,7 +164,7 @@ class Executions(_Model):
 class Reward(_Model):
     """What scoring one sample costs, measured through the reward workers."""
 
-    workers: int = Field(ge=1, description="Reward workers that were running")
+    workers: int = Field(ge=1, le=10**15, description="Reward workers that were running")
     latency: Spread = Field(description="From submission to result for one sample alone")
     per_sample_s: float = Field(ge=0, description="Seconds of one worker per sample when many are queued")
     executions: Executions | None = Field(
@@ -174,7 +178,7 @@ class Reward(_Model):
 class Judge(_Model):
     """What a model that scores samples costs; it reads a whole sample and says one token (refs/rollpacker.md 3)."""
 
-    tp: int = Field(default=1, ge=1, description="Accelerators of the copy that was measured")
+    tp: int = Field(default=1, ge=1, le=10**15, description="Accelerators of the copy that was measured")
     per_sample_s: float = Field(ge=0, description="Seconds of a copy on accelerators of its own per sample")
     per_token_s: float = Field(ge=0, description="Seconds more per token of the sample, prompt included")
     beside_factor: float = Field(ge=1, description="The judge's seconds beside an engine, over those on its own")
@@ -187,18 +191,18 @@ class Lengths(_Model):
 
     path: str = Field(description="JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward")
     sha256: str = Field(description="Digest of that file")
-    prompts: int = Field(ge=1, description="Different prompts in it")
-    samples: int = Field(ge=1, description="Samples in it")
-    cap_tokens: int = Field(ge=1, description="Length cap under which it was sampled")
+    prompts: int = Field(ge=1, le=10**15, description="Different prompts in it")
+    samples: int = Field(ge=1, le=10**15, description="Samples in it")
+    cap_tokens: int = Field(ge=1, le=10**15, description="Length cap under which it was sampled")
     icc: float = Field(description="Share of the variance of log(1+tokens) between prompts")
 
 
 class RoundCheck(_Model):
     """Real plain rounds, simulated with the fitted costs and their own lengths: the error of the whole model."""
 
-    tp: int = Field(ge=1, description="Layout of the rounds: TP")
-    engines: int = Field(ge=1, description="Layout of the rounds: engines")
-    rounds: int = Field(ge=1, description="Rounds measured")
+    tp: int = Field(ge=1, le=10**15, description="Layout of the rounds: TP")
+    engines: int = Field(ge=1, le=10**15, description="Layout of the rounds: engines")
+    rounds: int = Field(ge=1, le=10**15, description="Rounds measured")
     overhead_s: float = Field(ge=0, description="Seconds that a round takes whatever it decodes, beyond phase costs")
     overhead_s_per_sample: float = Field(ge=0, description="Seconds more per finished sample, likewise")
     factor: float = Field(gt=0, description="What the rest of its rollout takes, over the simulated phase costs")
@@ -225,7 +229,7 @@ class Profile(_Model):
     provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
     note: str = Field(default="", description="What a reader must know before using it")
     machine: Machine = Field(description="What was measured on")
-    model_parameters: int = Field(ge=1, description="Parameters of the policy")
+    model_parameters: int = Field(ge=1, le=10**15, description="Parameters of the policy")
     rollout: tuple[Rollout, ...] = Field(min_length=1, description="One entry per layout")
     train: tuple[Train, ...] = Field(default=(), description="One entry per layout and micro-batch budget")
     train_law: TrainLaw | None = Field(default=None, description="Any layout; measured entries go before it")

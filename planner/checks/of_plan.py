@@ -18,9 +18,10 @@ from ...plans.job import Job, JobPaths, job_paths, missing_files, model_heads
 from ...plans.origin import InputFile
 from ...plans.plan import Plan
 from ...plans.yaml_doc import Loc
+from ...profiles.architecture import architecture_of
 from ...profiles.fitness import unfit
 from ...profiles.schema import Profile
-from .asked import Asked, age_faults, age_said, opened
+from .asked import Asked, M, age_faults, age_said, opened
 from .memory import bars, priced
 
 
@@ -29,20 +30,17 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
     found += bars(plan)
 
-    def read(name: str, file: InputFile, model: type) -> object:
+    def read(name: str, file: InputFile, model: type[M]) -> M | None:
         return opened(input_path(file, path), file.path, model, ("inputs", name), found)
 
-    cluster = read("cluster", plan.inputs.cluster, Cluster)
-    job = read("job", plan.inputs.job, Job)
-    profile = read("profile", plan.inputs.profile, Profile)
-    assert cluster is None or isinstance(cluster, Cluster)
-    assert job is None or isinstance(job, Job)
-    assert profile is None or isinstance(profile, Profile)
+    inputs = plan.inputs
+    cluster, job = read("cluster", inputs.cluster, Cluster), read("job", inputs.job, Job)
+    profile = read("profile", inputs.profile, Profile)
     paths, heads = _files(plan, path, job, found)
     if cluster is not None:
         found += prices_of(plan, cluster)
         if job is not None:
-            found += misfits(plan, cluster, job, heads)
+            found += misfits(plan, cluster, job, heads or _known_heads(job))
             found += overdrawn(plan, cluster, job, heads)
     if profile is not None:
         found += _profile(plan, profile, cluster, job, paths, asked)
@@ -75,6 +73,12 @@ def _heads(folder: Path, found: list[Fault]) -> tuple[int, int] | None:
     except InputError as error:
         found.append(Fault("input-unreadable", at, f"the job's model folder: {error.message}"))
         return None
+
+
+def _known_heads(job: Job) -> tuple[int, int] | None:
+    """Of a model on the hub whose shape is in the table; its trainers' layouts are memory.py's to look at."""
+    shape = architecture_of(job.model.path)
+    return None if shape is None or shape.guessed else (shape.heads, shape.kv_heads)
 
 
 def _missing(plan: Plan, path: str, job: Job, asked: Asked) -> list[Fault]:

@@ -14,6 +14,20 @@ from ..yaml_doc import Loc
 from .finding import Fault
 from .predictions import kinds_of
 
+_Limit = tuple[str, Loc, float, float | None, str]
+"""Rule, place in the plan, value, the policy's limit (None for none), and the value's unit as it is shown."""
+
+_KEY_OF = {
+    "policy-usd-per-hour": "max_usd_per_hour",
+    "policy-usd-per-samples": "max_usd_per_1k_samples",
+    "policy-step-p95": "max_step_p95_s",
+    "policy-bias": "max_bias",
+    "policy-gap": "max_gap",
+    "policy-error": "max_error",
+    "policy-slowdown": "max_slowdown",
+}
+"""The policy's key that is such a rule's limit."""
+
 
 class _Held:
     """A policy and its words."""
@@ -29,41 +43,39 @@ class _Held:
         said = key if isinstance(value, dict) else f"{key}: {shown}"
         return Fault(rule, loc, f"{what}; {self.file.place(key)} has {said}", remedy)
 
-    def above(self, rule: str, loc: Loc, value: float, key: str, unit: str = "") -> Iterator[Fault]:
-        limit: float | None = getattr(self.policy, key)
-        if limit is not None and value > limit * (1 + 1e-9):
-            yield self.fault(rule, loc, f"is {value:.6g}{unit}", key)
+    def above(self, limits: list[_Limit]) -> Iterator[Fault]:
+        """Values above their limits."""
+        for rule, loc, value, limit, unit in limits:
+            if limit is not None and value > limit * (1 + 1e-9):
+                yield self.fault(rule, loc, f"is {value:.6g}{unit}", _KEY_OF[rule])
 
 
 def breaches(plan: Plan, file: PolicyFile, job: Job | None) -> Iterator[Fault]:
     """What of a job's plan its policy does not allow; `job`: None where it could not be read."""
     held, policy, predicted = _Held(file), file.policy, plan.predicted
-    yield from held.above(
-        "policy-usd-per-hour", ("predicted", "usd_per_hour"), predicted.usd_per_hour, "max_usd_per_hour", " USD"
-    )
-    yield from held.above(
-        "policy-usd-per-samples", ("predicted", "usd_per_1k_samples"), predicted.usd_per_1k_samples,
-        "max_usd_per_1k_samples", " USD",
-    )  # fmt: skip
-    yield from _nodes(held, ("predicted", "nodes"), {plan.job.rounds.short.rollout.pool: predicted.nodes})
+    per_1k, p95 = predicted.usd_per_1k_samples, predicted.step_s.p95
+    limits: list[_Limit] = [
+        ("policy-usd-per-hour", ("predicted", "usd_per_hour"), predicted.usd_per_hour, policy.max_usd_per_hour, " USD"),
+        ("policy-usd-per-samples", ("predicted", "usd_per_1k_samples"), per_1k, policy.max_usd_per_1k_samples, " USD"),
+        ("policy-step-p95", ("predicted", "step_s", "p95"), p95, policy.max_step_p95_s, " s"),
+        ("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, policy.max_bias, ""),
+        ("policy-gap", ("solver", "gap"), plan.solver.gap, policy.max_gap, ""),
+        ("policy-error", ("predicted", "error"), predicted.error, policy.max_error, ""),
+    ]
+    yield from held.above(limits)
     off = abs(1 - predicted.length_ratio)
     if policy.max_bias is not None and off > policy.max_bias + 1e-9:
         what = f"is {predicted.length_ratio:.6g}, off by {off:.4g}"
         yield held.fault("policy-bias", ("predicted", "length_ratio"), what, "max_bias")
-    yield from held.above("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, "max_bias")
     if plan.job.bias.mode in policy.forbidden_modes:
-        what = f"is {plan.job.bias.mode}"
-        yield held.fault("policy-mode", ("job", "bias", "mode"), what, "forbidden_modes")
-    yield from held.above(
-        "policy-step-p95", ("predicted", "step_s", "p95"), predicted.step_s.p95, "max_step_p95_s", " s"
-    )
+        yield held.fault("policy-mode", ("job", "bias", "mode"), f"is {plan.job.bias.mode}", "forbidden_modes")
     if policy.require_slo and job is not None:
         yield from _slo(held, job)
-    yield from held.above("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap")
-    yield from held.above("policy-error", ("predicted", "error"), predicted.error, "max_error")
-    if policy.allowed_provenance is not None and plan.inputs.profile.provenance not in policy.allowed_provenance:
-        what = f"is {plan.inputs.profile.provenance}"
-        yield held.fault("policy-provenance", ("inputs", "profile", "provenance"), what, "allowed_provenance")
+    provenance = plan.inputs.profile.provenance
+    if policy.allowed_provenance is not None and provenance not in policy.allowed_provenance:
+        at: Loc = ("inputs", "profile", "provenance")
+        yield held.fault("policy-provenance", at, f"is {provenance}", "allowed_provenance")
+    yield from _nodes(held, ("predicted", "nodes"), {plan.job.rounds.short.rollout.pool: predicted.nodes})
     for loc, bar in memory_bars(plan):
         yield from _headroom(held, loc, bar.headroom)
 
@@ -81,25 +93,25 @@ def memory_bars(plan: Plan) -> list[tuple[Loc, MemoryBar]]:
 def group_breaches(plan: GroupsPlan, file: PolicyFile) -> Iterator[Fault]:
     """What of a plan of groups its policy does not allow."""
     held, policy, whole = _Held(file), file.policy, plan.predicted.plan
-    yield from held.above(
-        "policy-usd-per-hour", ("predicted", "plan", "usd_per_hour"), whole.usd_per_hour, "max_usd_per_hour", " USD"
-    )
-    taken = Counter(node.pool for group in plan.groups.values() for node in group.nodes)
-    yield from _nodes(held, ("groups",), taken)
-    if policy.max_gap is not None and plan.solver.gap is None:
+    price: Loc = ("predicted", "plan", "usd_per_hour")
+    limits: list[_Limit] = [("policy-usd-per-hour", price, whole.usd_per_hour, policy.max_usd_per_hour, " USD")]
+    if plan.solver.gap is not None:
+        limits.append(("policy-gap", ("solver", "gap"), plan.solver.gap, policy.max_gap, ""))
+    elif policy.max_gap is not None:
         yield held.fault("policy-gap", ("solver", "gap"), "is null: nothing was proven", "max_gap")
-    elif plan.solver.gap is not None:
-        yield from held.above("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap")
+    for key, group in plan.groups.items():
+        for name, member in group.jobs.items():
+            at: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
+            limits.append(("policy-slowdown", at, member.slowdown.p95, policy.max_slowdown, "x"))
+    yield from held.above(limits)
     if policy.min_slo_attained is not None and whole.slo_attained < policy.min_slo_attained - 1e-9:
-        what = f"is {whole.slo_attained:.6g}"
-        yield held.fault("policy-bounds-kept", ("predicted", "plan", "slo_attained"), what, "min_slo_attained")
+        at = ("predicted", "plan", "slo_attained")
+        yield held.fault("policy-bounds-kept", at, f"is {whole.slo_attained:.6g}", "min_slo_attained")
+    yield from _nodes(held, ("groups",), Counter(node.pool for group in plan.groups.values() for node in group.nodes))
     for key, group in plan.groups.items():
         for index, node in enumerate(group.nodes):
             room = 1 - node.resident_bytes / node.host_memory_bytes
             yield from _headroom(held, ("groups", key, "nodes", index, "resident_bytes"), room)
-        for name, member in group.jobs.items():
-            at: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
-            yield from held.above("policy-slowdown", at, member.slowdown.p95, "max_slowdown", "x")
 
 
 def _slo(held: _Held, job: Job) -> Iterator[Fault]:
@@ -121,9 +133,9 @@ def _nodes(held: _Held, loc: Loc, taken: dict[str, int]) -> Iterator[Fault]:
 
 
 def _headroom(held: _Held, loc: Loc, room: float) -> Iterator[Fault]:
-    least = held.policy.min_memory_headroom
+    least = held.policy.min_headroom
     if least is not None and room < least - 1e-9:
-        yield held.fault("policy-memory-headroom", loc, f"leaves {room:.1%} free", "min_memory_headroom")
+        yield held.fault("policy-memory-headroom", loc, f"leaves {room:.1%} free", "min_headroom")
 
 
 def waived(rule: str, policy: Policy | None) -> bool:

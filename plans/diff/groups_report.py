@@ -169,7 +169,8 @@ def _members(new: set[str], old: set[str]) -> str:
     """`+a -b, 3 stay`."""
     signs = [f"+{name}" for name in sorted(new - old)] + [f"-{name}" for name in sorted(old - new)]
     stay = len(new & old)
-    return shorten(" ".join(signs), 100) + ((", " if signs else "") + f"{stay} stay" if stay else "")
+    words = [shorten(" ".join(signs), 100)] if signs else []
+    return "; ".join(words + ([f"{stay} stay"] if stay else []))
 
 
 def _renamed(diff: GroupsDiff) -> list[str]:

@@ -11,7 +11,18 @@ from .groups import GroupsDiff
 from .inputs import InputChange, inputs_of
 from .jobs import PlanDiff
 from .report import Column, Report, Row, Section
-from .words import UNKNOWN, change_text, counted, delta_text, figure, key_values, relative_text, unsigned, values
+from .words import (
+    UNKNOWN,
+    change_text,
+    counted,
+    delta_text,
+    figure,
+    key_values,
+    relative_text,
+    shorten,
+    unsigned,
+    values,
+)
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
 """Figures that are shown also if they did not change."""
@@ -47,7 +58,7 @@ def job_report(diff: PlanDiff, name: str, title: str = "", full: bool = False) -
             inputs_section(diff.inputs),
             _decisions(diff),
         ),
-        remarks=(diff.errors.words(), *found_by_text(diff, full)),
+        remarks=(diff.errors.words(), *_details(diff), *found_by_text(diff, full)),
     )
 
 
@@ -153,8 +164,8 @@ def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full
             unknown.append(each.label)
         else:
             same.append(f"{each.label.removeprefix('· ')} {new}")
-    rest = f"Unchanged: {', '.join(same)}." if same else ""
-    rest += (" " if rest else "") + f"Unknown: {', '.join(unknown)}." if unknown else ""
+    rest = f"Unchanged: {'; '.join(same)}." if same else ""
+    rest += (" " if rest else "") + f"Unknown: {'; '.join(unknown)}." if unknown else ""
     return Section(EFFECT_COLUMNS, tuple(rows), rest=rest)
 
 
@@ -177,6 +188,13 @@ def _decisions(diff: PlanDiff) -> Section:
     rows = [Row((each.change.key, *key_values(each.change)), each.block, each.why) for each in diff.decisions]
     columns = (Column("decision", code=True), Column("old", code=True), Column("new", code=True))
     return Section(columns, tuple(rows), note_title="why")
+
+
+def _details(diff: PlanDiff) -> list[str]:
+    """What is predicted differently, if no figure shows it."""
+    if not diff.predictions or any(each.changed for each in (*diff.effects, *diff.phases)):
+        return []
+    return [shorten(f"predicted differently: {', '.join(change.key for change in diff.predictions)}", 200)]
 
 
 def found_by_text(diff: PlanDiff | GroupsDiff, full: bool) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from .report import Report, Row, Section, fold
-from .words import shorten
+from .words import one_line, shorten
 
 MAX_LINES = 40
 _CELL = 120  # characters; a path or a sentence beyond it hides what stands beside it
@@ -91,22 +91,18 @@ def _line(cells: Sequence[str]) -> str:
 
 def escape(text: str) -> str:
     """Text that markdown shows as it is, in a table or outside."""
-    text = " ".join(_printable(text).split())
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("@", "&#64;")
-    text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text)
-    return re.sub(r"#(?=\d)", "&#35;", text)  # no reference to an issue
+    text = one_line(text)
+    text = re.sub(r"#(?=\d)", "&#35;", text.replace("&", "&amp;"))  # no reference to an issue
+    text = text.replace("<", "&lt;").replace("@", "&#64;")
+    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", text)
 
 
 def code(text: str) -> str:
     """A code span, also of text with backticks and pipes in it; nothing of nothing."""
-    text = " ".join(_printable(text).split())
+    text = one_line(text)
     if not text:
         return ""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{pad}{text.replace('|', chr(92) + '|')}{pad}{fence}"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)

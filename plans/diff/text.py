@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .report import Report, Row, Section, fold
+from .words import one_line
 
 _STYLE = {1: "green", -1: "red", 0: ""}
 _MOST_ROWS = 20  # of a table, without --full
@@ -15,8 +16,8 @@ _MOST_ROWS = 20  # of a table, without --full
 
 def render(report: Report, full: bool) -> Group:
     """The report; tables are cut to twenty rows unless `full`."""
-    parts: list[RenderableType] = [Text(report.title, style="bold"), Text(report.verdict, style="bold")]
-    parts += [Text(f"! {warning}", style="yellow") for warning in report.warnings]
+    parts: list[RenderableType] = [_line(report.title, "bold"), _line(report.verdict, "bold")]
+    parts += [_line(f"! {warning}", "yellow") for warning in report.warnings]
     for section in report.sections:
         if not section.rows:
             continue
@@ -26,20 +27,20 @@ def render(report: Report, full: bool) -> Group:
         if left:
             parts.append(Text(f"… and {left} more; --full shows them", style="dim"))
         if section.rest:
-            parts.append(Text(section.rest, style="dim"))
+            parts.append(_line(section.rest, "dim"))
     if report.remarks:
         parts.append(Text())
-    parts += [Text(remark, style="dim") for remark in report.remarks]
+    parts += [_line(remark, "dim") for remark in report.remarks]
     return Group(*parts)
 
 
 def _table(section: Section, rows: list[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in section.columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+    for index, column in enumerate(section.columns):
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
         style = _STYLE[row.tone]
-        table.add_row(*(Text(cell, style=style if index else "") for index, cell in enumerate(row.cells)))
+        table.add_row(*(_line(cell, style if index else "") for index, cell in enumerate(row.cells)))
     return table
 
 
@@ -49,7 +50,11 @@ def _list(section: Section, rows: list[Row]) -> list[RenderableType]:
     found: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]
     for row in rows:
         key, *sides = row.cells
-        found.append(Text(f"{key}  {' -> '.join(sides)}", style=_STYLE[row.tone]))
+        found.append(_line(f"{key}  {' -> '.join(sides)}", _STYLE[row.tone]))
         if row.note:
-            found.append(Padding(Text(row.note, style="dim"), (0, 0, 0, 4), expand=False))
+            found.append(Padding(_line(row.note, "dim"), (0, 0, 0, 4), expand=False))
     return found
+
+
+def _line(text: str, style: str) -> Text:
+    return Text(one_line(text), style=style)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .change import NOT_GIVEN, KeyChange, Quantity, Unit
 from .error import percent
 
 UNKNOWN = "unknown"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and without what a terminal would take for a command."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def shorten(text: str, width: int) -> str:
     """Text on one line, at most `width` characters."""
-    text = " ".join(text.split())
+    text = one_line(text)
     return text if len(text) <= width else text[: width - 1].rstrip() + "…"
 
 
 def number(value: float, digits: int = 4) -> str:
     """So many significant digits, thousands apart where there are no more."""
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
     if 10 ** (digits - 1) <= abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
 def usd(value: float) -> str:
-    """USD without the word: cents from ten on, four digits below."""
-    return f"{value:,.2f}" if 10 <= abs(value) < 1e12 else f"{value:.4g}"
+    """USD without the word: whole cents, or four digits of less than ten."""
+    whole = abs(value) < 1e12 and (abs(value) >= 10 or value == round(value, 2))
+    return f"{value:,.2f}" if whole else f"{value:.4g}"
 
 
 def figure(value: float | None, unit: Unit, milli: bool = False) -> str:
@@ -44,7 +50,7 @@ def figure(value: float | None, unit: Unit, milli: bool = False) -> str:
         return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
     if unit == "share":
         return percent(value) if abs(value) < 1e6 else f"{100 * value:.2g}%"
-    return number(value)
+    return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.4g}"
 
 
 def values(quantity: Quantity) -> tuple[str, str]:
@@ -116,8 +122,8 @@ def value_text(value: Any, width: int = 60) -> str:
         return shorten("{" + ", ".join(f"{k}: {value_text(v, width)}" for k, v in value.items()) + "}", width)
     if isinstance(value, (list, tuple)):
         return shorten("[" + ", ".join(value_text(v, width) for v in value) + "]", width)
-    text = shorten(str(value), width)
-    return f"{text[:8]}…" if len(text) == 64 and all(c in "0123456789abcdef" for c in text) else text
+    text = str(value)
+    return f"{text[:8]}…" if _DIGEST.fullmatch(text) else shorten(text, width)
 
 
 def key_values(change: KeyChange, width: int = 60) -> tuple[str, str]:

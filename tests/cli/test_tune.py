@@ -66,6 +66,8 @@ def test_a_better_plan_is_written_with_what_it_was_solved_from_and_then_kept(job
         assert phase["measured"] >= 0 and phase["predicted"] >= 0 and phase["why"]
     checked = rlplan("execute", new, "--dry-run")
     assert checked.returncode == 0, checked.stderr
+    reviewed = rlplan("check", new, job / "plan.tuned.profile.yaml")
+    assert reviewed.returncode == 0, reviewed.stdout
     # What was proposed is what solving from the files gives.
     again = rlplan("solve", job, "--profile", job / "plan.tuned.profile.yaml", "-o", job / "again.yaml")
     assert again.returncode == 0, again.stderr

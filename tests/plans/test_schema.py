@@ -19,9 +19,10 @@ from rlplan.plans.editor import SHIPPED, place_schema, schema_of
 from rlplan.plans.groups_plan import GroupsPlan
 from rlplan.plans.job import Job
 from rlplan.plans.plan import Plan
+from rlplan.plans.policy import Policy
 from rlplan.plans.workload import Workload
 
-DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan)
+DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan, Policy)
 PLAN_SCHEMA = SHIPPED / "plan.schema.json"
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")
@@ -34,6 +35,7 @@ SCHEMA_MODULES = tuple(
         "job",
         "levers",
         "origin",
+        "policy",
         "plan",
         "planned_group",
         "predicted",

@@ -1,0 +1,290 @@
+"""Seeded faults, one or more for each rule: each is found by its name, and nothing else is found with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlplan.plans.checks.rules import RULES
+from rlplan.plans.policy import POLICY_NAME
+
+from .edits import GONE, check, edit, resign, rules
+
+KIND, LONG = "job.rounds.short", "job.rounds.long"
+PREDICTED = "predicted.rounds.short"
+MEMBER = "groups.g1.jobs.big"
+PLAN, JOB, CLUSTER, PROFILE = "plan.yaml", "job.yaml", "cluster.yaml", "profile.yaml"
+WORKLOAD = "workload.yaml"
+
+
+def more(value: Any) -> Any:
+    return value * 2
+
+
+# rule, which plan, {file: {dotted key: new value}}, rules that must be found beside it. Digests are then made to fit.
+FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
+    # schema
+    ("wrong-document", "laptop", {PLAN: {"rlplan": GONE}}, set()),
+    ("unknown-key", "laptop", {PLAN: {"job.fast": 1}}, set()),
+    ("unknown-key", "laptop", {PLAN: {"job.reward.deadline_ms": 2000, "job.reward.deadline_s": GONE}}, set()),
+    ("missing-key", "laptop", {PLAN: {"solver.gap": GONE}}, set()),
+    ("wrong-type", "laptop", {PLAN: {f"{KIND}.rollout.engines": "two"}}, set()),
+    ("out-of-range", "laptop", {PLAN: {f"{KIND}.rollout.engines": 0}}, set()),
+    ("wrong-choice", "laptop", {PLAN: {"job.bias.mode": "exakt"}}, set()),
+    ("wrong-form", "laptop", {PLAN: {"volatile.rlplan": "one"}}, set()),
+    ("wrong-length", "laptop", {PLAN: {"predicted.lengths_tokens": [1, 2]}}, set()),
+    ("contradiction", "laptop", {PLAN: {"inputs.job.path": "/job.yaml"}}, set()),
+    ("mode-contradiction", "laptop", {PLAN: {f"{KIND}.cutoff_tokens": None}}, set()),
+    ("hand-over-contradiction", "laptop", {PLAN: {f"{LONG}.hand_over": {"engines": 2, "at_finished": 0.5}}}, set()),
+    ("job-in-two-groups", "groups", {PLAN: {"groups": lambda g: {**g, "g9": g["g1"]}}}, set()),
+    ("units-of-wrong-pool", "groups", {PLAN: {f"{MEMBER}.train.units": [0]}}, set()),
+    ("residency", "groups", {PLAN: {"groups.g1.nodes.0.resident_bytes": 9e15}}, set()),
+    ("unknown-member", "groups", {PLAN: {"groups.g1.timeline.spans.0.job": "nobody"}}, set()),
+    # inputs
+    ("input-missing", "laptop", {PLAN: {"inputs.lengths.path": "nowhere.jsonl"}}, set()),
+    ("input-unreadable", "laptop", {CLUSTER: {"pools.main.nodes": "one"}}, set()),
+    ("input-unreadable", "laptop", {PLAN: {"inputs.job.path": "cluster.yaml"}}, set()),
+    ("provenance-differs", "laptop", {PLAN: {"inputs.profile.provenance": "derived"}}, set()),
+    ("profile-of-other-job", "laptop", {PROFILE: {"job": "other"}}, set()),
+    ("profile-of-other-machine", "laptop", {CLUSTER: {"pools.main.accelerators.name": "other core"}}, set()),
+    ("profile-of-other-model", "gpus", {JOB: {"model.path": "meta-llama/Llama-3.1-70B-Instruct"}}, set()),
+    ("profile-of-earlier-job", "laptop", {JOB: {"rollout.temperature": 0.5}}, set()),
+    # physics
+    ("wrong-job", "laptop", {PLAN: {"job.name": "other"}}, set()),
+    ("wrong-step-size", "laptop", {JOB: {"rollout.prompts_per_step": 2}}, {"profile-of-earlier-job"}),
+    ("cutoff-beyond-cap", "laptop", {PLAN: {f"{KIND}.cutoff_tokens": 64}}, set()),
+    ("heads-not-divided", "laptop", {PLAN: {f"{KIND}.train.tp": 2}}, {"update-unmeasured"}),
+    ("unknown-pool", "laptop", {PLAN: {f"{KIND}.rollout.pool": "gpus", f"{LONG}.rollout.pool": "gpus"}}, set()),
+    ("engine-wider-than-node", "gpus", {PLAN: {f"{KIND}.rollout.tp": 16}},
+        {"layout-unmeasured", "heads-not-divided", "nodes-do-not-add-up"}),
+    ("too-many-engines", "gpus", {PLAN: {f"{KIND}.rollout.engines": more, f"{KIND}.rollout.tp": 2}},
+        {"nodes-do-not-add-up"}),
+    ("too-many-trainers", "laptop", {PLAN: {f"{KIND}.train.dp": 3}}, {"update-unmeasured", "nodes-do-not-add-up"}),
+    ("judge-without-room", "laptop", {PLAN: {"job.reward.judge": {"place": "own", "instances": 1}}},
+        {"judge-unpriced"}),
+    ("judge-unpriced", "laptop", {PLAN: {"job.reward.judge": {"place": "beside", "instances": 1}}}, set()),
+    ("micro-batch-too-small", "laptop", {PLAN: {f"{KIND}.train.micro_batch_tokens": 64}}, {"update-unmeasured"}),
+    ("train-layout", "gpus", {PLAN: {f"{LONG}.train.pp": 3, f"{LONG}.train.dp": 1}}, set()),
+    ("too-many-reward-workers", "laptop", {PLAN: {"job.reward.workers": 3}}, set()),
+    ("pools-differ", "laptop", {
+        CLUSTER: {"pools": lambda pools: {**pools, "other": pools["main"]}}, PLAN: {f"{LONG}.rollout.pool": "other"}
+    }, set()),
+    ("layout-unmeasured", "laptop", {PLAN: {f"{LONG}.rollout.engines": 1}}, set()),
+    ("update-unmeasured", "laptop", {PLAN: {f"{KIND}.train.micro_batch_tokens": 256}}, set()),
+    ("batch-unmeasured", "laptop", {PLAN: {f"{KIND}.rollout.max_num_seqs": 17}}, set()),
+    ("drafts-unpriced", "laptop", {PLAN: {f"{LONG}.rollout.drafts": {"tokens": 3, "up_to_sequences": 4}}}, set()),
+    ("kv-below-longest", "laptop", {PROFILE: {"rollout.0.kv_capacity_tokens": 71}}, set()),
+    ("engine-memory", "laptop", {CLUSTER: {"pools.main.accelerators.memory_bytes": 50_000_000}}, set()),
+    ("engine-memory", "gpus", {CLUSTER: {"pools.main.accelerators.memory_bytes": 40_000_000_000}}, set()),
+    ("kv-preempts", "laptop", {PLAN: {f"{PREDICTED}.memory.kv": {"needed_bytes": 2e9, "capacity_bytes": 1e9}}}, set()),
+    ("train-memory", "laptop", {
+        PLAN: {f"{PREDICTED}.memory.train": {"needed_bytes": 2e9, "capacity_bytes": 1e9}}
+    }, set()),
+    ("train-memory", "gpus", {
+        PLAN: {f"{LONG}.train": lambda t: {**t, "dp": 16, "tp": 1, "pp": 1, "cp": 1,
+                                          "micro_batch_tokens": 262144, "recompute": "none"}}
+    }, set()),
+    ("host-memory", "laptop", {
+        CLUSTER: {"pools.main.host_memory_bytes": 5_000_000_000}, PROFILE: {"machine.host_memory_bytes": 5_000_000_000}
+    }, set()),
+    ("slo-missed", "laptop", {JOB: {"slo": {"step_p95_s": 1e-3}}}, set()),
+    # predictions
+    ("quantiles-out-of-order", "laptop", {PLAN: {"predicted.step_s.p95": 1e-9}}, set()),
+    ("quantiles-out-of-order", "laptop", {PLAN: {"predicted.lengths_tokens.20": 1}}, set()),
+    ("phases-do-not-add-up", "laptop", {PLAN: {"predicted.phases_s.rollout": more}}, set()),
+    ("phases-do-not-add-up", "laptop", {PLAN: {f"{PREDICTED}.step_s.mean": more}}, set()),
+    ("shares-do-not-add-up", "laptop", {PLAN: {"predicted.rounds.long.share": 0.9}}, {"phases-do-not-add-up"}),
+    ("price-does-not-add-up", "laptop", {PLAN: {"predicted.usd_per_1k_samples": more}}, {"front-contradicts-plan"}),
+    ("price-does-not-add-up", "laptop", {CLUSTER: {"pools.main.usd_per_node_hour": more}}, set()),
+    ("nodes-do-not-add-up", "laptop", {PLAN: {"predicted.nodes": 2}}, {"price-does-not-add-up"}),
+    ("front-contradicts-plan", "laptop", {PLAN: {"predicted.front.0.chosen": False}}, set()),
+    ("bias-over-budget", "laptop", {PLAN: {"predicted.length_ratio": 0.7}}, set()),
+    ("gap-contradicts-bound", "laptop", {PLAN: {"solver.gap": 0.5}}, set()),
+    ("tail-beyond-rollout", "laptop", {PLAN: {f"{PREDICTED}.tail_s": 99.0}}, set()),
+    # groups
+    ("too-many-nodes", "groups", {PLAN: {"groups.g1.nodes": lambda nodes: [*nodes, nodes[-1], nodes[-1]]}},
+        {"price-does-not-add-up", "state-contradicts-jobs"}),
+    ("unknown-pool", "groups", {CLUSTER: {"pools": lambda p: {"roll": p["roll"], "other": p["train"]}, "links": []}},
+        set()),
+    ("node-unlike-pool", "groups", {CLUSTER: {"pools.train.slots": 4}}, set()),
+    ("state-beyond-memory", "groups", {CLUSTER: {"pools.roll.host_memory_bytes": 1_000_000}}, {"*"}),
+    ("state-contradicts-jobs", "groups", {PLAN: {"groups.g1.nodes.0.resident_bytes": 5e10}}, set()),
+    ("group-too-large", "groups", {PLAN: {"rules.group_cap": 1}, WORKLOAD: {"rules.group_cap": 1}}, set()),
+    ("units-held-twice", "groups", {
+        PLAN: {"groups.g1.timeline.spans": lambda spans: [
+            *spans, {**spans[0], "job": "small" if spans[0]["job"] == "big" else "big"}
+        ]}
+    }, {"timeline-contradiction"}),
+    ("timeline-contradiction", "groups", {PLAN: {"groups.g1.timeline.spans.0.end_s": 1e7}}, {"units-held-twice"}),
+    ("bound-broken", "groups", {PLAN: {f"{MEMBER}.slowdown.keeps": False}}, {"slo-share-contradiction"}),
+    ("bound-changed", "groups", {WORKLOAD: {"jobs.big.slo": 1.9}}, set()),
+    ("pace-beyond-bound", "groups", {PLAN: {f"{MEMBER}.pace_s": more}}, set()),
+    ("way-changed", "groups", {PLAN: {f"{MEMBER}.rollout.way": 7}}, set()),
+    ("way-changed", "groups", {WORKLOAD: {"jobs.small.phases.train.mean_s": 50.0}}, set()),
+    ("job-missing", "groups", {WORKLOAD: {"jobs": lambda jobs: {**jobs, "third": jobs["big"]}}}, set()),
+    ("job-unknown", "groups", {WORKLOAD: {"jobs.small": GONE}}, set()),
+    ("rules-changed", "groups", {WORKLOAD: {"rules.group_cap": 3}}, set()),
+    ("slo-share-contradiction", "groups", {PLAN: {"predicted.plan.slo_attained": 0.5}}, set()),
+    ("workload-unsolvable", "groups", {WORKLOAD: {"jobs.big.model": "nameless"}}, set()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "which", "edits", "beside"), FAULTS, ids=[f"{f[0]}-{i}" for i, f in enumerate(FAULTS)]
+)
+def test_a_seeded_fault_is_found_by_its_name(rule, which, edits, beside, solved):
+    folder = solved(which)
+    for file, changes in edits.items():
+        edit(folder / file, changes)
+    resign(folder)
+    report = check(folder / PLAN)
+    found = rules(report)
+    assert rule in found, report.findings
+    assert found == {rule} | beside or "*" in beside, [f.text for f in report.findings]
+    assert report.bad_input == (RULES[rule].family == "schema")
+    lines = (folder / PLAN).read_text().count("\n")
+    assert all(f.line is not None and 1 <= f.line <= lines for f in report.findings)
+
+
+# What is not left after the digests were made to fit: rule, plan, edits.
+UNSIGNED: list[tuple[str, str, dict[str, dict[str, Any]]]] = [
+    ("input-changed", "laptop", {JOB: {"algorithm.learning_rate": 0.002}}),
+    ("input-changed", "groups", {CLUSTER: {"name": "other"}}),
+    ("decisions-edited", "laptop", {PLAN: {f"{KIND}.rollout.max_num_seqs": 3}}),
+    ("decisions-edited", "groups", {PLAN: {f"{MEMBER}.tail_from": None, f"{MEMBER}.tail_units": None,
+                                           "groups.g1.jobs.small.rollout.resume_s": 3.0}}),
+    ("other-version", "laptop", {PLAN: {"volatile.rlplan": "7.0.0"}}),
+    ("other-version", "groups", {PLAN: {"volatile.rlplan": "0.0.1"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "which", "edits"), UNSIGNED)
+def test_a_plan_that_is_not_what_was_solved_is_found_by_name(rule, which, edits, solved):
+    folder = solved(which)
+    for file, changes in edits.items():
+        edit(folder / file, changes)
+    assert rules(check(folder / PLAN)) == {rule}
+
+
+# rule, plan, the policy's text
+POLICIES = [
+    ("policy-usd-per-hour", "laptop", "max_usd_per_hour: 0.05"),
+    ("policy-usd-per-hour", "groups", "max_usd_per_hour: 0.05"),
+    ("policy-usd-per-samples", "laptop", "max_usd_per_1k_samples: 1.0e-9"),
+    ("policy-mode", "laptop", "forbidden_modes: [exact]"),
+    ("policy-step-p95", "laptop", "max_step_p95_s: 0.001"),
+    ("policy-slo-required", "laptop", "require_slo: true"),
+    ("policy-provenance", "gpus", "allowed_provenance: [measured]"),
+    ("policy-memory-headroom", "groups", "min_headroom: 0.999"),
+    ("policy-slowdown", "groups", "max_slowdown: 1.001"),
+    ("policy-nodes", "laptop", "max_nodes: {main: 0}"),
+    ("policy-nodes", "groups", "max_nodes: {roll: 0}"),
+    ("profile-old", "laptop", "max_profile_age_days: 3"),
+    ("profile-undated", "gpus", "max_profile_age_days: 3"),
+]
+
+
+@pytest.mark.parametrize(("rule", "which", "key"), POLICIES)
+def test_a_breach_of_policy_is_found_by_name_and_names_both_places(rule, which, key, solved):
+    folder = solved(which)
+    (folder / POLICY_NAME).write_text(f"# ours\nrlplan_policy: 1\n{key}\n")
+    report = check(folder / PLAN)
+    assert rules(report) == {rule}
+    for finding in report.findings:
+        assert f"{POLICY_NAME}:3" in finding.text and key.split(":")[0] in finding.text and finding.line
+
+
+# rule, plan, the policy's text, edits of the plan
+POLICIES_ON_EDITS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("policy-bias", "laptop", "max_bias: 0.1", {"job.bias.budget": 0.4}),
+    ("policy-gap", "groups", "max_gap: 0.01", {"solver.gap": None}),
+    ("policy-error", "laptop", "max_error: 0.1", {"predicted.error": 0.4}),
+    ("policy-job-files", "laptop", "require_job_files: true", {}),
+]
+
+
+@pytest.mark.parametrize(("rule", "which", "key", "edits"), POLICIES_ON_EDITS)
+def test_a_breach_that_no_solved_plan_has_here_is_found_too(rule, which, key, edits, solved):
+    folder = solved(which)
+    if not edits:
+        (folder / "data.jsonl").unlink()
+    edit(folder / PLAN, edits)
+    resign(folder)
+    assert rules(check(folder / PLAN)) == set()
+    (folder / POLICY_NAME).write_text(f"rlplan_policy: 1\n{key}\n")
+    assert rules(check(folder / PLAN)) == {rule}
+
+
+def test_fewer_bounds_kept_than_a_policy_wants_and_as_many_as_it_wants(solved):
+    folder = solved("groups")
+    edit(folder / PLAN, {f"{MEMBER}.slowdown.keeps": False, "predicted.plan.slo_attained": 0.5})
+    assert rules(check(folder / PLAN)) == {"bound-broken"}
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.9\n")
+    assert rules(check(folder / PLAN)) == {"policy-bounds-kept"}
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.4\n")
+    assert rules(check(folder / PLAN)) == set()
+
+
+def test_a_policy_may_allow_edits_and_other_versions(solved):
+    folder = solved("laptop")
+    edit(folder / PLAN, {f"{KIND}.rollout.max_num_seqs": 3, "volatile.rlplan": "7.0.0"})
+    assert rules(check(folder / PLAN)) == {"decisions-edited", "other-version"}
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nallow_edited: true\nallow_other_versions: true\n")
+    assert rules(check(folder / PLAN)) == set()
+
+
+def test_an_age_on_the_command_line_goes_before_the_policys_and_asks_no_date_of_a_profile_that_has_none(solved):
+    folder = solved("laptop")
+    assert rules(check(folder / PLAN, max_age_days=9)) == {"profile-old"}
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmax_profile_age_days: 3\n")
+    assert rules(check(folder / PLAN, max_age_days=11)) == set()
+    assert rules(check(solved("gpus") / PLAN, max_age_days=1)) == set()
+
+
+# rule, plan's folder, file, edits
+OTHER_DOCUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("input-missing", "laptop", JOB, {"data.path": "nowhere.jsonl"}),
+    ("heads-not-divided", "laptop", JOB, {"search.tp": [2]}),
+    ("input-missing", "laptop", PROFILE, {"lengths.path": "nowhere.jsonl"}),
+    ("input-changed", "laptop", PROFILE, {"lengths.sha256": "0" * 64}),
+    ("input-missing", "groups", WORKLOAD, {"cluster": "nowhere.yaml"}),
+    ("unknown-pool", "groups", WORKLOAD, {"jobs.big.phases.train.pool": "none"}),
+    ("does-not-fit-pool", "groups", WORKLOAD, {"jobs.big.phases.train.nodes": 3}),
+    ("workload-unsolvable", "groups", WORKLOAD, {"jobs.big.model": "nameless"}),
+    ("workload-too-large", "groups", WORKLOAD, {"jobs": lambda jobs: {f"j{i}": jobs["big"] for i in range(9)}}),
+    ("out-of-range", "groups", CLUSTER, {"pools.roll.nodes": 0}),
+]
+
+
+@pytest.mark.parametrize(("rule", "which", "file", "edits"), OTHER_DOCUMENTS)
+def test_other_documents_are_checked_too(rule, which, file, edits, solved):
+    folder = solved(which)
+    edit(folder / file, edits)
+    assert rules(check(folder / file)) == {rule}
+
+
+def test_files_that_are_no_documents_are_found_by_name(solved):
+    folder = solved("laptop")
+    (folder / "empty.yaml").write_text("")
+    (folder / "torn.yaml").write_text((folder / PLAN).read_text().partition("{pool")[0] + "{pool")
+    (folder / "twice.yaml").write_text("rlplan: 1\nrlplan: 1\n")
+    expected = {"nowhere.yaml": "unreadable", ".": "unreadable", "empty.yaml": "unreadable", "torn.yaml": "not-yaml",
+                "twice.yaml": "not-yaml"}  # fmt: skip
+    assert {name: rules(check(folder / name)) for name in expected} == {n: {r} for n, r in expected.items()}
+
+
+def test_every_rule_of_the_catalogue_has_a_seeded_fault():
+    seeded = {fault[0] for table in (FAULTS, UNSIGNED, POLICIES, POLICIES_ON_EDITS, OTHER_DOCUMENTS) for fault in table}
+    seeded |= {"unreadable", "not-yaml", "policy-bounds-kept"}  # in tests of their own
+    assert seeded == set(RULES)
+
+
+def test_all_faults_of_a_plan_are_reported_and_not_only_the_first(solved):
+    folder = solved("laptop")
+    edit(folder / PLAN, {"job.name": "other", "job.reward.workers": 3, f"{KIND}.rollout.max_num_seqs": 17})
+    resign(folder)
+    assert rules(check(folder / PLAN)) == {"wrong-job", "too-many-reward-workers", "batch-unmeasured"}
+    edit(folder / PLAN, {f"{KIND}.issue.samples": 9, f"{KIND}.cutoff_tokens": None, f"{LONG}.issue.prompts": 9})
+    contradictions = [f.key for f in check(folder / PLAN).findings if f.rule == "mode-contradiction"]
+    assert len(contradictions) == 3
