@@ -42,7 +42,7 @@ def timeline_of(plan_path: Path) -> Timeline:
         documents = load_documents(plan_path)
     except InputError as error:
         raise InputError(
-            f"--timeline simulates the plan, which takes its inputs: {error}; put the file back, or leave --timeline out"
+            f"--timeline simulates the plan from its inputs: {error}; put the file back, or leave --timeline out"
         ) from None
     drawn = Timeline(TIMELINE_STEPS)
     prompts = epoch_prompts(documents, plan_path)

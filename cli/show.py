@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..plans.groups_plan import GroupsPlan
-    from ..plans.origin import InputFile
     from ..plans.plan import Plan
 
 
@@ -49,13 +48,10 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
     from ..plans.digest import job_decisions
     from ..plans.round_bars import round_bars
     from .job_timeline import compact, timeline_of
-    from .paths import plan_inputs
     from .show_job import data, render
 
-    _check_targets(html, timeline, plan_inputs(path))
-    inputs = plan.inputs
-    notes = stale_notes([inputs.cluster, inputs.job, inputs.profile, inputs.lengths], path)
-    notes += _edited(plan.decisions_sha256, job_decisions(plan.job))
+    _check_targets(html, timeline, plan, path)
+    notes = stale_notes(plan, path) + _edited(plan.decisions_sha256, job_decisions(plan.job))
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())
@@ -73,9 +69,8 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
     from .job_timeline import compact
     from .show_groups import data, render
 
-    inputs = [plan.inputs.workload, plan.inputs.cluster, *plan.inputs.sources.values()]
-    _check_targets(html, timeline, [path, *(path.parent / file.path for file in inputs)])
-    notes = stale_notes(inputs, path) + _edited(plan.decisions_sha256, groups_decisions(plan.groups))
+    _check_targets(html, timeline, plan, path)
+    notes = stale_notes(plan, path) + _edited(plan.decisions_sha256, groups_decisions(plan.groups))
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(chrome_trace(plan))
@@ -87,26 +82,30 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
     return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
 
 
-def _check_targets(html: Path | None, timeline: Path | None, inputs: Sequence[Path]) -> None:
-    """Raise InputError unless both files can be written, beside each other and beside the inputs."""
+def _check_targets(html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path) -> None:
+    """Raise InputError unless both files can be written, beside each other and beside the plan and its inputs."""
+    from ..plans.checks.inputs import input_files, input_path
     from ..plans.errors import InputError
     from .paths import check_target
 
     for target in (html, timeline):
         if target is not None:
-            check_target(target, *inputs)
+            check_target(target, path, *(input_path(file, path) for _, file in input_files(plan)))
     if html is not None and timeline is not None and html.resolve() == timeline.resolve():
         raise InputError("--html and --timeline name one file; name two", str(html))
 
 
-def stale_notes(inputs: Sequence[InputFile], plan_path: Path) -> list[str]:
+def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
-    from ..plans.check import input_path
-    from ..plans.yaml_io import sha256_file
+    from ..plans.checks.inputs import input_files, stale_inputs
 
-    paths = {file.path: (file, input_path(file, plan_path)) for file in inputs}
-    missing = [name for name, (_, path) in paths.items() if not path.is_file()]
-    changed = [name for name, (file, path) in paths.items() if name not in missing and sha256_file(path) != file.sha256]
+    faults = list(stale_inputs(plan, path))
+    rules = {
+        file.path: next((fault.rule for fault in faults if fault.loc[: len(loc)] == loc), None)
+        for loc, file in input_files(plan)
+    }
+    changed = [name for name, rule in rules.items() if rule == "input-changed"]
+    missing = [name for name, rule in rules.items() if rule not in ("input-changed", None)]
     notes = [f"solved from another {', '.join(changed)}; solve again before you run it"] if changed else []
     return notes + ([f"not here: {', '.join(missing)}"] if missing else [])
 
