@@ -121,7 +121,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
             title += ": none yet"
         else:
             if len(kinds) > 1:
-                title += f": {percent(detail['rounds'][kind]['share'])} of steps, plan {percent(expected['share'])}"
+                title += f": {percent(detail['rounds'][kind]['share'])} (plan {percent(expected['share'])})"
             measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
             off.append(
                 f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "
