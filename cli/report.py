@@ -25,8 +25,7 @@ def report_command(run: Path, html: Path | None, as_json: bool) -> int:
     Example:
       rlplan report runs/demo --html report.html
     """
-    from ..executor.report import report
-    from ..rounds.run_log import PLAN_COPY, TRACE
+    from ..executor.report import PLAN_COPY, TRACE, report
     from .paths import check_target
 
     if html is not None:

@@ -144,7 +144,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         hover = f"<b>{esc(name)}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
         common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
         chart.add_bar(
-            x=[expected], width=0.72, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
+            x=[expected], width=0.5, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
         )
         chart.add_bar(x=[found], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
         chart.add_scatter(
