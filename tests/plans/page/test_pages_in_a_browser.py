@@ -85,6 +85,13 @@ def undrawn_names(found):
         box => !box.querySelector('.trace path')).map(box => box.parentElement.id)""")
 
 
-def test_a_page_prints_on_paper_with_every_chart_inside_it(html, opened):
+def test_a_page_is_printed_light_with_every_chart_as_wide_as_the_paper(html, opened):
     found = opened(html["plan"], scheme="dark")
-    assert len(found.page.pdf(prefer_css_page_size=True)) > 20_000
+    dark = found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill")
+    found.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    found.page.wait_for_function("[...document.querySelectorAll('.main-svg')].every(s => s.clientWidth < 700)")
+    assert found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill") != dark
+    found.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    found.page.wait_for_function("[...document.querySelectorAll('.wide .main-svg')].every(s => s.clientWidth > 1000)")
+    assert found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill") == dark
+    assert found.page.pdf(prefer_css_page_size=True).startswith(b"%PDF") and found.said == []
