@@ -25,12 +25,11 @@ def report_command(run: Path, html: Path | None, as_json: bool) -> int:
     Example:
       rlplan report runs/demo --html report.html
     """
-    from ..executor.report import report
-    from ..rounds.run_log import PLAN_COPY, TRACE
+    from ..executor.report import report, run_files
     from .paths import check_target
 
     if html is not None:
-        check_target(html, *(path for name in (TRACE, PLAN_COPY) for path in (run / name, *run.glob(f"*/{name}"))))
+        check_target(html, *run_files(run))
     result = _finite(report(run))
     if html is not None:
         from ..plans.page import run_page

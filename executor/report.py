@@ -52,6 +52,11 @@ def load_runs(folder: Path) -> list[RunTrace]:
     return [_load(home) for home in homes]
 
 
+def run_files(folder: Path) -> list[Path]:
+    """What a report of `folder` is read from; not all of it need be there."""
+    return [path for name in (TRACE, PLAN_COPY) for path in (folder / name, *sorted(folder.glob(f"*/{name}")))]
+
+
 def _load(home: Path) -> RunTrace:
     plan = load_plan(home / PLAN_COPY)
     try:

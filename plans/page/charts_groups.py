@@ -33,10 +33,10 @@ def costs(plan: GroupsPlan) -> Chart:
             f"<br>bounds kept {percent(figures.slo_attained)}",
             marker={"color": colour, "line": {"width": 0}, **({} if figures.fits else {"pattern": pattern})},
         )  # fmt: skip
-        chart.add_scatter(
-            x=[0], y=[index - 0.42], mode="text", hoverinfo="skip", textposition="middle right",
-            text=[f"{usd(figures.usd_per_hour)} USD/h, {figures.usd_per_unit:.3f} USD/unit"],
-            textfont={"size": 11, "color": MUTED}, cliponaxis=False,
+        chart.add_annotation(
+            x=0, y=index - 0.42, xanchor="left", yanchor="middle", xshift=2, showarrow=False, bgcolor=PANEL,
+            text=f"{usd(figures.usd_per_hour)} USD/h, {figures.usd_per_unit:.3f} USD/unit",
+            font={"size": 11, "color": MUTED},
         )  # fmt: skip
     legend = []
     if any(not figures.fits for _, figures in rows):
@@ -80,8 +80,8 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
                 orientation="h", base=[span.begin_s], x=[width], y=[row], width=0.74, hoverinfo="text",
                 hovertext=f"<b>{span.job}</b>, {span.phase}<br>{seconds(span.begin_s)} to {seconds(span.end_s)}: "
                 f"{seconds(width)}",
-                text=[span.job if width > 0.09 * group.timeline.span_s else ""], textposition="inside",
-                insidetextanchor="middle", textangle=0, constraintext="none", textfont={"size": 11, "color": "#ffffff"},
+                text=[span.job], textposition="inside", insidetextanchor="middle", textangle=0,
+                textfont={"size": 11, "color": "#ffffff"},
                 marker={
                     "color": colours[span.job], "line": {"color": PANEL, "width": 1},
                     **({"pattern": pattern} if span.phase == "train" else {}),
@@ -90,6 +90,7 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
     chart.update_layout(
         xaxis=axis("seconds", range=[0, group.timeline.span_s], nticks=9),
         yaxis=lanes([(index, name) for index, (name, _) in enumerate(rows)], -0.6, len(rows) - 0.4),
+        uniformtext={"minsize": 10, "mode": "hide"},  # names that do not fit their bars
     )
     busy = sorted(((node.busy, f"{node.pool} {index}") for index, node in enumerate(group.nodes)), reverse=True)
     caption = (

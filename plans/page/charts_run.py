@@ -116,12 +116,12 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
         rows = [_row("step", PHASE["step"], expected["step_s"], found.get("step_s"))]
         rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, found.get("sync_s")))
         rows += [_row(PHASE_NAME[p], PHASE[p], s, found.get(f"{p}_s")) for p, s in spreads.items()]
-        title = f"{kind} rounds" if len(kinds) > 1 else "every round"
+        title = kind if len(kinds) > 1 else "every round"
         if not found:
             title += ": none yet"
         else:
             if len(kinds) > 1:
-                title += f": {percent(detail['rounds'][kind]['share'])} of steps, plan {percent(expected['share'])}"
+                title += f": {percent(detail['rounds'][kind]['share'])} of steps (plan {percent(expected['share'])})"
             measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
             off.append(
                 f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "

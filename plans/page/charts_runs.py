@@ -11,7 +11,7 @@ from .charts_plan import length_axis
 from .charts_run import Detail
 from .palette import GOOD, INK, MODE, MUTED, PHASE, faded
 from .shell import Chart, Swatch
-from .text import count, esc, listed, percent
+from .text import count, esc, listed, percent, seconds
 
 Runs = Mapping[str, Detail]
 MAX_POINTS = 1200
@@ -144,17 +144,17 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         hover = f"<b>{esc(name)}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
         common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
         chart.add_bar(
-            x=[expected], width=0.72, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
+            x=[expected], width=0.5, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
         )
-        chart.add_bar(x=[found], width=0.34, marker={"color": colours[name], "line": {"width": 0}}, **common)
+        chart.add_bar(x=[found], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
         chart.add_scatter(
-            x=[max(found, expected)], y=[index], mode="text", textposition="middle right", hoverinfo="skip",
-            text=[f"  {found:.2f} s, off by {percent(detail['prediction_error'])}"], cliponaxis=False,
+            x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
+            text=[f"{seconds(found)}, predicted {seconds(expected)} ({percent(detail['prediction_error'])} off)"],
             textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis("seconds a step, over the cycle", range=[0, 1.5 * most], nticks=6),
-        yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
+        xaxis=axis("seconds a step, over the cycle", range=[0, 1.04 * most], nticks=6),
+        yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),
     )
     said = [f"{name} {d['speedup']:.2f}×" for name, d in runs.items() if d.get("speedup") and d["mode"] != "sync"]
     caption = (
@@ -163,4 +163,4 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         else "No run of plain synchronous rounds is in the folder to compare with."
     )
     legend = (Swatch("measured", MUTED), Swatch("predicted", MUTED, "band"))
-    return Chart("comparison", "Seconds a step", caption, chart, 44 * len(runs) + 62, legend)
+    return Chart("comparison", "Seconds a step", caption, chart, 50 * len(runs) + 56, legend)

@@ -72,8 +72,8 @@ def headline(plan: Plan) -> list[Card]:
     return [
         Card(
             "Mean step",
-            f"{seconds(predicted.step_s.mean)} ± {percent(predicted.error)}",
-            f"p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
+            seconds(predicted.step_s.mean),
+            f"± {percent(predicted.error)}; p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
         ),
         Card(
             "Speed-up",

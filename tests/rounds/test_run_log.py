@@ -43,6 +43,7 @@ def test_steps_and_samples_that_a_resume_went_back_over_are_not_in_the_log(tmp_p
     assert log.started["plan"] == "../plan.yaml"
     assert log.first_steps == {1, 2}
     assert (log.restarts, log.resumes) == (1, 1)
+    assert [e["event"] for e in log.events] == ["run", "resume"] and log.last_t_s == 1.0
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,21 @@ import json
 import os
 import re
 import shutil
+import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlplan.executor.report import report
-from rlplan.plans.groups_plan import load_groups_plan
+from rlplan.plans.digest import groups_decisions, job_decisions
+from rlplan.plans.groups_plan import GroupsPlan
 from rlplan.plans.page import groups_page, plan_page, run_page
-from rlplan.plans.plan import load_plan
+from rlplan.plans.plan import Plan
+from rlplan.plans.yaml_io import loads
 
+from ..conftest import PLAN
 from .documents import GROUPS, bars
 from .runs import write_run
 
@@ -55,7 +58,7 @@ class Opened:
         """The pictures of charts by the ids of their figures."""
         whole = pixels(self.page)
         return {
-            key: whole[round(top) : round(bottom), round(left) : round(right)].astype(int)
+            key: whole[round(top) : round(bottom), round(left) : round(right)].astype(np.int16)
             for key, left, top, right, bottom in self.page.evaluate(BOXES)
         }
 
@@ -175,7 +178,7 @@ def undrawn(found: Opened, figures: list[dict[str, Any]]) -> dict[str, list[Colo
 
 
 def _near(picture: np.ndarray, colour: Colour) -> np.ndarray:
-    return abs(picture - colour).max(axis=2) <= 24
+    return abs(picture - np.array(colour, np.int16)).max(axis=2) <= 24
 
 
 def _squares(picture: np.ndarray, colour: Colour) -> int:
@@ -184,39 +187,47 @@ def _squares(picture: np.ndarray, colour: Colour) -> int:
     return int((near[1:, 1:] & near[1:, :-1] & near[:-1, 1:] & near[:-1, :-1]).sum())
 
 
-# -- what is looked at -------------------------------------------------------------------------------------------------
+# -- what is looked at: made once, since nobody changes it -----------------------------------------------------------
 
 
-@pytest.fixture
-def plan(folder):
-    return load_plan(folder.path("plan.yaml"))
+@pytest.fixture(scope="session")
+def plan_text():
+    """plan.yaml as it was solved; its inputs are not looked at."""
+    text = re.sub(r"[A-Z]+_SHA", "a" * 64, PLAN)
+    return text.replace("DECISIONS", job_decisions(loads(text.replace("DECISIONS", "a" * 64), Plan).job))
 
 
-@pytest.fixture
-def groups(tmp_path):
-    path = tmp_path / "groups.yaml"
-    path.write_text(GROUPS)
-    return load_groups_plan(path)
+@pytest.fixture(scope="session")
+def plan(plan_text):
+    return loads(plan_text, Plan)
 
 
-@pytest.fixture
-def runs(folder, tmp_path):
+@pytest.fixture(scope="session")
+def groups():
+    found = loads(GROUPS, GroupsPlan)
+    return loads(GROUPS.replace("b" * 64, groups_decisions(found.groups)), GroupsPlan)
+
+
+@pytest.fixture(scope="session")
+def runs(plan_text, tmp_path_factory):
     """A folder of three runs: planned, race (killed in a step), and plain."""
-    home = tmp_path / "runs"
+    home = tmp_path_factory.mktemp("runs")
     for name, mode, killed in (("plan", "exact", False), ("race", "race", True), ("sync", "sync", False)):
-        write_run(home / name, folder.path("plan.yaml").read_text(), mode, steps=20, killed=killed)
+        write_run(home / name, plan_text, mode, steps=20, killed=killed)
     return home
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def html(plan, groups, runs):
     """A page of each kind by name."""
-    pages = {
-        "plan": lambda: plan_page(plan, title="plan.yaml", bars=bars(plan)),
-        "groups": lambda: groups_page(groups, title="groups.yaml"),
-        "run": lambda: run_page(report(runs), title="runs"),
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the torn line
+        found = report(runs)
+    return {
+        "plan": plan_page(plan, title="plan.yaml", bars=bars(plan)),
+        "groups": groups_page(groups, title="groups.yaml"),
+        "run": run_page(found, title="runs"),
     }
-    return lambda name: pages[name]()
 
 
 def as_text(html: str) -> str:
@@ -224,6 +235,6 @@ def as_text(html: str) -> str:
     return re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
 
 
-def changed(plan: Any, path: Path, **whys: str) -> Any:
+def changed(plan: Any, **whys: str) -> Any:
     """The plan with other reasons."""
     return plan.model_copy(update={"job": plan.job.model_copy(update={"why": whys})})

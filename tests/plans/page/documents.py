@@ -21,8 +21,8 @@ solver:
   columns: 7
   simulated: 40
   fluid_usd_per_hour: 41.5
-decisions_sha256: SHA
-rules: {objective: usd_per_hour, policy: multi_rate, group_cap: 5, margin: 0.0, quantile: 0.95, stretch: 20, interference: 0.0, tail_keep: 0.5, host_copies: per_replica}
+decisions_sha256: DECIDED
+rules: {policy: multi_rate, group_cap: 5, tail_keep: 0.5}
 groups:
   g1:
     nodes:
@@ -59,14 +59,21 @@ groups:
       cost: "big, small share nodes for 50.00 USD an hour"
       slack: "small is nearest to its bound: 1.750 (p95) of 1.800"
 moves:
-  - {job: small, from_group: g2, to_group: g1, price_usd: 3.0, price_s: 90.0, together: 1, saves_usd_per_hour: 50.0, needed: false}
+  - job: small
+    from_group: g2
+    to_group: g1
+    price_usd: 3.0
+    price_s: 90.0
+    together: 1
+    saves_usd_per_hour: 50.0
+    needed: false
 declined: null
 predicted:
   plan: {usd_per_hour: 50.0, usd_per_unit: 0.7, slo_attained: 1.0, fits: true}
   solo_d: {usd_per_hour: 100.0, usd_per_unit: 1.0, slo_attained: 1.0, fits: false}
   algorithm_1: {usd_per_hour: 60.0, usd_per_unit: 0.8, slo_attained: 1.0, fits: true}
 volatile: {solved_at: "2026-01-02T03:04:05Z", solve_s: 1.5, rlplan: 0.1.0}
-""".replace("SHA", "a" * 64)
+""".replace("SHA", "a" * 64).replace("DECIDED", "b" * 64)
 
 
 class Bar(NamedTuple):

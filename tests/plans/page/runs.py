@@ -43,7 +43,8 @@ def step(number: int, t_s: float, kind: str, rows: list[dict], aborted: int, **c
     return {
         "event": "step", "t_s": t_s, "step": number, "kind": kind, "epoch": 0, **times, "total_s": sum(times.values()),
         "trained_samples": len(trained), "trained_tokens": sum(row["tokens"] for row in trained),
-        "reward_mean": (0.3 if aborted else 0.2 if kind == "long" else 0.4) + 0.02 * number, "max_tokens": max(row["tokens"] for row in rows), "median_tokens": 40.0,
+        "reward_mean": 0.3 + 0.02 * number,
+        "max_tokens": max(row["tokens"] for row in rows), "median_tokens": 40.0,
         "decoded_tokens": sum(row["tokens"] for row in rows), "deferred": 0, "prompts": {}, "samples": fates,
         "conservation_violations": [], "on_policy_violations": 0, "checksum_mismatches": 0, "exhausted": 0,
         "restarts": [], "timeouts": {}, "metrics": {"logprob_max_abs_diff": 1e-5}, **changes,
@@ -61,15 +62,17 @@ def write_run(home: Path, plan: str, mode: str, *, steps: int, killed: bool = Fa
         kind = "long" if mode != "sync" and number % 5 == 0 else "short"
         rows = []
         for prompt in range(4):
+            late = kind == "short" and mode != "sync" and prompt == 3
             for sample in range(SAMPLES):
                 tokens = int(min(1024, 2 + chance.expovariate(1 / 60) * (4 if kind == "long" else 1)))
                 rows.append({
                     "event": "sample", "t_s": t_s, "step": number, "prompt": f"p{(number + prompt) % 9}", "epoch": 0,
                     "draw": prompt, "sample": sample, "tokens": tokens, "truncated": False, "prompt_tokens": 5,
-                    "reward": 1.0, "fate": "deferred" if kind == "short" and mode != "sync" and prompt == 3 else "trained",
+                    "reward": 1.0, "fate": "deferred" if late else "trained",
                     "issued_s": 0.001, "finished_s": 0.01 + tokens / 90,
                 })  # fmt: skip
-        changes = {"restarts": ["engine 1: </script><script>alert(2)</script>"]} if killed and number == 7 else {}
+        changes: dict = {"reward_mean": {"race": 0.2, "sync": 0.3}.get(mode, 0.4) + 0.02 * number}
+        changes |= {"restarts": ["engine 1: </script><script>alert(2)</script>"]} if killed and number == 7 else {}
         events += [*rows, step(number, t_s, kind, rows, 3 if mode == "race" else 0, **changes)]
         t_s += events[-1]["total_s"]
     text = "".join(json.dumps(event) + "\n" for event in events)

@@ -21,10 +21,18 @@ CHARTS = {
 }  # fmt: skip
 
 
+CUT_TEXTS = """() => [...document.querySelectorAll('.chart')].flatMap(box => {
+    const a = box.getBoundingClientRect();
+    return [...box.querySelectorAll('text')].map(text => [text, text.getBoundingClientRect()]).filter(([_, b]) =>
+        b.width > 0 && (b.left < a.left - 1 || b.right > a.right + 1 || b.top < a.top - 1 || b.bottom > a.bottom + 1)
+    ).map(([text, _]) => box.parentElement.id + ': ' + text.textContent);
+})"""
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_opens_from_a_file_offline_is_silent_and_shows_each_chart_at_both_widths(kind, width, html, opened):
-    text = html(kind)
+    text = html[kind]
     found = opened(text, width)
     assert found.said == [] and found.dialogs == []
     assert [url for url in found.requests if not url.startswith(("file:", "data:"))] == []
@@ -32,24 +40,17 @@ def test_a_page_opens_from_a_file_offline_is_silent_and_shows_each_chart_at_both
     assert {key for key, *_ in found.page.evaluate(BOXES)} == CHARTS[kind]
     assert undrawn(found, payloads(text)) == {}
     # What stands in a chart stands in it wholly.
-    outside = found.page.evaluate("""() => [...document.querySelectorAll('.chart')].flatMap(box => {
-        const a = box.getBoundingClientRect();
-        return [...box.querySelectorAll('text')].filter(t => {
-            const b = t.getBoundingClientRect();
-            return b.width > 0 && (b.left < a.left - 1 || b.right > a.right + 1 || b.bottom > a.bottom + 1 || b.top < a.top - 1);
-        }).map(t => box.parentElement.id + ': ' + t.textContent);
-    })""")
-    assert outside == []
+    assert found.page.evaluate(CUT_TEXTS) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_look_at_the_pictures_misses_every_chart_whose_data_are_gone(kind, html, opened):
-    text = html(kind)
+    text = html[kind]
     assert set(undrawn(opened(without_data(text)), payloads(text))) == CHARTS[kind]
 
 
 def test_a_training_phase_is_seen_on_its_node(html, opened):
-    picture = opened(html("groups")).charts()["timeline-g1"]
+    picture = opened(html["groups"]).charts()["timeline-g1"]
     # Rows: the two halves of node 0, then the node that trains.
     row = picture[round(0.6 * picture.shape[0])]
     coloured = (np.ptp(row, axis=1) > 60).mean()
@@ -57,22 +58,22 @@ def test_a_training_phase_is_seen_on_its_node(html, opened):
 
 
 def test_the_dark_theme_is_dark_and_drawn_in_its_own_colours(html, opened):
-    found = opened(html("plan"), scheme="dark")
+    found = opened(html["plan"], scheme="dark")
     picture = pixels(found.page)
     assert picture.mean() < 70
     # Text and grid of the charts have the theme's colours, not their stand-ins.
     assert "rgb(1, 1, 1)" not in found.page.evaluate("document.querySelector('.chart').innerHTML")
 
 
-def test_hostile_text_is_shown_and_not_run(plan, folder, tmp_path, opened):
+def test_hostile_text_is_shown_and_not_run(plan, plan_text, tmp_path, opened):
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
-    hostile = changed(plan, tmp_path, **{"cutoff_tokens": f"{evil} </script> & \"quoted\" 'text'"})
+    hostile = changed(plan, **{"cutoff_tokens": f"{evil} </script> & \"quoted\" 'text'"})
     found = opened(plan_page(hostile, title=f"{evil}", bars=bars(plan)))
     assert found.dialogs == [] and found.said == []
     assert evil in found.page.inner_text("body")
     assert found.page.inner_text("h1") == evil
     name = "<img src=x onerror=alert(1)>"
-    write_run(tmp_path / "evil" / name, folder.path("plan.yaml").read_text(), "exact", steps=8, killed=True)
+    write_run(tmp_path / "evil" / name, plan_text, "exact", steps=8, killed=True)
     found = opened(run_page(report(tmp_path / "evil"), title="evil"))
     assert found.dialogs == [] and found.said == [] and undrawn_names(found) == []
     assert name in found.page.inner_text("body") and "</script><script>alert(2)" in found.page.inner_text("body")
@@ -84,6 +85,13 @@ def undrawn_names(found):
         box => !box.querySelector('.trace path')).map(box => box.parentElement.id)""")
 
 
-def test_a_page_prints_on_paper_with_every_chart_inside_it(html, opened):
-    found = opened(html("plan"), scheme="dark")
-    assert len(found.page.pdf(prefer_css_page_size=True)) > 20_000
+def test_a_page_is_printed_light_with_every_chart_as_wide_as_the_paper(html, opened):
+    found = opened(html["plan"], scheme="dark")
+    dark = found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill")
+    found.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    found.page.wait_for_function("[...document.querySelectorAll('.main-svg')].every(s => s.clientWidth < 700)")
+    assert found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill") != dark
+    found.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    found.page.wait_for_function("[...document.querySelectorAll('.wide .main-svg')].every(s => s.clientWidth > 1000)")
+    assert found.page.evaluate("getComputedStyle(document.querySelector('.chart text')).fill") == dark
+    assert found.page.pdf(prefer_css_page_size=True).startswith(b"%PDF") and found.said == []
