@@ -53,7 +53,7 @@ def histogram(quantiles: Sequence[float], width: int) -> str:
 
     Between two quantiles as many values lie as between any two others; they are taken as evenly spread there.
     """
-    logs = [math.log(max(1.0, value)) for value in quantiles]
+    logs = sorted(math.log(max(1.0, value)) for value in quantiles)
     low, high = logs[0], logs[-1]
     if high <= low:
         return FULL.rjust(width // 2 + 1).ljust(width)

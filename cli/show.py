@@ -98,10 +98,11 @@ def _check_targets(html: Path | None, timeline: Path | None, plan: Plan | Groups
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
     from ..plans.checks.inputs import input_files, stale_inputs
+    from ..plans.diff.words import one_line
 
     faults = list(stale_inputs(plan, path))
     rules = {
-        file.path: next((fault.rule for fault in faults if fault.loc[: len(loc)] == loc), None)
+        one_line(file.path): next((fault.rule for fault in faults if fault.loc[: len(loc)] == loc), None)
         for loc, file in input_files(plan)
     }
     changed = [name for name, rule in rules.items() if rule == "input-changed"]

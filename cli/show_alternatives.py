@@ -57,9 +57,11 @@ def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
+    from ..plans.diff.words import one_line
     from ..plans.why_line import TIE_PERCENT, parse
 
-    lines = {key: parse(text) for key, text in plan.job.why.items()}
+    why = {key: one_line(text) for key, text in plan.job.why.items()}
+    lines = {key: parse(text) for key, text in why.items()}
     costly = [(key, line) for key, line in lines.items() if line is not None and line.percent is not None]
     ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
     drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
@@ -67,7 +69,7 @@ def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
     for _, line in ranked[:_WHY_ROWS]:
         cost = f"{'~' * line.about}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
         drawn.add_row(line.chosen, line.other, cost, *([line.where] if wide else []))
-    others = [(key, text) for key, text in plan.job.why.items() if lines[key] is None and key not in _TOLD]
+    others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _TOLD]
     refused = [text for key, text in others if key.startswith("refused.")]
     parts: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]
     less = [f"{_short(key)} {line.percent:+.1f}%" for key, line in ranked[_WHY_ROWS:]]

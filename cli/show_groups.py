@@ -124,6 +124,8 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
 
 def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
     """What the plan gains, whether every bound is kept and which is nearest, and how sure it is."""
+    from ..plans.diff.words import one_line
+
     p, solver = plan.predicted, plan.solver
     jobs = sum(len(group.jobs) for group in plan.groups.values())
     per_hour = [
@@ -135,7 +137,7 @@ def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
     groups = f"{len(plan.groups)} group{'s' * (len(plan.groups) != 1)}"
     proof = "nothing is proven" if solver.gap is None else f"{solver.status}, gap {solver.gap:.2%}"
     per_unit = f"alone {p.solo_d.usd_per_unit:.3f}, Algorithm 1 {p.algorithm_1.usd_per_unit:.3f}"
-    over = f" over {solver.universe}" if solver.status == "limit" and solver.gap is not None else ""
+    over = f" over {one_line(solver.universe)}" if solver.status == "limit" and solver.gap is not None else ""
     return [
         Text.assemble(
             (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {p.plan.usd_per_hour:.2f} USD/h", "bold"),
@@ -179,12 +181,14 @@ _WORDS = {"pace": "binds", "next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:
+    from ..plans.diff.words import one_line
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, text in group.why.items():
         if name not in _TOLD:
-            table.add_row(_WORDS.get(name, name), text)
+            table.add_row(_WORDS.get(name, name), one_line(text))
     return table
 
 
