@@ -52,9 +52,9 @@ def _remarks(text: str, document: Document, blank_lines: bool) -> _Remarks:
     found = _Remarks({}, {}, {})
     # By line, of each line the outermost key; a location is known by where it begins.
     starts: dict[int, Loc] = {}
-    for loc, line in document.lines.items():
-        if loc and (line not in starts or len(loc) < len(starts[line])):
-            starts[line] = loc
+    for loc, at_line in document.lines.items():
+        if loc and (at_line not in starts or len(loc) < len(starts[at_line])):
+            starts[at_line] = loc
     numbers = sorted(starts)
     source = text.lstrip("\ufeff").splitlines()
     marks = _comment_columns(text.lstrip("\ufeff"))

@@ -113,16 +113,16 @@ def answered(folder: Path, kind: str, text: str) -> None:
     except InputError as error:
         loaded = None
         assert "\n" not in str(error)
+    sides = (whole, broken) if len(text) % 2 else (broken, whole)
     codes = {
         "check": run("check", broken)[0],
-        "diff": run("diff", whole, broken, "--exit-code")[0],
-        "back": run("diff", broken, whole, "--markdown", "--exit-code")[0],
+        "diff": run("diff", *sides, "--exit-code", *(["--markdown"] if len(text) % 3 else []))[0],
         "show": run("show", broken)[0],
     }
     if loaded is None:
         assert set(codes.values()) == {2}, codes
         return
-    assert codes["check"] in (0, 1) and codes["diff"] == codes["back"] and codes["show"] == 0, codes
+    assert codes["check"] in (0, 1) and codes["diff"] in (0, 1) and codes["show"] == 0, codes
     written = dump(loaded)
     assert loads(written, type(loaded)) == loaded and dump(loads(written, type(loaded))) == written
     tidy = canonical(text, type(loaded))
@@ -140,13 +140,13 @@ def test_a_broken_plan_of_a_job_is_answered_by_every_command(folder: Path, text:
     answered(folder, "plan", text)
 
 
-@relaxed
+@settings(relaxed, max_examples=100)
 @given(text=mutations("groups"))
 def test_a_broken_plan_of_groups_is_answered_by_every_command(folder: Path, text: str) -> None:
     answered(folder, "groups", text)
 
 
-@settings(relaxed, max_examples=60)
+@settings(relaxed, max_examples=30)
 @given(content=st.binary(max_size=200))
 def test_bytes_that_are_no_document_are_bad_input(folder: Path, content: bytes) -> None:
     (folder / "broken.yaml").write_bytes(b"rlplan: 1\n" + content)

@@ -17,11 +17,12 @@ from rlplan.planner.groups.switch import switch_seconds, sync_seconds
 from rlplan.plans.cluster import load_cluster
 from rlplan.plans.errors import InputError
 from rlplan.plans.plan import Plan
-from rlplan.plans.predicted import Mean, PredictedRound, Quantiles
+from rlplan.plans.predicted import PredictedRound
 from rlplan.plans.workload import Phase, load_workload
 from rlplan.plans.yaml_io import loads
 from rlplan.profiles.architecture import architecture_of
 
+from ...documents import expected_round
 from ...plans.conftest import PLAN
 from ...workloads import edit, write_workload
 
@@ -144,8 +145,7 @@ def test_a_plan_gives_its_predicted_step_split_into_rollout_and_training():
 
 def test_rounds_of_a_plan_come_with_their_share():
     plan = own_plan()
-    exact = Quantiles(p50=100.0, p95=100.0, mean=100.0)
-    long = PredictedRound(share=0.2, rollout_s=exact, step_s=Mean(mean=130.0))
+    long = PredictedRound.model_validate(expected_round(share=0.2, rollout_s=100.0, train_s=29.9, sync_s=0.1))
     rounds = plan.predicted.rounds.model_copy(update={"long": long})
     got = from_plan(plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"rounds": rounds})}), "job")
     long_ones = sum(math.isclose(pair[0] * got.rollout_s, 100.1) for pair in got.spread)
