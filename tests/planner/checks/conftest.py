@@ -15,7 +15,7 @@ from rlplan.plans.job import job_paths, load_job
 from rlplan.profiles.lengths import write_lengths
 from rlplan.profiles.subject import subject_digest
 
-from ...cli.test_bad_input import JOB, PROFILE
+from ...cli.solved_folder import JOB, PROFILE
 from ...cli.test_shipped import CLUSTER as GPU_CLUSTER
 from ...cli.test_shipped import JOB as GPU_JOB
 from ...documents import CLUSTER
