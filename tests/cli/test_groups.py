@@ -121,7 +121,7 @@ def test_show_writes_a_timeline_whose_spans_lie_on_named_rows_and_never_overlap(
 
 def test_simulating_a_plan_with_changed_phases_says_who_breaks_the_bound(solved, tmp_path):
     folder, _ = solved
-    for file in folder.iterdir():
+    for file in folder.glob("*.yaml"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     result = rlplan("simulate", tmp_path / "groups.yaml", "--json")
     assert result.returncode == 0, result.stderr
@@ -138,7 +138,7 @@ def test_simulating_a_plan_with_changed_phases_says_who_breaks_the_bound(solved,
 
 def test_solving_from_the_running_plan_keeps_jobs_in_place_or_prices_their_moves(solved, tmp_path):
     folder, _ = solved
-    for file in folder.iterdir():
+    for file in folder.glob("*.yaml"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     path = tmp_path / "workload.yaml"
     text = path.read_text()

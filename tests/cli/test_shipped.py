@@ -11,6 +11,7 @@ from rlplan.planner.copula_lengths import copula_lengths
 from rlplan.profiles.lengths import write_lengths
 
 from .command_line import refused, rlplan
+from .solved_folder import listing
 
 CLUSTER = """\
 rlplan_cluster: 1
@@ -92,7 +93,7 @@ def test_dollars_need_a_price(copy):
 
 
 def test_no_output_overwrites_an_input(copy):
-    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    before = listing(copy)
     trace = copy / "lengths.jsonl"
     for name in ("lengths.jsonl", "data.jsonl", "profile.yaml", "job.yaml", "cluster.yaml"):
         refused(rlplan("solve", copy, "--trace", trace, "-o", copy / name), name, "is an input")
@@ -100,7 +101,7 @@ def test_no_output_overwrites_an_input(copy):
         refused(rlplan("simulate", copy / "plan.yaml", "--timeline", copy / name), name, "is an input")
     for name in ("job.yaml", "cluster.yaml", "data.jsonl"):
         refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B", "--out", copy / name), name, "is an input")
-    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    assert listing(copy) == before
 
 
 def test_an_engine_that_cannot_hold_a_sequence_is_not_simulated(copy):

@@ -91,7 +91,7 @@ FAULTS = {
     ),
     "no such trace": (("--trace", "/nowhere.jsonl"), ("/nowhere.jsonl", "no such file")),
     "no such profile": (("--profile", "/nowhere.yaml"), ("/nowhere.yaml", "no such file")),
-    "a profile that is a plan": (("--profile", "{job}/plan.yaml"), ("plan.yaml:1", "rlplan_profile")),
+    "a profile that is a plan": (("--profile", "{job}/plan.yaml"), ("plan.yaml:2", "rlplan_profile")),
     "a timeline over the plan": (("--timeline", "{job}/plan.yaml"), ("is an input of this command",)),
     "a timeline nowhere": (("--timeline", "{job}/none/t.json"), ("folder does not exist",)),
     "an epoch of less than a step": (("--prompts", "2"), ("--prompts",)),
