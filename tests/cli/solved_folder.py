@@ -61,8 +61,8 @@ def sha(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def write_solved(folder: Path) -> Path:
-    """Write a job that was profiled and solved (cluster, job, data, model, profile, lengths, plan); the folder."""
+def write_profiled(folder: Path) -> None:
+    """Write a job that was profiled (cluster, job, data, model, profile, lengths)."""
     (folder / "cluster.yaml").write_text(CLUSTER)
     (folder / "job.yaml").write_text(JOB)
     (folder / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
@@ -78,6 +78,11 @@ def write_solved(folder: Path) -> Path:
     subject = subject_digest(job, job_paths(job, folder / "job.yaml"))
     profile = PROFILE.replace("LENGTHS", sha(folder / "lengths.jsonl")).replace("SUBJECT", subject)
     (folder / "profile.yaml").write_text(profile)
+
+
+def write_solved(folder: Path) -> Path:
+    """Write a job that was profiled and solved; the folder."""
+    write_profiled(folder)
     names = ("cluster", "job", "profile", "lengths")
     files = {n: folder / (f"{n}.yaml" if n != "lengths" else "lengths.jsonl") for n in names}
 

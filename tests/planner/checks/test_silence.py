@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import gpus, laptop, run
+from ...cli.solved_folder import write_profiled
+from .conftest import gpus, run
 from .edits import check
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "plans" / "examples" / "groups"
@@ -20,7 +21,7 @@ def told(report):
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     folders = {}
-    for make in (laptop, gpus):
+    for make in (write_profiled, gpus):
         folders[make.__name__] = tmp_path_factory.mktemp(make.__name__)
         make(folders[make.__name__])
     return folders
