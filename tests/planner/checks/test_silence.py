@@ -21,9 +21,9 @@ def told(report):
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     folders = {}
-    for make in (write_profiled, gpus):
-        folders[make.__name__] = tmp_path_factory.mktemp(make.__name__)
-        make(folders[make.__name__])
+    for name, make in (("laptop", write_profiled), ("gpus", gpus)):
+        folders[name] = tmp_path_factory.mktemp(name)
+        make(folders[name])
     return folders
 
 
