@@ -32,7 +32,9 @@ def bytes_of(needed: float, capacity: float) -> str:
     name, unit = next((pair for pair in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if capacity >= pair[1]), ("kB", 1e3))
     whole = capacity / unit
     digits = 0 if whole >= 100 else 1 if whole >= 10 else 2
-    return f"{needed / unit:.{digits}f} of {whole:.{digits}f} {name}"
+    least = 10.0**-digits
+    so_much = f"<{least:.{digits}f}" if 0 < needed / unit < least / 2 else f"{needed / unit:.{digits}f}"
+    return f"{so_much} of {whole:.{digits}f} {name}"
 
 
 def block(share: float) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..plans.plan import Plan
     from ..plans.predicted import FrontPoint
 
-_FRONT_ROWS, _WHY_ROWS = 6, 6
+_FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 _ROUGH_ROUNDS = 24
 
 # Told elsewhere on the screen.
@@ -76,7 +76,10 @@ def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
     as_good = f"another {', '.join(ties)} is as good within {TIE_PERCENT:g}%" if ties else ""
     if less or ties:
         parts.append(Text("; ".join([*([f"less: {', '.join(less)}"] if less else []), as_good]).strip("; ")))
-    parts += [Text(f"{_short(key)}: {text}", style="dim") for key, text in others if not key.startswith("refused.")]
+    said = [f"{_short(key)}: {text}" for key, text in others if not key.startswith("refused.")]
+    parts += [Text(text, style="dim") for text in said[:_OTHER_ROWS]]
+    if len(said) > _OTHER_ROWS:
+        parts.append(Text(f"and {len(said) - _OTHER_ROWS} more (--json)"))
     if refused:
         more = f"; {len(refused) - 1} more (--json)" if len(refused) > 1 else ""
         parts.append(Text(f"not possible: {refused[0]}{more}"))

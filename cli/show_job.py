@@ -82,7 +82,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
             (f"{plan.job.name}: {plan.job.bias.mode}, {seconds(p.step_s.mean)} s a step ±{percent(p.error)}", "bold"),
             f" (p50 {seconds(p.step_s.p50)}, p95 {seconds(p.step_s.p95)}), ",
             (f"{gain:.2f}x", "bold green" if gain >= 1 else "bold red"),
-            f" plain sync ({seconds(p.baseline.step_s.mean)} s)",
+            " plain sync a sample",
         ),
         Text(f"{money}; length ratio {p.length_ratio:.3f}, bias budget {plan.job.bias.budget:.0%}"),
         Text(
@@ -197,7 +197,7 @@ def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableTy
 
 
 def _path(plan: Plan) -> list[Text]:
-    from ..plans.critical_path import critical_path
+    from ..plans.critical_path import SPARE, critical_path
 
     path = critical_path(plan)
     kinds = [mean for _, _, mean in _kinds(plan)]
@@ -207,7 +207,7 @@ def _path(plan: Plan) -> list[Text]:
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
         for step in path.steps
     )
-    spare = [f"{name} {seconds(slack)} s" for name, slack in path.slack_s.items() if slack]
+    spare = [f"{SPARE.get(name, name)} {seconds(slack)} s" for name, slack in path.slack_s.items() if slack]
     tight = [name for name, slack in path.slack_s.items() if not slack]
     slack = "; ".join([*spare, f"{', '.join(tight)} none" if tight else ""]).strip("; ")
     return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("slack          ", "bold"), slack)]

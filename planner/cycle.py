@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,6 +85,7 @@ class Limits:
         nodes: nodes that each layout's engines take.
         train_nodes: nodes that each update choice takes.
         usd_per_node_s: price of a node.
+        node_memory_bytes: host memory of a node; 0: not looked at.
     """
 
     group_size: int
@@ -100,6 +101,12 @@ class Limits:
     nodes: dict[LayoutKey, int] = field(default_factory=dict)
     train_nodes: tuple[int, ...] = ()
     usd_per_node_s: float = 0.0
+    node_memory_bytes: int = 0
+
+    def nodes_for(self, layouts: Iterable[LayoutKey]) -> int:
+        """Nodes whose host memory holds the engines of these layouts, those that sleep included."""
+        held = sum(self.host_bytes[layout] for layout in set(layouts))
+        return -(-held // self.node_memory_bytes) if self.node_memory_bytes else 1
 
     def sharding_of(self, train: int) -> int:
         """How update choice `train` shards the model."""
@@ -112,6 +119,11 @@ class Limits:
     def train_nodes_of(self, train: int) -> int:
         """Nodes of an update choice."""
         return self.train_nodes[train] if self.train_nodes else 1
+
+
+def length_ratio(excess_tokens: float, mean_tokens: float) -> float:
+    """Trained over unconditioned mean length. However few rounds it is from: a response has at least one token."""
+    return max(1.0 / mean_tokens, 1.0 + excess_tokens / mean_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +176,10 @@ class Cycle:
 
     def nodes(self, limits: Limits) -> int:
         """Nodes that the plan takes: what its hungriest part needs."""
-        parts = [limits.nodes_of(self.short.layout), limits.train_nodes_of(self.train)]
+        layouts = [self.short.layout, *([self.long.layout] if self.long else [])]
+        parts = [*map(limits.nodes_of, layouts), limits.train_nodes_of(self.train), limits.nodes_for(layouts)]
         if self.long:
-            parts += [limits.nodes_of(self.long.layout), limits.train_nodes_of(self.long_train)]
+            parts.append(limits.train_nodes_of(self.long_train))
         return max(parts)
 
     def usd_per_sample(self, limits: Limits) -> float:
@@ -188,7 +201,7 @@ class Cycle:
     def length_ratio(self, limits: Limits) -> float:
         """Trained over unconditioned mean length."""
         excess = self.weigh(limits.group_size, self.short.excess_tokens, self.long.excess_tokens if self.long else 0.0)
-        return 1.0 + excess / limits.mean_tokens
+        return length_ratio(excess, limits.mean_tokens)
 
     def violations(self, limits: Limits) -> list[str]:
         """The limits that it breaks: "bias", "slo", "memory"."""

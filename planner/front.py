@@ -41,7 +41,7 @@ def front(search: Search, chosen: Cycle) -> tuple[FrontPoint, ...]:
             mode=cycle.short.law.mode,
             seconds_per_sample=cycle.seconds_per_sample(limits.group_size),
             usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
-            length_ratio=cycle.length_ratio(limits),
+            length_ratio=search.measured_ratio(cycle)[0] if cycle is chosen else cycle.length_ratio(limits),
             rounds=cycle.short.rounds,
             chosen=cycle is chosen,
         )

@@ -71,7 +71,7 @@ def predict(search: Search, cycle: Cycle, baseline: Cycle, profile: Profile, poo
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
         host_memory=MemoryBar(
             needed_bytes=sum(limits.host_bytes[layout] for layout in {part.layout for part in parts}),
-            capacity_bytes=limits.host_memory_bytes,
+            capacity_bytes=cycle.nodes(limits) * pool.host_memory_bytes,
         ),
         lengths_tokens=search.setting.draws.model.quantiles(),
         usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),

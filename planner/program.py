@@ -85,22 +85,24 @@ def solve_program(
     )
 
 
-_Part = tuple[list[Column], list[Column], list[int], float]
-"""Columns, update choices, and the price of a second."""
+_Part = tuple[list[Column], list[Column], list[int], float, int]
+"""Columns, update choices, the price of a second, and bytes of host memory."""
 
 
 def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> list[_Part]:
     """One program for seconds; for USD one for each number of nodes."""
     trains = list(range(len(short[0].step_s))) if short else []
     if limits.objective == "seconds":
-        return [(list(short), list(long), trains, 1.0)]
+        return [(list(short), list(long), trains, 1.0, limits.host_memory_bytes)]
     counts = {limits.nodes_of(c.layout) for c in [*short, *long]} | {limits.train_nodes_of(m) for m in trains}
+    counts |= {limits.nodes_for([s, w]) for s in {c.layout for c in short} for w in {c.layout for c in [*short, *long]}}
     parts = []
     for nodes in sorted(counts):
         few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes] for columns in (short, long))
         fitting = [m for m in trains if limits.train_nodes_of(m) <= nodes]
         if few and fitting:
-            parts.append((few, many, fitting, nodes * limits.usd_per_node_s))
+            memory = min(limits.host_memory_bytes, nodes * limits.node_memory_bytes or limits.host_memory_bytes)
+            parts.append((few, many, fitting, nodes * limits.usd_per_node_s, memory))
     return parts
 
 
@@ -109,12 +111,14 @@ def _solve(
     long: list[Column],
     trains: list[int],
     price: float,
+    memory_bytes: int,
     needs_long: set[Law],
     limits: Limits,
     group_target: int,
     max_nodes: int,
 ) -> tuple[Cycle, float, bool] | None:
     """(choice, bound of the objective per sample, proven); None if infeasible."""
+    limits = dataclasses.replace(limits, host_memory_bytes=memory_bytes)
     build = _Build(short, long, trains, needs_long, limits, group_target)
     first = minimise(build.problem, build.cost, max_nodes)
     if first is None:

@@ -20,7 +20,7 @@ from typing import cast
 from ..plans.base import Mode
 from .candidates import Law, LongKey, ShortKey, Space, defers
 from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
-from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles
+from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio
 from .round_log import mean, standard_error
 
 Progress = Callable[[str, float], None]
@@ -228,7 +228,7 @@ class Search:
         unbiased = cycle.short.law.mode in UNBIASED
         short, *rest = [log.leak if unbiased else log.excess for log in logs]
         long = rest[0] if rest else [0]
-        ratio = 1.0 + (u * mean(short) + v * mean(long)) / unit
+        ratio = length_ratio(u * mean(short) + v * mean(long), unit)
         return ratio, math.hypot(u * standard_error(short), v * standard_error(long)) / unit
 
 

@@ -229,6 +229,7 @@ def prepare(
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(pool.nodes_of(1, t.accelerators) for t in space.train),
         usd_per_node_s=pool.usd_per_node_hour / 3600,
+        node_memory_bytes=pool.host_memory_bytes,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 

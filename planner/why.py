@@ -51,6 +51,10 @@ def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
     return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
 
 
+def _copies(count: int) -> str:
+    return f"{count} cop{'y' if count == 1 else 'ies'} at once"
+
+
 Value = Callable[[Cycle], Any]
 Text = Callable[[Cycle], str]
 
@@ -130,9 +134,7 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
                 )
             )
         if mode == "exact":
-            found.append(
-                ("rounds.long.issue.copies", lambda c: long(c).copies, lambda c: f"{long(c).copies} copies at once")
-            )
+            found.append(("rounds.long.issue.copies", lambda c: long(c).copies, lambda c: _copies(long(c).copies)))
     return found
 
 

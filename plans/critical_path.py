@@ -26,6 +26,14 @@ RESOURCE_OF = {
 """Which resource a phase runs on."""
 
 
+SPARE = {"rewards": "all scores but the last"}
+"""What of a resource its slack is about, where that is not all of it."""
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
 class PathStep(NamedTuple):
     """A phase on the critical path: its seconds, and their share of the step."""
 
@@ -49,8 +57,8 @@ class CriticalPath(NamedTuple):
 
     def text(self) -> str:
         """In one line."""
-        path = ", ".join(f"{step.phase.replace('_', ' ')} {100 * step.share:.0f}%" for step in self.steps)
-        spare = [f"{name} {seconds:.3g} s" for name, seconds in self.slack_s.items() if seconds > 0]
+        path = ", ".join(f"{step.phase.replace('_', ' ')} {_percent(step.share)}" for step in self.steps)
+        spare = [f"{SPARE.get(name, name)} {seconds:.3g} s" for name, seconds in self.slack_s.items() if seconds > 0]
         return f"critical path of the mean step ({self.total_s:.3g} s): {path}; slack: {', '.join(spare) or 'none'}"
 
 

@@ -103,7 +103,7 @@ class PredictedRound(Strict):
     """Mean seconds of the rollout's end in which fewer than a quarter of its most sequences run."""
 
     reward_slack_s: NonNegative
-    """Mean seconds by which scoring could end later without a longer step."""
+    """Mean seconds by which all scores but those of what is decoded last could come later without a longer step."""
 
     memory: RoundMemory
     """Accelerator memory while it decodes, and while it trains; the two are never summed, since they take turns."""
