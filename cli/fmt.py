@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -28,8 +29,11 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
 
     changed: list[str] = []
     refused: list[str] = []
+    inputs = False  # whether a file that plans are solved from was rewritten
     for path in files:
         try:
+            if path.exists() and not path.is_file():
+                raise InputError("is no regular file; name a document", str(path))
             kind, text = kind_of(path), read_text(path)
             result = canonical(text, model_of(kind), str(path))
         except InputError as error:
@@ -38,7 +42,12 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
             continue
         if path.read_bytes() == result.encode():
             continue
+        if not check and not os.access(path, os.W_OK):
+            click.echo(f"error: {path}: is read-only; make it writable first", err=True)
+            refused.append(str(path))
+            continue
         changed.append(str(path))
+        inputs |= kind not in ("plan", "policy")
         if not check:
             atomic_write(path, result)
             place_schema(path.parent, kind)
@@ -47,7 +56,7 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
     else:
         for name in changed:
             click.echo(f"{name}: {'is not canonical; run rlplan fmt' if check else 'rewritten'}")
-        if changed and not check:
+        if inputs and not check:
             click.echo("plans that were solved from a rewritten file are stale: solve again")
     if refused:
         return EXIT_BAD_INPUT

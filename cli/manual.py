@@ -132,7 +132,7 @@ PAGES = {
     "schema": Page(
         (
             ("For an editor", "rlplan schema plan > plan.schema.json"),
-            ("All of them", "rlplan schema --out schemas"),
+            ("All of them, into a folder", "rlplan schema --out ."),
         ),
         _DONE,
         ("fmt",),

@@ -66,8 +66,15 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
     def short(c: Cycle) -> ShortKey:
         return cast(ShortKey, c.short.key)
 
-    def long(c: Cycle) -> LongKey:
-        return cast(LongKey, c.long.key if c.long else None)
+    def of_long(value: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
+        # A race over samples alone has no long rounds, and is an alternative to one that has.
+        def key(c: Cycle) -> LongKey | None:
+            return cast(LongKey, c.long.key) if c.long else None
+
+        return (
+            lambda c: None if (found := key(c)) is None else value(found),
+            lambda c: "no long rounds" if (found := key(c)) is None else text(found),
+        )
 
     found: list[tuple[str, Value, Text]] = []
     if mode != "sync":
@@ -106,8 +113,7 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
         found.append(
             (
                 "rounds.long.rollout",
-                lambda c: c.long.layout if c.long else None,
-                lambda c: f"long rounds on {c.long.layout}" if c.long else "no long rounds",
+                *of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}"),
             )
         )
         found.append(
@@ -121,20 +127,20 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
             found.append(
                 (
                     "rounds.long.rollout.drafts",
-                    lambda c: long(c).draft_tokens,
-                    lambda c: f"long rounds {drafts_text(long(c).draft_tokens)}",
+                    *of_long(lambda key: key.draft_tokens, lambda key: f"long rounds {drafts_text(key.draft_tokens)}"),
                 )
             )
         if any(key.hand_over for key in search.space.long):
             found.append(
                 (
                     "rounds.long.hand_over",
-                    lambda c: long(c).hand_over,
-                    lambda c: f"long rounds {hand_over_text(long(c))}",
+                    *of_long(lambda key: key.hand_over, lambda key: f"long rounds {hand_over_text(key)}"),
                 )
             )
         if mode == "exact":
-            found.append(("rounds.long.issue.copies", lambda c: long(c).copies, lambda c: _copies(long(c).copies)))
+            found.append(
+                ("rounds.long.issue.copies", *of_long(lambda key: key.copies, lambda key: _copies(key.copies)))
+            )
     return found
 
 

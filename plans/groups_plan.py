@@ -211,7 +211,7 @@ def load_groups_plan(path: str | Path) -> GroupsPlan:
     return load(path, GroupsPlan)
 
 
-_MARK = re.compile(r"^(rlplan\w*)[ \t]*:", re.MULTILINE)
+_MARK = re.compile(r"""^(["']?)(rlplan\w*)\1[ \t]*:""", re.MULTILINE)
 
 
 def document_kind(path: str | Path) -> str | None:
@@ -220,4 +220,4 @@ def document_kind(path: str | Path) -> str | None:
     from .yaml_io import read_text
 
     found = _MARK.search(read_text(path))
-    return found[1] if found else None
+    return found[2] if found else None

@@ -128,8 +128,14 @@ def sha256_file(path: str | Path) -> str:
 
 
 def atomic_write(path: str | Path, text: str) -> None:
-    """Write `text` (UTF-8, LF) so that a reader, and a crash, see the old file or the new one and nothing between."""
-    target = Path(path)
+    """Write `text` (UTF-8, LF) so that a reader, and a crash, see the old file or the new one and nothing between.
+
+    A link stays one: what it leads to is written. What is no regular file (a device, a pipe) is written to as it is.
+    """
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        target.write_text(text, encoding="utf-8", newline="\n")
+        return
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     temporary = Path(name)
     try:

@@ -89,3 +89,25 @@ def test_what_solve_writes_is_canonical_and_names_its_schema(solved):
     assert (solved / "new.yaml").read_text().startswith("# yaml-language-server: $schema=.rlplan/plan.schema.json\n")
     assert (solved / ".rlplan" / "plan.schema.json").is_file()
     assert rlplan("fmt", "--check", solved / "new.yaml").returncode == 0
+
+
+def test_a_link_stays_a_link_and_what_it_leads_to_is_rewritten(cluster, tmp_path):
+    link = tmp_path / "link.yaml"
+    link.symlink_to(cluster)
+    assert rlplan("fmt", link).returncode == 0
+    assert link.is_symlink() and cluster.read_text().startswith("# yaml-language-server")
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    refused(rlplan("fmt", tmp_path / "pipe"), "no regular file")
+    refused(rlplan("fmt", tmp_path), "no regular file")
+    refused(rlplan("fmt", "/dev/null"), "no regular file")
+
+
+def test_a_quoted_mark_is_a_mark(cluster):
+    cluster.write_text(cluster.read_text().replace("rlplan_cluster:", '"rlplan_cluster":'))
+    assert rlplan("fmt", cluster).returncode == 0
+    assert "\nrlplan_cluster: 1" in cluster.read_text()

@@ -54,7 +54,8 @@ def test_rounds_seconds_path_memory_front_lengths_and_reasons_are_on_the_screen(
     text = "\n".join(screen(monkeypatch, EXAMPLES / "math-32b.yaml"))
     for word in (
         "cutoff", "engines", "trainers", "short round", "long round", "all steps", "plain sync", "(p95 ",
-        "critical path  sync ", "→ train ", "slack          all scores but the last ", "memory", "KV", "trainer", "host", "x sync",
+        "critical path  sync ", "→ train ", "slack          all scores but the last ", "memory", "KV", "trainer",
+        "host", "x sync",
         "* exact", "lengths  ", "log scale", "next best", "bias.mode: ",
     ):  # fmt: skip
         assert word in text, word

@@ -128,6 +128,16 @@ def solved(make_cluster, make_profile, make_trace, make_job, inputs):
     return solve_with
 
 
+def test_levers_of_long_rounds_are_told_beside_races_that_have_none(
+    make_job, make_cluster, make_profile, make_trace, inputs
+):
+    # A race over samples alone defers nobody.
+    levers = {"hand_over": [0.5], "drafts": {"tokens": [2], "acceptance": 0.6}}
+    job = make_job(SMALL, search={**SIZES, **levers})
+    plan = solve_fully(make_cluster(), job, make_profile(), make_trace(), inputs, passes=QUICK, mode="race").plan
+    assert plan.job.bias.mode == "race" and "bias.mode" in plan.job.why
+
+
 def test_a_job_that_allows_drafts_gets_them_where_they_pay_and_a_plain_baseline(solved, make_trace) -> None:
     plain, _, _ = solved({})
     fast, job, profile = solved({"drafts": {"tokens": [2, 4], "acceptance": 0.6}})
