@@ -75,7 +75,9 @@ def test_an_example_is_complete_and_loads(tmp_path: Path) -> None:
     facts = write.write_example(target, seed=1, phases=short, on_step=lambda done, total, loss: steps.append(done))
     assert steps == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]
-    assert facts["files"] == sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
+    written = sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
+    assert facts["files"] == [name for name in written if not name.startswith(".rlplan/")]
+    assert {".rlplan/cluster.schema.json", ".rlplan/job.schema.json"} < set(written)
 
     job = load_job(target / "job.yaml")
     load_cluster(target / "cluster.yaml")
