@@ -57,7 +57,7 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     line = critical_path(plan)
     return {
         **plan_summary(plan, path),
-        "error": plan.predicted.error,
+        "error": plan.predicted.error.total,
         "decisions": {key: value for key, value in whole["job"].items() if key != "why"},
         "predicted": whole["predicted"],
         "solver": whole["solver"],
@@ -79,7 +79,10 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
     return [
         Text.assemble(
-            (f"{plan.job.name}: {plan.job.bias.mode}, {seconds(p.step_s.mean)} s a step ±{percent(p.error)}", "bold"),
+            (
+                f"{plan.job.name}: {plan.job.bias.mode}, {seconds(p.step_s.mean)} s a step ±{percent(p.error.total)}",
+                "bold",
+            ),
             f" (p50 {seconds(p.step_s.p50)}, p95 {seconds(p.step_s.p95)}), ",
             (f"{gain:.2f}x", "bold green" if gain >= 1 else "bold red"),
             " plain sync a sample",

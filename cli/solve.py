@@ -219,7 +219,7 @@ def plan_text(plan: Plan, out: Path) -> str:
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     lines = [
         f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}, "
-        f"error +-{predicted.error:.1%}), "
+        f"error +-{predicted.error.total:.1%}), "
         f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s -> {out}",
         f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
         f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",

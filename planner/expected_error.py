@@ -1,11 +1,10 @@
-"""How far a predicted step may be off: what the profile's own errors come to, and the noise of the simulation.
+"""How far a predicted step may be off for what its costs may be off: what the profile's own errors come to.
 
 Let a mean step of T seconds spend R in rollouts, U in updates, S in syncs and E waiting for rewards. Each of them is
 off by an error of its own, common to all rounds and to both kinds of them: one profile priced them, and a line that is
-too low is so everywhere. The errors of two phases are independent, as is that of the simulation, so with relative
-standard deviations r, u, s, e and, of the simulated mean, m:
+too low is so everywhere. The errors of two phases are independent, so with relative standard deviations r, u, s, e:
 
-    error = sqrt(((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T^2 + m^2)
+    error = sqrt((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T
 
 r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, with their own lengths), else of other
 layouts' rounds, whose factors stand in for its own (costs.decode_cost), else what `evidence` says of decoding, else of
@@ -15,7 +14,7 @@ the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
 
-Not in it: lengths that change between the trace and the run, and a machine that is not the profiled one.
+Not in it: the standard error of the simulated mean, which a plan states beside it; lengths that change between the trace and the run, and a machine that is not the profiled one.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ MEAN_OVER_DEVIATION = math.sqrt(2 / math.pi)
 """Mean absolute value of a normal error over its standard deviation."""
 
 
-def step_error(profile: Profile, parts: Sequence[Part], simulation: float) -> float:
-    """Relative standard deviation of the mean step of a cycle; `simulation`: of the simulated mean itself."""
+def step_error(profile: Profile, parts: Sequence[Part]) -> float:
+    """Relative standard deviation of the mean step of a cycle, for its costs."""
     sync, reward = _sync_error, profile.reward.evidence.get("per_sample_s")
     off = {
         "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in parts),
@@ -44,7 +43,7 @@ def step_error(profile: Profile, parts: Sequence[Part], simulation: float) -> fl
         "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in parts),
     }
     step_s = sum(p.share * mean(p.step_s()) for p in parts)
-    return math.hypot(*(seconds / step_s for seconds in off.values()), simulation)
+    return math.hypot(*(seconds / step_s for seconds in off.values()))
 
 
 def rollout_error(profile: Profile, layout: LayoutKey) -> float:

@@ -9,6 +9,7 @@ from ..plans.predicted import (
     MemoryBar,
     Predicted,
     PredictedBaseline,
+    PredictedError,
     PredictedRound,
     PredictedRounds,
     Quantiles,
@@ -66,7 +67,7 @@ def predict(search: Search, cycle: Cycle, baseline: Cycle, profile: Profile, poo
         phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
         length_ratio=search.measured_ratio(cycle)[0],
-        error=step_error(profile, parts, cycle.cost_error(limits) / cycle.cost(limits)),
+        error=PredictedError(costs=step_error(profile, parts), sampling=cycle.cost_error(limits) / cycle.cost(limits)),
         nodes=cycle.nodes(limits),
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
         host_memory=MemoryBar(

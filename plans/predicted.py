@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -37,6 +38,21 @@ class MemoryBar(Strict):
     def headroom(self) -> float:
         """Share that stays free; below 0 if it does not fit."""
         return 1.0 - self.needed_bytes / self.capacity_bytes
+
+
+class PredictedError(Strict):
+    """Relative error to be expected of `step_s.mean` and `seconds_per_sample`; one standard deviation each."""
+
+    costs: NonNegative
+    """Of the profile's costs, on what they were not fitted on."""
+
+    sampling: NonNegative
+    """Of the simulation: standard error of its mean."""
+
+    @property
+    def total(self) -> float:
+        """Of both, which are independent."""
+        return math.hypot(self.costs, self.sampling)
 
 
 class PredictedBaseline(Strict):
@@ -150,9 +166,8 @@ class Predicted(Strict):
     seconds_per_sample: Positive
     """Seconds per trained sample."""
 
-    error: NonNegative
-    """Relative error to be expected of `step_s.mean` and `seconds_per_sample`, one standard deviation: of the profile's
-    costs on what they were not fitted on, and of the simulation."""
+    error: PredictedError
+    """How far the seconds may be off."""
 
     baseline: PredictedBaseline
     """The plain synchronous plan, for comparison."""

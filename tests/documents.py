@@ -35,7 +35,7 @@ def expected_round(share=0.5, rollout_s=1.0, train_s=0.1, sync_s=0.1):
 
 
 EXPECTED_BESIDE = {
-    "error": 0.05,
+    "error": {"costs": 0.05, "sampling": 0.002},
     "usd_per_hour": 0.1,
     "host_memory": {"needed_bytes": 1e9, "capacity_bytes": 24e9},
     "lengths_tokens": [4 * i + 1 for i in range(21)],

@@ -60,7 +60,7 @@ def breaches(plan: Plan, file: PolicyFile, job: Job | None) -> Iterator[Fault]:
         ("policy-step-p95", ("predicted", "step_s", "p95"), p95, policy.max_step_p95_s, " s"),
         ("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, policy.max_bias, ""),
         ("policy-gap", ("solver", "gap"), plan.solver.gap, policy.max_gap, ""),
-        ("policy-error", ("predicted", "error"), predicted.error, policy.max_error, ""),
+        ("policy-error", ("predicted", "error"), predicted.error.total, policy.max_error, ""),
     ]
     yield from held.above(limits)
     off = abs(1 - predicted.length_ratio)

@@ -29,7 +29,9 @@ def alone_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFile
         return Report(
             name, name, f"{what}: {_groups_line(plan)}", tuple(warnings), (_beside_others(plan), _jobs(plan)), ()
         )
-    error = (f"relative error of its seconds, one standard deviation: {figure(plan.predicted.error, 'share')}",)
+    error = (
+        f"relative error of its mean seconds, one standard deviation: {figure(plan.predicted.error.total, 'share')}",
+    )
     sections = (_beside_sync(plan), _why(plan)) if new else (_beside_sync(plan),)
     return Report(name, name, f"{what}: {_job_line(plan)}", tuple(warnings), sections, error)
 

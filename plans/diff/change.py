@@ -36,7 +36,8 @@ class Quantity:
         label: in words.
         unit: of old, new and sigma.
         old, new: None is unknown.
-        sigma: one standard deviation of the difference; None: not known, or there is none (a price, a count).
+        sigma: one standard deviation of `new - old`; None: not known, or there is none (a price, a count).
+        relative_sigma: one of `new / old`, which may be far surer than both sides; None as above.
         better: -1 if less is better, 1 if more is, 0 if neither.
     """
 
@@ -46,6 +47,7 @@ class Quantity:
     old: float | None
     new: float | None
     sigma: float | None = None
+    relative_sigma: float | None = None
     better: int = 0
 
     @property
@@ -59,11 +61,6 @@ class Quantity:
         return None if self.delta is None or not self.old else finite(self.delta / self.old)
 
     @property
-    def relative_sigma(self) -> float | None:
-        """`sigma` over the old value."""
-        return None if self.sigma is None or not self.old else finite(self.sigma / self.old)
-
-    @property
     def changed(self) -> bool:
         """Whether the two differ in the digits that a plan has."""
         if self.old is None or self.new is None:
@@ -72,8 +69,10 @@ class Quantity:
 
     @property
     def within_error(self) -> bool | None:
-        """Whether the difference is smaller than its uncertainty; None where either is not known."""
-        return None if self.delta is None or self.sigma is None else self.changed and abs(self.delta) < self.sigma
+        """Whether the relative difference is smaller than its uncertainty; None where either is not known."""
+        if self.relative is None or self.relative_sigma is None:
+            return None
+        return self.changed and abs(self.relative) < self.relative_sigma
 
     @property
     def tone(self) -> int:
@@ -86,7 +85,7 @@ class Quantity:
         """Everything, for JSON."""
         return {
             "unit": self.unit, "old": self.old, "new": self.new, "delta": self.delta, "relative": self.relative,
-            "sigma": finite(self.sigma), "within_error": self.within_error,
+            "sigma": self.sigma, "relative_sigma": self.relative_sigma, "within_error": self.within_error,
         }  # fmt: skip
 
 

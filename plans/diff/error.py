@@ -1,16 +1,20 @@
 """How uncertain the difference of two predictions is.
 
-`predicted.error` of a plan is one relative standard deviation of its seconds: of the profile's costs on what they were
-not fitted on, and of the simulation. Two plans e1, e2 with seconds s1, s2 are combined in one of two ways:
+A plan states two relative standard deviations of its mean seconds: c of the profile's costs, and m of the simulation
+(`predicted.error`). With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the delta method:
 
-- Same profile (same digest) and the same layouts: both are priced by the same coefficients, so a cost that is 5 % off
-  is 5 % off in both. The true seconds are s1 (1 + x) and s2 (1 + x) with one x, and their difference has the standard
-  deviation max(e1, e2) |s2 - s1|: the error scales the difference and never turns its sign.
-- Else nothing is known to be common, and the two errors are taken as independent: hypot(e1 s1, e2 s2).
+- Costs, where profile (same digest) and layouts are the same: one x is off in both, the true seconds are s1 (1 + x) and
+  s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
+- Costs elsewhere: nothing is known to be common, and they are taken as independent: sd(d) = hypot(c1 s1, c2 s2),
+  sd(r) = r hypot(c1, c2).
+- Sampling: two simulations are independent: sd(d) = hypot(m1 s1, m2 s2), sd(r) = r hypot(m1, m2). Where decisions and
+  predicted steps are the same, it is one simulation, and its error is common: sd(d) = max(m1, m2) |d|, sd(r) = 0.
 
-The error is stated of the mean; p50, p95, single phases, and the speed-up are taken to have the same relative one.
-Prices are exact, so USD per sample have the error of the seconds per sample. Lengths and memory have none that is
-stated.
+Costs and sampling are independent of each other and combine by hypot. A difference is within the error if |r - 1| is
+less than sd(r). Prices are exact, so USD per sample have the error of the seconds per sample.
+
+The errors are of the mean. Percentiles, single phases and the plain synchronous plan (so the speed-up over it) have
+none that a plan states, and lengths and memory neither; they are shown without.
 """
 
 from __future__ import annotations
@@ -20,35 +24,65 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..plan import Plan
-from .change import finite
+from ..predicted import PredictedError
+from .change import finite, same
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of two plans' seconds, and whether they are one and the same."""
+    """Relative errors of two plans' mean seconds, and which of them are one and the same.
 
-    old: float
-    new: float
-    common: bool
+    Attributes:
+        old, new: as the plans state them.
+        common_costs: both are priced by one profile in the same layouts.
+        one_simulation: decisions and predicted steps are the same.
+    """
+
+    old: PredictedError
+    new: PredictedError
+    common_costs: bool
+    one_simulation: bool
 
     def sigma(self, old: float, new: float) -> float | None:
-        """One standard deviation of `new - old`, two predictions in seconds or in proportion to them."""
-        if self.common:
-            return finite(max(self.old, self.new) * abs(new - old))
-        return finite(math.hypot(self.old * old, self.new * new))
+        """One standard deviation of `new - old`, two means in seconds or in proportion to them."""
+        parts = (
+            max(a, b) * abs(new - old) if common else math.hypot(a * old, b * new) for a, b, common in self._parts()
+        )
+        return finite(math.hypot(*parts))
+
+    def ratio_sigma(self, old: float, new: float) -> float | None:
+        """One standard deviation of `new / old`; None if that is unknown."""
+        if not old:
+            return None
+        return finite(new / old * math.hypot(*(0.0 if common else math.hypot(a, b) for a, b, common in self._parts())))
 
     def words(self) -> str:
         """What stands behind each ±."""
-        if not self.old and not self.new:
-            return "the plans state no error of their seconds"
-        if self.common:
+        costs, sampling = (
+            " and ".join(dict.fromkeys(map(percent, pair)))
+            for pair in ((self.old.costs, self.new.costs), (self.old.sampling, self.new.sampling))
+        )
+        if self.common_costs:
             return (
-                f"± is one standard deviation: {percent(max(self.old, self.new))} of the difference, since both plans "
-                "are priced by the same profile and layouts, and their errors are common"
+                f"± is one standard deviation, of the simulations ({sampling}); the profile's error ({costs}) is "
+                "common to both plans and leaves percentages as they are"
             )
         return (
-            f"± is one standard deviation: the errors of both plans ({percent(self.old)} and {percent(self.new)} of "
-            "their seconds) taken as independent"
+            f"± is one standard deviation: errors of the profile's costs ({costs}) and of the simulations ({sampling}), "
+            "taken as independent"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "old": self.old.model_dump(), "new": self.new.model_dump(), "common_costs": self.common_costs,
+            "one_simulation": self.one_simulation,
+        }  # fmt: skip
+
+    def _parts(self) -> tuple[tuple[float, float, bool], tuple[float, float, bool]]:
+        return (
+            (self.old.costs, self.new.costs, self.common_costs),
+            (self.old.sampling, self.new.sampling, self.one_simulation),
         )
 
 
@@ -60,7 +94,8 @@ def percent(share: float) -> str:
 def errors_of(old: Plan, new: Plan) -> Errors:
     """How the errors of two plans combine."""
     profile = old.inputs.profile.sha256 == new.inputs.profile.sha256
-    return Errors(old.predicted.error, new.predicted.error, profile and _layouts(old) == _layouts(new))
+    common = profile and _layouts(old) == _layouts(new)
+    return Errors(old.predicted.error, new.predicted.error, common, common and same(_simulated(old), _simulated(new)))
 
 
 def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:
@@ -69,3 +104,9 @@ def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:
     engines = {f"{kind.rollout.pool} {kind.rollout.engines} {kind.rollout.tp} {kind.rollout.drafts}" for kind in rounds}
     trainers = {f"{kind.train} {kind.hand_over}" for kind in rounds}
     return engines, trainers, plan.job.reward.judge
+
+
+def _simulated(plan: Plan) -> dict[str, Any]:
+    """What is decided, and the steps that were simulated of it."""
+    steps = plan.predicted.model_dump(mode="json", include={"step_s", "seconds_per_sample", "phases_s", "rounds"})
+    return {**steps, "job": plan.job.model_dump(mode="json", exclude={"why"})}

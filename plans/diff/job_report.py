@@ -20,6 +20,7 @@ from .words import (
     key_values,
     relative_text,
     shorten,
+    sigma_text,
     unsigned,
     values,
 )
@@ -58,7 +59,7 @@ def job_report(diff: PlanDiff, name: str, title: str = "", full: bool = False) -
             inputs_section(diff.inputs),
             _decisions(diff),
         ),
-        remarks=(diff.errors.words(), *_details(diff), *found_by_text(diff, full)),
+        remarks=(*_error(diff), *_details(diff), *found_by_text(diff, full)),
     )
 
 
@@ -86,13 +87,13 @@ def _speed(seconds: Quantity) -> str:
     if relative is None:
         return f"seconds per sample {UNKNOWN}"
     if seconds.within_error:
-        return f"no faster or slower beyond the error ({relative_text(relative)} of ±{unsigned(100 * (sigma or 0))}%)"
-    error = f" (± {unsigned(100 * sigma)}%)" if sigma else ""
-    if relative < 0:
+        return f"no faster or slower beyond the error ({relative_text(relative)}, {sigma_text(relative, sigma or 0)})"
+    error = f" ({sigma_text(relative, sigma)})" if sigma else ""
+    if -0.99 <= relative < 0:
         return f"faster: {unsigned(100 * relative)}% fewer seconds per sample{error}"
     if relative < 10:
         return f"slower: {unsigned(100 * relative)}% more seconds per sample{error}"
-    return f"slower: {relative_text(relative)} the seconds per sample{error}"
+    return f"{'faster' if relative < 0 else 'slower'}: {relative_text(relative)} the seconds per sample{error}"
 
 
 def _price(price: Quantity) -> str:
@@ -188,6 +189,12 @@ def _decisions(diff: PlanDiff) -> Section:
     rows = [Row((each.change.key, *key_values(each.change)), each.block, each.why) for each in diff.decisions]
     columns = (Column("decision", code=True), Column("old", code=True), Column("new", code=True))
     return Section(columns, tuple(rows), note_title="why")
+
+
+def _error(diff: PlanDiff) -> list[str]:
+    """What ± means, where there is one."""
+    shown = any(each.changed and each.relative is not None and each.relative_sigma for each in diff.effects)
+    return [diff.errors.words()] if shown else []
 
 
 def _details(diff: PlanDiff) -> list[str]:

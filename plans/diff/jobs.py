@@ -79,7 +79,7 @@ class PlanDiff:
             "kind": "job",
             "job": self.new.job.name,
             "same": self.same,
-            "error": {"old": self.errors.old, "new": self.errors.new, "common": self.errors.common},
+            "error": self.errors.as_dict(),
             "effects": {each.key: each.as_dict() for each in self.effects},
             "phases": {each.key: each.as_dict() for each in self.phases},
             "inputs": [each.as_dict() for each in self.inputs],
@@ -112,7 +112,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: 
         same=not (inputs or decisions or solver or predictions) and len(sides) != 1,
         errors=errors,
         effects=_effects(old, new, errors),
-        phases=_phases(old.predicted, new.predicted, errors),
+        phases=_phases(old.predicted, new.predicted),
         inputs=inputs,
         stale={} if new_files.folder is None else dict(stale_inputs(inputs_of(new), new_files)),
         decisions=decisions,
@@ -189,42 +189,45 @@ def _quantity(
     key: str, label: str, unit: Unit, pair: tuple[float | None, float | None], errors: Errors | None, better: int
 ) -> Quantity:
     old, new = finite(pair[0]), finite(pair[1])
-    sigma = errors.sigma(old, new) if errors is not None and old is not None and new is not None else None
-    return Quantity(key, label, unit, old, new, sigma, better)
+    if errors is None or old is None or new is None:
+        return Quantity(key, label, unit, old, new, better=better)
+    return Quantity(key, label, unit, old, new, errors.sigma(old, new), errors.ratio_sigma(old, new), better)
 
 
 def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
     a, b = old.predicted, new.predicted
     free = memory(a), memory(b)
 
+    # What is neither certain nor states its error is neither called better nor worse.
+
     def of(
         key: str,
         label: str,
         unit: Unit,
         read: Callable[[Predicted], float | None],
-        better: int = -1,
-        uncertain: bool = True,
+        better: int = 0,
+        uncertain: bool = False,
     ) -> Quantity:
         return _quantity(key, label, unit, (read(a), read(b)), errors if uncertain else None, better)
 
     rows = [
-        of("seconds_per_sample", "seconds per sample", "s", lambda p: p.seconds_per_sample),
-        of("usd_per_1k_samples", "USD per 1000 samples", "usd", lambda p: p.usd_per_1k_samples),
-        of("speedup", "speed over plain sync", "x", speedup, 1),
-        of("usd_per_hour", "USD per hour", "usd", lambda p: p.usd_per_hour, uncertain=False),
-        of("nodes", "nodes", "count", lambda p: float(p.nodes), uncertain=False),
-        of("length_ratio", "length ratio", "ratio", lambda p: p.length_ratio, 0, uncertain=False),
+        of("seconds_per_sample", "seconds per sample", "s", lambda p: p.seconds_per_sample, -1, True),
+        of("usd_per_1k_samples", "USD per 1000 samples", "usd", lambda p: p.usd_per_1k_samples, -1, True),
+        of("speedup", "speed over plain sync", "x", speedup),
+        of("usd_per_hour", "USD per hour", "usd", lambda p: p.usd_per_hour, -1),
+        of("nodes", "nodes", "count", lambda p: float(p.nodes), -1),
+        of("length_ratio", "length ratio", "ratio", lambda p: p.length_ratio),
         Quantity("bias_budget", "bias budget", "share", old.job.bias.budget, new.job.bias.budget),
     ]
     for key, label in (("kv", "KV memory free"), ("train", "training memory free"), ("host", "host memory free")):
         rows.append(Quantity(f"memory.{key}", label, "share", free[0][key], free[1][key], better=1))
     rows.append(of("step_s.p50", "step, p50", "s", lambda p: p.step_s.p50))
     rows.append(of("step_s.p95", "step, p95", "s", lambda p: p.step_s.p95))
-    rows.append(of("step_s.mean", "step, mean", "s", lambda p: p.step_s.mean))
+    rows.append(of("step_s.mean", "step, mean", "s", lambda p: p.step_s.mean, -1, True))
     return tuple(rows)
 
 
-def _phases(old: Predicted, new: Predicted, errors: Errors) -> tuple[Quantity, ...]:
+def _phases(old: Predicted, new: Predicted) -> tuple[Quantity, ...]:
     pairs: list[tuple[str, str, float | None, float | None]] = [
         (f"phases_s.{key}", label, getattr(old.phases_s, key), getattr(new.phases_s, key))
         for key, label in (
@@ -236,7 +239,7 @@ def _phases(old: Predicted, new: Predicted, errors: Errors) -> tuple[Quantity, .
         if any(side is not None for side in sides):
             means = [None if side is None else side.step_s.mean for side in sides]
             pairs.append((f"rounds.{kind}.step_s.mean", f"· {kind} round, mean", means[0], means[1]))
-    found = [_quantity(key, label, "s", (a, b), errors, -1) for key, label, a, b in pairs]
+    found = [Quantity(key, label, "s", finite(a), finite(b)) for key, label, a, b in pairs]
     sides = old.rounds.long, new.rounds.long
     if any(side is not None for side in sides):
         # A plan without long rounds has none of them, which is known.

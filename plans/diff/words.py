@@ -76,7 +76,7 @@ def delta_text(quantity: Quantity) -> str:
 
 
 def change_text(quantity: Quantity) -> str:
-    """The difference over the old value, with its uncertainty: `-6.9% ± 4.1%`; `-1.2%, within ±3.1%`, the error."""
+    """The difference over the old value, with its uncertainty: `-6.9% ±4.1%`; `-1.2%, within ±3.1%`, the error."""
     if quantity.old is None or quantity.new is None:
         return "" if quantity.old is quantity.new else UNKNOWN
     if not quantity.changed:
@@ -87,12 +87,21 @@ def change_text(quantity: Quantity) -> str:
     text = relative_text(relative)
     if not sigma:
         return text
-    return text + (f", within ±{unsigned(100 * sigma)}%" if quantity.within_error else f" ± {unsigned(100 * sigma)}%")
+    return text + (", within " if quantity.within_error else " ") + sigma_text(relative, sigma)
 
 
 def relative_text(relative: float) -> str:
-    """`-6.9%`, `+0.04%`; from eleven times as much on, `12.3 times`."""
-    return f"{signed(100 * relative)}%" if abs(relative) < 10 else f"{relative + 1:.3g} times"
+    """`-6.9%`, `+0.04%`; from eleven times as much on and below a hundredth, `12.3 times`."""
+    return f"{relative + 1:.3g} times" if _in_times(relative) else f"{signed(100 * relative)}%"
+
+
+def sigma_text(relative: float, sigma: float) -> str:
+    """The uncertainty of `relative_text`, in its unit: `±4.1%`, `±0.5`."""
+    return f"±{sigma:.2g}" if _in_times(relative) else f"±{unsigned(100 * sigma)}%"
+
+
+def _in_times(relative: float) -> bool:
+    return relative >= 10 or -1 < relative < -0.99
 
 
 def signed(value: float) -> str:

@@ -76,7 +76,7 @@ def test_everything_is_data_too(monkeypatch):
     assert result["mode"] == plan.job.bias.mode and result["speedup"] > 1 and result["notes"] == []
     assert result["predicted"] == plan.predicted.model_dump(mode="json")
     assert result["decisions"]["rounds"] == plan.job.rounds.model_dump(mode="json")
-    assert result["why"] == plan.job.why and result["error"] == plan.predicted.error
+    assert result["why"] == plan.job.why and result["error"] == plan.predicted.error.total
     assert {bar["kind"] for bar in result["bars"]} == {"short", "long"}
     assert result["critical_path"]["total_s"] == pytest.approx(plan.predicted.step_s.mean, rel=1e-4)
     assert sum(step["share"] for step in result["critical_path"]["steps"]) == pytest.approx(1)

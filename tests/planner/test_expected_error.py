@@ -53,19 +53,19 @@ def test_independent_parts_add_up_as_squares_of_their_seconds(make_profile):
     one = part(profile, LayoutKey(1, 2), 2.0)
     update_s = 0.05 + 1000 * 3e-5 + 1e-3
     whole = 2.0 + update_s + 0.15
-    expected = math.hypot(2.0 * 0.06 / SIGMA / whole, update_s * 0.03 / SIGMA / whole, 0.01)
-    assert step_error(profile, [one], 0.01) == pytest.approx(expected)
+    expected = math.hypot(2.0 * 0.06 / SIGMA / whole, update_s * 0.03 / SIGMA / whole)
+    assert step_error(profile, [one]) == pytest.approx(expected)
 
 
 def test_both_kinds_of_round_share_the_error_of_decoding(make_profile):
     profile = make_profile(checks=(check(1, 2, 0.06),))
-    alone = step_error(profile, [part(profile, LayoutKey(1, 2), 2.0)], 0.0)
+    alone = step_error(profile, [part(profile, LayoutKey(1, 2), 2.0)])
     halves = [part(profile, LayoutKey(1, 2), 2.0, 0.5)] * 2
-    assert step_error(profile, halves, 0.0) == pytest.approx(alone)
+    assert step_error(profile, halves) == pytest.approx(alone)
 
 
 def test_seconds_that_are_known_exactly_dilute_the_error(make_profile):
     profile = make_profile(checks=(check(1, 2, 0.06),))
     layout = LayoutKey(1, 2)
-    errors = [step_error(profile, [part(profile, layout, 2.0, reward_s=reward_s)], 0.0) for reward_s in (0.0, 1.0, 4.0)]
+    errors = [step_error(profile, [part(profile, layout, 2.0, reward_s=reward_s)]) for reward_s in (0.0, 1.0, 4.0)]
     assert errors == sorted(errors, reverse=True)

@@ -72,7 +72,7 @@ def test_memory_is_that_of_the_layouts_that_the_plan_uses(solved):
 
 
 def test_the_error_is_between_that_of_the_smallest_and_of_the_largest_part(solved):
-    assert 0.01 < solved[0].predicted.error < 0.06
+    assert 0.01 < solved[0].predicted.error.costs < 0.06
 
 
 class Look(Watch):

@@ -81,7 +81,7 @@ job:
 predicted:
   step_s: {p50: 6.1, p95: 7.5, mean: 6.4}
   seconds_per_sample: 0.05
-  error: 0.05
+  error: {costs: 0.05, sampling: 0.002}
   baseline:
     step_s: {p50: 9.1, p95: 11.5, mean: 9.4}
     seconds_per_sample: 0.0734

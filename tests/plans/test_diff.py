@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlplan.plans.diff.alone import alone_report
 from rlplan.plans.diff.change import NOT_GIVEN, Quantity, changes
+from rlplan.plans.diff.error import Errors
 from rlplan.plans.diff.inputs import InputFiles
 from rlplan.plans.diff.job_report import job_report
 from rlplan.plans.diff.jobs import NOWHERE, PlanDiff, diff_jobs, why_of
@@ -20,6 +21,7 @@ from rlplan.plans.diff.report import Row, fold
 from rlplan.plans.diff.words import change_text, values
 from rlplan.plans.digest import job_decisions
 from rlplan.plans.plan import Plan, load_plan
+from rlplan.plans.predicted import PredictedError
 from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, loads
 
 from .strategies import plans, relaxed
@@ -77,7 +79,7 @@ def test_what_has_no_meaning_is_no_difference(spelling: str, plan: Plan) -> None
 
 
 def test_a_plan_in_memory_is_the_same_as_its_file_with_fewer_digits(plan: Plan) -> None:
-    precise = rescaled(plan, 1 + 1e-9, error=1 / 3)
+    precise = rescaled(plan, 1 + 1e-9, error=PredictedError(costs=1 / 3, sampling=0.0))
     assert diff_jobs(precise, loads(dump(precise, digits=WRITTEN_DIGITS), Plan)).same
 
 
@@ -148,13 +150,31 @@ def test_a_plan_edited_by_hand_is_called_out_and_its_reasons_are_not_repeated(pl
     assert diff_jobs(plan, edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 200"))).decisions[0].why
 
 
-def test_the_errors_of_plans_of_one_profile_and_layout_scale_the_difference(plan: Plan) -> None:
+def test_costs_of_one_profile_and_layout_are_off_by_one_factor_which_leaves_the_ratio(plan: Plan) -> None:
     diff = diff_jobs(plan, rescaled(plan, 0.9))
-    assert diff.errors.common
-    effect = diff.effect("seconds_per_sample")
-    assert effect.sigma == pytest.approx(0.05 * 0.1 * plan.predicted.seconds_per_sample)
+    assert diff.errors.common_costs and not diff.errors.one_simulation
+    effect, s = diff.effect("seconds_per_sample"), plan.predicted.seconds_per_sample
+    sampling = math.hypot(0.002, 0.002 * 0.9)
+    assert effect.sigma == pytest.approx(s * math.hypot(0.05 * 0.1, sampling))
+    assert effect.relative_sigma == pytest.approx(0.9 * math.hypot(0.002, 0.002))
     assert effect.within_error is False
-    assert "faster: 10.0% fewer seconds per sample (± 0.5%)" in shown(diff)
+    assert "faster: 10.0% fewer seconds per sample (±0.25%)" in shown(diff)
+
+
+def test_what_two_simulations_differ_by_chance_is_within_the_error(plan: Plan) -> None:
+    diff = diff_jobs(plan, rescaled(plan, 1.0004))
+    assert diff.effect("seconds_per_sample").within_error and diff.effect("seconds_per_sample").tone == 0
+    assert "no faster or slower beyond the error (+0.04%, ±0.28%)" in shown(diff)
+
+
+def test_another_price_of_the_same_steps_is_certain(plan: Plan) -> None:
+    p = plan.predicted
+    dearer = p.model_copy(update={"usd_per_1k_samples": 1.5 * p.usd_per_1k_samples, "usd_per_hour": 0.15})
+    diff = diff_jobs(plan, plan.model_copy(update={"predicted": dearer}))
+    price = diff.effect("usd_per_1k_samples")
+    assert diff.errors.one_simulation and price.relative_sigma == 0 and not price.within_error
+    assert price.sigma == pytest.approx(0.5 * p.usd_per_1k_samples * math.hypot(0.05, 0.002))
+    assert "| +50.0% |" in shown(diff) and "±" not in shown(diff), "and no footnote about what is not there"
 
 
 def test_the_errors_of_other_layouts_or_another_profile_are_independent(plan: Plan) -> None:
@@ -162,13 +182,46 @@ def test_the_errors_of_other_layouts_or_another_profile_are_independent(plan: Pl
     profile = edited(plan, (plan.inputs.profile.sha256, "f" * 64))
     s = plan.predicted.seconds_per_sample
     for other in (layout, profile):
-        diff = diff_jobs(plan, rescaled(other, 0.95, error=0.04))
-        assert not diff.errors.common
+        diff = diff_jobs(plan, rescaled(other, 0.95, error=PredictedError(costs=0.04, sampling=0.0)))
+        assert not diff.errors.common_costs
         effect = diff.effect("seconds_per_sample")
-        assert effect.sigma == pytest.approx(math.hypot(0.05 * s, 0.04 * 0.95 * s))
+        assert effect.sigma == pytest.approx(math.hypot(0.05 * s, 0.002 * s, 0.04 * 0.95 * s))
+        assert effect.relative_sigma == pytest.approx(0.95 * math.hypot(0.05, 0.002, 0.04))
         assert effect.within_error
-        assert "no faster or slower beyond the error (-5.0% of ±6.3%)" in shown(diff)
+        assert "no faster or slower beyond the error (-5.0%, ±6.1%)" in shown(diff)
         assert "independent" in shown(diff)
+
+
+def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
+    other = edited(plan, (plan.inputs.profile.sha256, "f" * 64))
+    effect = diff_jobs(plan, rescaled(other, 0.0004)).effect("seconds_per_sample")
+    assert effect.relative_sigma == pytest.approx(0.0004 * math.hypot(0.05, 0.05, 0.002, 0.002))
+    assert change_text(effect) == "0.0004 times ±2.8e-05"
+
+
+@given(st.lists(st.floats(0, 0.3), min_size=4, max_size=4), st.floats(0.5, 2), st.booleans(), st.booleans())
+def test_the_deviations_are_those_of_drawn_errors(shares: list[float], ratio: float, common: bool, one: bool) -> None:
+    """Both formulas are linear in the four errors: their squares are the sums of the squares of what each adds alone."""
+    c1, c2, m1, m2 = (shares[0], shares[0] if common else shares[1], shares[2], shares[2] if one else shares[3])
+    errors = Errors(PredictedError(costs=c1, sampling=m1), PredictedError(costs=c2, sampling=m2), common, one)
+    # d(s2 (1 + y) - s1 (1 + x)) and d(r (1 + y) / (1 + x)), first order, for s1 = 1 and s2 = r.
+    difference = sum(
+        (a * (ratio - 1)) ** 2 if both else a**2 + (b * ratio) ** 2 for a, b, both in ((c1, c2, common), (m1, m2, one))
+    )
+    relative = sum(0.0 if both else ratio**2 * (a**2 + b**2) for a, b, both in ((c1, c2, common), (m1, m2, one)))
+    assert errors.sigma(1.0, ratio) == pytest.approx(math.sqrt(difference), abs=1e-12)
+    assert errors.ratio_sigma(1.0, ratio) == pytest.approx(math.sqrt(relative), abs=1e-12)
+
+
+def test_figures_whose_error_no_plan_states_have_no_deviation_and_no_colour(plan: Plan) -> None:
+    slower = edited(
+        plan, ("step_s: {p50: 6.1, p95: 7.5", "step_s: {p50: 6.9, p95: 8.5"), ("rollout: 4.5,", "rollout: 5.5,")
+    )
+    diff = diff_jobs(plan, rescaled(slower, 1.2))
+    for key in ("speedup", "step_s.p50", "step_s.p95", "phases_s.rollout"):
+        each = diff.effect(key)
+        assert each.changed and each.sigma is None and each.relative_sigma is None and each.tone == 0, key
+    assert diff.effect("seconds_per_sample").tone == -1
 
 
 def test_a_difference_beyond_the_error_is_not_called_within_it(plan: Plan) -> None:
@@ -219,8 +272,8 @@ def test_old_and_new_are_in_one_unit_and_a_change_from_nothing_has_no_percentage
     assert values(Quantity("x", "x", "s", 0.5, 0.25)) == ("500 ms", "250 ms")
     assert change_text(Quantity("x", "x", "s", 0.0, 0.25)) == ""
     assert change_text(Quantity("x", "x", "s", 1.0, 1.0)) == "unchanged"
-    assert change_text(Quantity("x", "x", "s", 1.0, 0.9, sigma=0.2)) == "-10.0%, within ±20.0%"
-    assert change_text(Quantity("x", "x", "s", 1.0, 0.9, sigma=0.02)) == "-10.0% ± 2.0%"
+    assert change_text(Quantity("x", "x", "s", 1.0, 0.9, relative_sigma=0.2)) == "-10.0%, within ±20.0%"
+    assert change_text(Quantity("x", "x", "s", 1.0, 0.9, relative_sigma=0.02)) == "-10.0% ±2.0%"
 
 
 def test_lists_are_compared_by_what_their_items_are_of_and_not_by_position() -> None:

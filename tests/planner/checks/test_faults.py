@@ -199,7 +199,7 @@ def test_a_breach_of_policy_is_found_by_name_and_names_both_places(rule, which, 
 POLICIES_ON_EDITS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("policy-bias", "laptop", "max_bias: 0.1", {"job.bias.budget": 0.4}),
     ("policy-gap", "groups", "max_gap: 0.01", {"solver.gap": None}),
-    ("policy-error", "laptop", "max_error: 0.1", {"predicted.error": 0.4}),
+    ("policy-error", "laptop", "max_error: 0.1", {"predicted.error.costs": 0.4}),
     ("policy-job-files", "laptop", "require_job_files: true", {}),
 ]
 
