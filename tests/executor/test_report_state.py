@@ -7,6 +7,7 @@ import pytest
 from rlplan.executor.report_lengths import length_quantiles, tail, waste
 from rlplan.executor.report_state import ago, incidents, run_state
 from rlplan.executor.report_steps import quantile, series, spreads
+from rlplan.rounds.round_shape import shape, tail_begins_s
 
 RUN = {"event": "run", "t_s": 0.0, "steps": 40}
 RESUME = {"event": "resume", "t_s": 9.0, "step": 2, "steps": 50}
@@ -70,9 +71,32 @@ def test_the_tail_begins_when_fewer_than_a_quarter_run_and_only_whole_rounds_tel
     found = tail([step], {1: rows}, "short")
     assert found["tail_s"] == pytest.approx(13.0) and found["share"] == pytest.approx(0.65)
     assert (found["rounds"], found["of_rounds"]) == (1, 1)
-    assert found["running"][:2] == [1.0, 0.875] and found["running"][10] == 0.125 and found["running"][20] == 0.0
+    assert found["running"][:3] == [1.0, 1.0, 0.875] and found["running"][10] == found["running"][20] == 0.125
     assert tail([{**step, "samples": {"trained": 8, "deferred": 1}}], {1: rows}, "short") is None
     assert tail([step], {1: rows}, "long") is None and tail([{"step": 1, "kind": "short"}], {1: rows}, "short") is None
+
+
+def test_what_ran_is_measured_as_the_planner_predicts_it_whatever_milliseconds_the_requests_took():
+    ends = [1.0, 2.5, 4.0, 7.0, 7.0, 20.0]
+    rows = [sample(0.001 * index, end) for index, end in enumerate(ends)]
+    found = tail([{"step": 1, "kind": "long", "samples": {"trained": 6}}], {1: rows}, "long")
+    levels = [(0.0, 6), *((end, 5 - index) for index, end in enumerate(ends))]
+    assert found["running"] == [round(share, 4) for share in shape(levels, 20.0)]
+    assert found["running"][0] == 1.0 and found["running"][20] == pytest.approx(1 / 6, abs=1e-4)
+    assert found["tail_s"] == 20.0 - tail_begins_s(levels, 20.0) == 13.0
+
+
+@pytest.mark.parametrize(
+    "odd", [{"finished_s": -1.0}, {"issued_s": float("nan")}, {"finished_s": 1e300}, {"issued_s": "x"}]
+)
+def test_a_round_with_a_sample_whose_times_are_none_does_not_tell_the_tail(odd):
+    rows = [sample(0.0, 1.0), {**sample(0.0, 2.0), **odd}]
+    assert tail([{"step": 1, "kind": "short", "samples": {"trained": 2}}], {1: rows}, "short") is None
+
+
+def test_a_round_that_took_no_time_has_no_tail():
+    found = tail([{"step": 1, "kind": "short", "samples": {"trained": 1}}], {1: [sample(1.0, 1.0)]}, "short")
+    assert (found["tail_s"], found["share"]) == (0.0, 0.0)
 
 
 def test_waste_is_what_ended_and_was_not_trained_and_what_was_stopped_is_counted_apart():
