@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rlplan.executor.report_lengths import length_quantiles, tail, waste
@@ -10,6 +12,7 @@ from rlplan.executor.report_steps import quantile, series, spreads
 from rlplan.rounds.round_shape import shape, tail_begins_s
 
 RUN = {"event": "run", "t_s": 0.0, "steps": 40}
+WRITTEN = "the trace was last written 1970-01-01 00:00:12 UTC"
 RESUME = {"event": "resume", "t_s": 9.0, "step": 2, "steps": 50}
 
 
@@ -28,16 +31,24 @@ def steps(number, **changes):
         ([RUN, end()], 3, "stopped", "stopped by a signal, with a checkpoint: 3 of 40 steps"),
         ([RUN, end(reason="engine 0 is silent")], 3, "failed", "failed after 3 of 40 steps: engine 0 is silent"),
         ([RUN, end(reason="x")], 0, "failed", "failed after no step was finished of 40: x"),
-        ([RUN], 3, "open", "3 of 40 steps; the trace was last written 12 s ago, its longest step took 3 s"),
+        (
+            [RUN],
+            3,
+            "open",
+            "3 of 40 steps; the trace was last written 1970-01-01 00:00:12 UTC, its longest step took 3 s",
+        ),
         ([RUN, end(), RESUME], 5, "open", "running or died: 5 of 50 steps"),
         ([RUN, {"event": "resume", "t_s": 4.0, "step": 1}], 2, "open", "2 of 40 steps"),
-        ([RUN], 0, "open", "no step was finished of 40; the trace was last written 12 s ago"),
+        ([RUN], 0, "open", f"no step was finished of 40; {WRITTEN}"),
         ([], 0, "open", "no step was finished; it has not begun to train"),
     ],
 )
 def test_a_run_is_finished_stopped_failed_or_else_nobody_can_tell(events, done, state, words):
-    found = run_state(events, steps(done), 12.0)
+    found = run_state(events, steps(done), 12.0, 20.0)
     assert found["state"] == state and words in found["state_text"]
+    assert found["quiet_s"] == (8.0 if state == "open" else None)
+    # What is written down holds no time that passes.
+    assert found | {"quiet_s": 0} == run_state(events, steps(done), 12.0, 99.0) | {"quiet_s": 0}
 
 
 def test_times_are_told_in_one_unit():
@@ -59,6 +70,20 @@ def test_incidents_are_in_order_with_their_steps_and_none_is_made_of_what_went_w
     ]  # fmt: skip
     texts = [row["text"] for row in incidents(events, ran) if row["kind"] == "timeouts"]
     assert texts == ["3 of 20 rewards timed out, 1 of them by a deadline that adapts", "2 of 10 rewards timed out"]
+
+
+def test_a_step_from_which_on_figures_are_no_numbers_is_an_incident_once():
+    ran = steps(4, reward_mean=0.5, metrics={"loss": 1.0})
+    for number in (1, 2):
+        ran[number] |= {"reward_mean": math.nan, "metrics": {"loss": math.inf}}
+    [found] = incidents([RUN], ran)
+    assert (found["step"], found["kind"]) == (2, "not a number") and "loss, reward_mean" in found["text"]
+
+
+@pytest.mark.parametrize("step", [None, "x", 10**400, -1, 1.5])
+def test_an_event_whose_step_is_none_is_of_the_step_that_was_being_made(step):
+    [found] = incidents([{"event": "note", "t_s": 1.5, "step": step, "text": "a"}], steps(3))
+    assert found["step"] == 2
 
 
 def sample(begin, finish, tokens=10, fate="trained"):
