@@ -46,7 +46,6 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, as_j
 
 def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from ..plans.digest import job_decisions
-    from ..plans.round_bars import round_bars
     from .job_timeline import compact, timeline_of
     from .show_job import data, render
 
@@ -58,7 +57,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
     if html is not None:
         from ..plans.page import plan_page
 
-        files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", bars=round_bars(plan))
+        files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", notes=stale_notes(plan, path))
     result = {**data(plan, path), "notes": notes}
     return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
 
@@ -77,7 +76,7 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
     if html is not None:
         from ..plans.page import groups_page
 
-        files["html"] = html, groups_page(plan, title=path.name)
+        files["html"] = html, groups_page(plan, title=path.name, notes=stale_notes(plan, path))
     result = {**data(plan, path), "notes": notes}
     return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
 

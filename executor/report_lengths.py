@@ -5,25 +5,27 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
+from ..rounds.round_shape import TWENTIETHS, shape, tail_begins_s
+from ..rounds.run_log import LONGEST_S
 from .report_steps import quantile
 
 Samples = Mapping[int, Sequence[dict[str, Any]]]
-POINTS = 21
 
 
 def length_quantiles(tokens: Sequence[int]) -> list[int]:
     """Quantiles at 0, 5, …, 100 %; empty without a sample."""
-    return [int(quantile(tokens, index / (POINTS - 1))) for index in range(POINTS)] if tokens else []
+    return [int(quantile(tokens, index / TWENTIETHS)) for index in range(TWENTIETHS + 1)] if tokens else []
 
 
 def tail(steps: Sequence[dict[str, Any]], samples: Samples, kind: str) -> dict[str, Any] | None:
     """The shape of the rollouts of one kind; None if no round of it tells it.
 
     A sample that was aborted is not in the trace, so only rounds tell it in which each sample that was issued is.
-    `running`: sequences at each twentieth of the rollout as a share of the most, mean over rounds. `tail_s`: mean
-    seconds of its end in which fewer than a quarter of the most run; `share`: these over all seconds of rollout.
+    `running` and `tail_s` are what plans/predicted.py's are, of the same functions (rounds/round_shape.py); `share`:
+    the tails' seconds over all seconds of rollout.
     """
     whole = [
         [(float(r["issued_s"]), float(r["finished_s"])) for r in samples.get(step["step"], ())]
@@ -32,41 +34,43 @@ def tail(steps: Sequence[dict[str, Any]], samples: Samples, kind: str) -> dict[s
     ]
     if not whole:
         return None
-    shapes = [_shape(spans) for spans in whole]
-    seconds = [max(end for _, end in spans) for spans in whole]
-    tails = [tail_s for _, tail_s in shapes]
+    rounds = [_levels(spans) for spans in whole]
+    seconds = [levels[-1][0] for levels in rounds]
+    shapes = [shape(levels, end_s) for levels, end_s in zip(rounds, seconds, strict=True)]
+    tails = [end_s - tail_begins_s(levels, end_s) for levels, end_s in zip(rounds, seconds, strict=True)]
     return {
         "rounds": len(whole),
         "of_rounds": sum(step["kind"] == kind for step in steps),
         "tail_s": statistics.fmean(tails),
         "share": sum(tails) / (sum(seconds) or 1.0),
-        "running": [round(statistics.fmean(column), 4) for column in zip(*(s for s, _ in shapes), strict=True)],
+        "running": [round(statistics.fmean(column), 4) for column in zip(*shapes, strict=True)],
     }
 
 
 def _is_whole(step: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
     """Whether every sample that the round issued is in the trace, with its times."""
-    timed = all(isinstance(row.get(key), int | float) for row in rows for key in ("issued_s", "finished_s"))
-    return bool(rows) and timed and sum((step.get("samples") or {}).values()) == len(rows)
+    whole = sum((step.get("samples") or {}).values()) == len(rows)
+    return bool(rows) and whole and all(_is_timed(row) for row in rows)
 
 
-def _shape(spans: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
-    """(running sequences at each twentieth as a share of the most, seconds of the tail) of one round."""
+def _is_timed(row: dict[str, Any]) -> bool:
+    begin, end = row.get("issued_s"), row.get("finished_s")
+    return isinstance(begin, int | float) and isinstance(end, int | float) and 0 <= begin <= end <= LONGEST_S
+
+
+def _levels(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
+    """Sequences that run from each moment on, as round_shape.Levels.
+
+    Requests go out one after another within milliseconds, for which the simulator takes no time: until the first
+    twentieth has its most sequences, as many are taken as running from the first request on.
+    """
     changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
-    times, running = [0.0], [0]
-    for at, change in changes:
-        times.append(at)
-        running.append(running[-1] + change)
-    end, most = times[-1], max(running)
-    shares, index = [], 0
-    for point in range(POINTS):
-        while index + 1 < len(times) and times[index + 1] <= end * point / (POINTS - 1):
-            index += 1
-        shares.append(running[index] / most)
-    # Nothing runs at the very beginning; what begins within the first twentieth counts.
-    shares[0] = max(n for at, n in zip(times, running, strict=True) if at <= end / (POINTS - 1)) / most
-    last_full = max(i for i, number in enumerate(running) if 4 * number >= most)
-    return shares, end - times[last_full + 1]
+    levels = list(zip((at for at, _ in changes), accumulate(change for _, change in changes), strict=True))
+    first = [pair for pair in levels if pair[0] <= levels[-1][0] / TWENTIETHS]
+    if not first:
+        return levels
+    fullest = max(range(len(first)), key=lambda index: first[index][1])
+    return [(levels[0][0], levels[fullest][1]), *levels[fullest + 1 :]]
 
 
 def waste(steps: Sequence[dict[str, Any]], samples: Samples) -> dict[str, Any]:

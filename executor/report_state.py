@@ -6,18 +6,24 @@ folder tells it from one that still goes on, except how long the trace has not g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
+
+from ..rounds.run_log import MOST
 
 State = Literal["finished", "stopped", "failed", "open"]
 
 
 def run_state(
-    events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]], quiet_s: float | None
+    events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]], written_s: float | None, now_s: float
 ) -> dict[str, Any]:
-    """`state`, `state_text` (a sentence), `steps_wanted`, and of a run without an end `quiet_s` and `longest_step_s`.
+    """`state`, `state_text` (a sentence), `steps_wanted`, `longest_step_s`, `written_at`, `quiet_s`.
 
-    `open` is one that still goes on or was killed. `quiet_s`: seconds since the trace was last written.
+    `open` is one that still goes on or was killed. `written_at` is when the trace was last written, in UTC, and
+    `quiet_s` how many seconds ago that is, both of an open run only: of one that ended the report stays the same. The
+    sentence holds no time that passes. `written_s`, `now_s`: seconds since 1970.
     """
     turns = [event for event in events if event["event"] in ("run", "resume", "end")]
     last = turns[-1] if turns else None
@@ -27,7 +33,7 @@ def run_state(
     if not steps:
         of = "no step was finished" + (f" of {wanted}" if wanted is not None else "")
     longest = max((float(step["total_s"]) for step in steps), default=None)
-    known = {"steps_wanted": wanted, "quiet_s": quiet_s, "longest_step_s": longest}
+    known: dict[str, Any] = {"steps_wanted": wanted, "longest_step_s": longest, "written_at": None, "quiet_s": None}
     if last is not None and last["event"] == "end":
         if last.get("finished"):
             return {"state": "finished", "state_text": f"finished: {of}", **known}
@@ -37,11 +43,17 @@ def run_state(
     text = f"running or died: {of}"
     if last is None:
         text += "; it has not begun to train"
-    if quiet_s is not None:
-        text += f"; the trace was last written {ago(quiet_s)} ago"
+    if written_s is not None:
+        known |= {"written_at": utc(written_s), "quiet_s": max(0.0, now_s - written_s)}
+        text += f"; the trace was last written {known['written_at']}"
         if longest is not None:
             text += f", its longest step took {longest:.3g} s"
     return {"state": "open", "state_text": text, **known}
+
+
+def utc(at_s: float) -> str:
+    """A moment, seconds since 1970, as people read it."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def ago(seconds: float) -> str:
@@ -55,8 +67,8 @@ def ago(seconds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What did not go as it should, by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, resume, failed prompt, run failed, stopped, note, conservation, off-policy, checksum, timeouts,
-    exhausted.
+    Kinds: restart, resume, failed prompt, run failed, stopped, note, not a number, conservation, off-policy, checksum,
+    timeouts, exhausted.
     """
     found = [(float(event["t_s"]), _of_event(event)) for event in events]
     found += [(float(step.get("t_s", 0.0)), _of_step(step, earlier)) for step, earlier in _with_earlier(steps)]
@@ -80,6 +92,8 @@ Found = tuple[int | None, str, str]
 
 def _of_event(event: dict[str, Any]) -> list[Found]:
     step = event.get("step")
+    if not isinstance(step, int) or not 0 <= step <= MOST:
+        step = None
     match event["event"]:
         case "restart":
             return [
@@ -94,7 +108,7 @@ def _of_event(event: dict[str, Any]) -> list[Found]:
         case "end" if event.get("reason"):
             return [(step, "run failed", str(event["reason"]))]
         case "end" if not event.get("finished"):
-            return [(step, "stopped", f"ended by a signal after step {step}")]
+            return [(step, "stopped", "ended by a signal" + (f" after step {step}" if step else ""))]
     return []
 
 
@@ -109,6 +123,8 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Found]:
     ):
         if step.get(key):
             found.append((number, kind, f"{step[key]} {text}"))
+    if lost := sorted(_no_numbers(step) - _no_numbers(earlier)):
+        found.append((number, "not a number", f"from this step on: {', '.join(lost)}; training may have diverged"))
     counts, before = step.get("timeouts") or {}, earlier.get("timeouts") or {}
     new = {key: counts.get(key, 0) - before.get(key, 0) for key in ("timeouts", "cut", "executions")}
     if new["timeouts"] > 0:
@@ -118,6 +134,12 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Found]:
             + (f", {new['cut']} of them by a deadline that adapts" if new["cut"] > 0 else ""),
         ))  # fmt: skip
     return found
+
+
+def _no_numbers(step: dict[str, Any]) -> set[str]:
+    """What training measured and is NaN or infinite."""
+    measured = {"reward_mean": step.get("reward_mean", 0.0), **step.get("metrics", {})}
+    return {name for name, value in measured.items() if not math.isfinite(value)}
 
 
 def _with_earlier(steps: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -73,7 +73,7 @@ class MeasuredRun:
     @property
     def seconds_per_sample(self) -> float:
         """Measured seconds over trained samples; deferred prompts that are owed cost what this run's long rounds, or
-        those that the plan predicts, took per prompt (as executor/report.py charges them)."""
+        those that the plan predicts, took per prompt (as executor/report_cycle.py charges them)."""
         seconds = math.fsum(s.total_s for s in self.steps)
         samples = sum(s.samples for s in self.steps)
         owed, issue = self.steps[-1].deferred, self.plan.job.issue

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..rounds.events import SampleKey
+from ..rounds.round_shape import shape, tail_begins_s
 from .candidates import LongKey, ShortKey
 from .columns import LongColumn, Setting, ShortColumn
 from .round_log import mean
-from .round_shape import shape, tail_begins_s
 from .simulator import Observe
 
 FEWEST, MOST, SAMPLES = 8, 48, 10_000

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..rounds.round_shape import tail_begins_s
 from .costs import DecodeCost
-from .round_shape import tail_begins_s
 from .run_simulator import SimulatedStep, Watch
 from .simulator import Observe
 

@@ -9,6 +9,9 @@ from pydantic import Field
 
 from .base import Count, Mode, NonNegative, Positive, Strict
 
+ROUGH_ROUNDS = 32
+"""Figures of fewer simulated rounds are no more than about right."""
+
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -155,6 +158,11 @@ class FrontPoint(Strict):
 
     chosen: bool
     """Whether it is this plan."""
+
+    @property
+    def rough(self) -> bool:
+        """Whether its figures are no more than about right; those of the chosen one are the plan's own."""
+        return not self.chosen and self.rounds < ROUGH_ROUNDS
 
 
 class Predicted(Strict):

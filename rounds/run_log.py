@@ -16,10 +16,13 @@ TRACE = "trace.jsonl"
 PLAN_COPY = "plan.yaml"
 """Files of a run's folder: what happened, and the plan that it was started with."""
 
-_NUMBERS = (
-    "step", "total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s", "trained_samples", "trained_tokens",
-    "reward_mean", "max_tokens", "median_tokens", "decoded_tokens", "deferred", "on_policy_violations",
-    "checksum_mismatches", "exhausted",
+LONGEST_S, MOST = 1e9, 1e15
+"""No time of a run is longer (it is 30 years), and no count of it larger: what is, is damage."""
+
+_SECONDS = ("total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s")
+_COUNTS = (
+    "step", "trained_samples", "trained_tokens", "max_tokens", "median_tokens", "decoded_tokens", "deferred",
+    "on_policy_violations", "checksum_mismatches", "exhausted",
 )  # fmt: skip
 
 
@@ -57,6 +60,7 @@ def read_run(path: Path) -> RunLog:
     cold = True
     try:
         for event in read_trace(path):
+            _check_number(event, "t_s", LONGEST_S)
             log.last_t_s = float(event["t_s"])
             if event["event"] not in ("step", "sample"):
                 log.events.append(event)
@@ -76,6 +80,7 @@ def read_run(path: Path) -> RunLog:
                 case "run":
                     log.started = event
                 case "resume":
+                    _check_whole(event, "step")
                     log.resumes += 1
                     cold = True
                     log.steps = [step for step in log.steps if step["step"] <= event["step"]]
@@ -86,22 +91,63 @@ def read_run(path: Path) -> RunLog:
     return log
 
 
+def _check_number(event: dict[str, Any], name: str, most: float) -> None:
+    """Raise KeyError or TypeError unless it is a number from 0 to `most`; NaN is none."""
+    value = event[name]
+    if not isinstance(value, int | float) or not 0 <= value <= most:
+        raise TypeError(f"{name} of a {event['event']} is {_shown(value)}, which is no number from 0 to {most:g}")
+
+
+def _check_whole(event: dict[str, Any], *names: str) -> None:
+    """Raise KeyError or TypeError unless they are whole numbers of at least 0."""
+    for name in names:
+        value = event[name]
+        if not isinstance(value, int) or not 0 <= value <= MOST:
+            raise TypeError(f"{name} of a {event['event']} is {_shown(value)}, which is no whole number")
+
+
+def _check_counts(event: dict[str, Any], name: str) -> None:
+    """Raise TypeError unless it is absent, null, or whole numbers by name."""
+    counts = event.get(name)
+    if counts is not None and not (
+        isinstance(counts, dict) and all(isinstance(value, int) and 0 <= value <= MOST for value in counts.values())
+    ):
+        raise TypeError(f"{name} of a {event['event']} is {_shown(counts)}, which does not count anything")
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def _check_step(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a step event is not what readers take it for."""
-    for name in _NUMBERS:
-        if not isinstance(event[name], int | float):
-            raise TypeError(f"{name} of a step is {event[name]!r}, which is no number")
+    """Raise KeyError or TypeError if a step event is not what readers take it for.
+
+    Rewards and metrics of a run that diverged are NaN: that is no damage.
+    """
+    for name in _SECONDS:
+        _check_number(event, name, LONGEST_S)
+    # What is left of the step beside the phases; rounding can take it a little below 0.
+    other = event.get("other_s", 0.0)
+    if other is not None and not (isinstance(other, int | float) and abs(other) <= LONGEST_S):
+        raise TypeError(f"other_s of a step is {_shown(other)}, which is no number")
+    for name in _COUNTS:
+        _check_number(event, name, MOST)
+    _check_whole(event, "step", "deferred")
     for name, kind in (("restarts", list), ("conservation_violations", list), ("metrics", dict), ("kind", str)):
         if not isinstance(event[name], kind):
-            raise TypeError(f"{name} of a step is {event[name]!r}")
+            raise TypeError(f"{name} of a step is {_shown(event[name])}")
+    for name in ("samples", "timeouts"):
+        _check_counts(event, name)
+    for name, value in [("reward_mean", event["reward_mean"]), *event["metrics"].items()]:
+        if not isinstance(value, int | float):
+            raise TypeError(f"{name} of a step is {_shown(value)}, which is no number")
 
 
 def _check_sample(event: dict[str, Any]) -> None:
     """Likewise for a sample event."""
-    for name in ("step", "epoch", "draw", "sample", "tokens", "prompt_tokens"):
-        if not isinstance(event[name], int):
-            raise TypeError(f"{name} of a sample is {event[name]!r}, which is no whole number")
+    _check_whole(event, "step", "epoch", "draw", "sample", "tokens", "prompt_tokens")
     if not isinstance(event["prompt"], str) or not isinstance(event["truncated"], bool):
-        raise TypeError(f"a sample has prompt {event['prompt']!r} and truncated {event['truncated']!r}")
+        raise TypeError(f"a sample has prompt {_shown(event['prompt'])} and truncated {_shown(event['truncated'])}")
     if event["fate"] is not None and not isinstance(event["fate"], str):
-        raise TypeError(f"fate of a sample is {event['fate']!r}")
+        raise TypeError(f"fate of a sample is {_shown(event['fate'])}")

@@ -11,57 +11,33 @@ a chart shows is also said in words under it. plotly is imported when a page is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..groups_plan import GroupsPlan
     from ..plan import Plan
 
 
-class RoundBar(Protocol):
-    """What a page reads of `round_bars.Bar`: what one resource does for a while in a mean round."""
-
-    @property
-    def kind(self) -> str:
-        """`short` or `long`."""
-
-    @property
-    def lane(self) -> str:
-        """The resource: `sync`, `engines`, `rewards`, `trainers`."""
-
-    @property
-    def phase(self) -> str:
-        """`sync`, `rollout`, `tail`, `scoring`, `reward_exposed` or `train`."""
-
-    @property
-    def begin_s(self) -> float:
-        """Seconds from the round's beginning."""
-
-    @property
-    def seconds(self) -> float:
-        """How long."""
-
-    @property
-    def critical(self) -> bool:
-        """Whether the step would be shorter without it."""
-
-
-def plan_page(plan: Plan, *, title: str, bars: Sequence[RoundBar]) -> str:
-    """The page of a plan of one job; `bars` are `round_bars.round_bars(plan)`."""
+def plan_page(plan: Plan, *, title: str, notes: Sequence[str] = ()) -> str:
+    """The page of a plan of one job. `notes`: what must not be overlooked and is not in the plan itself, such as that
+    its inputs have changed since."""
     from .of_plan import page
 
-    return page(plan, title, bars)
+    return page(plan, title, notes)
 
 
-def groups_page(plan: GroupsPlan, *, title: str) -> str:
-    """The page of a plan of co-execution groups."""
+def groups_page(plan: GroupsPlan, *, title: str, notes: Sequence[str] = ()) -> str:
+    """The page of a plan of co-execution groups; `notes` as of `plan_page`."""
     from .of_groups import page
 
-    return page(plan, title)
+    return page(plan, title, notes)
 
 
-def run_page(report: Mapping[str, Any], *, title: str) -> str:
-    """The page of one or several runs; `report` is what `rlplan report --json` prints (executor/report.py)."""
+def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None) -> str:
+    """The page of one or several runs; `report` is what `rlplan report --json` prints (executor/report.py).
+
+    `written_at`: now, in UTC; said on the pages of runs that may still go on, which others may open days later.
+    """
     from .of_run import page
 
-    return page(report, title)
+    return page(report, title, written_at)

@@ -6,14 +6,11 @@ import math
 from typing import Any
 
 from ..plan import Plan
-from ..predicted import MemoryBar, Predicted, PredictedRound, Quantiles
+from ..predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
 from .charts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes
 from .palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
 from .shell import Chart, Swatch
 from .text import digits, listed, percent, ratio, seconds, size, usd
-
-ROUGH_ROUNDS = 32
-"""A point of the front that was simulated with fewer rounds is drawn hollow."""
 
 
 def spread(quantiles: Quantiles) -> Spread:
@@ -49,8 +46,8 @@ def phases(plan: Plan) -> Chart:
     caption = (
         f"Mean step {seconds(predicted.step_s.mean)} against {seconds(predicted.baseline.step_s.mean)} of plain "
         f"synchronous rounds; the most of it, {seconds(most[1])}, is {PHASE_NAME[most[0]]}. Bands run from the median "
-        "to the 95th percentile over steps"
-        + (", which a mean may lie outside of when few steps are long." if len(kinds) > 1 else ".")
+        "to the 95th percentile over steps; a mean lies outside of its band where few steps take much longer than the "
+        "others" + (", as long rounds do." if len(kinds) > 1 else ".")
     )
     return Chart("phases", "Seconds by phase", caption, chart, height, legend)
 
@@ -74,7 +71,7 @@ def front(plan: Plan) -> Chart:
             marker={
                 "size": [12 if p.chosen else 9 for p, _ in here],
                 "opacity": 1,  # with several sizes plotly would fade them
-                "color": [PANEL if p.rounds < ROUGH_ROUNDS else MODE[mode] for p, _ in here],
+                "color": [PANEL if p.rough else MODE[mode] for p, _ in here],
                 "line": {"color": MODE[mode], "width": 2},
             },
             hoverinfo="text",
@@ -101,7 +98,7 @@ def front(plan: Plan) -> Chart:
         yaxis=axis("speed, × plain sync", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
     )
     legend = [Swatch(mode, MODE[mode], "dot") for mode in dict.fromkeys(p.mode for p in points)]
-    if any(p.rounds < ROUGH_ROUNDS for p in points):
+    if any(p.rough for p in points):
         legend.append(Swatch(f"rough: under {ROUGH_ROUNDS} rounds simulated", MUTED, "ring"))
     return Chart("front", "Speed against bias", _front_said(predicted), chart, 330, tuple(legend))
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..predicted import Predicted, PredictedRound
-from . import RoundBar
+from ..round_bars import LANES, Bar, Lane
 from .charts import axis, figure, header, lanes
 from .palette import INK, PHASE, PHASE_NAME, faded
 from .shell import Chart, Swatch
 from .text import esc, listed, percent, seconds
 
-_LANES = ("sync", "engines", "rewards", "trainers")
 _HALF = 0.33  # of a lane's height
 
 
-def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
+def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
     """A Gantt chart of one mean round of each kind, on one scale."""
     chart = figure()
     labels: list[tuple[float, str]] = []
@@ -26,7 +25,7 @@ def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
     ]
     for name, kind in kinds:
         here = [bar for bar in bars if bar.kind == name]
-        rows = {lane: top + 1 + index for index, lane in enumerate(_LANES)}
+        rows = {lane: top + 1 + index for index, lane in enumerate(LANES)}
         title = f"<b>{name} round</b>, {seconds(kind.step_s.mean)}, {percent(kind.share)} of the steps"
         header(chart, top, title if len(kinds) > 1 else f"<b>every round</b>, {seconds(kind.step_s.mean)}")
         labels += [(position, lane) for lane, position in rows.items()]
@@ -34,7 +33,7 @@ def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
             _draw(chart, bar, rows[bar.lane])
         _running(chart, here, kind, rows["engines"])
         _path(chart, here, rows)
-        top += len(_LANES) + 1.3
+        top += len(LANES) + 1.3
     end = max((bar.begin_s + bar.seconds for bar in bars), default=1.0)
     chart.update_layout(
         xaxis=axis("seconds from the round's beginning", range=[0, 1.01 * end], nticks=9),
@@ -65,12 +64,12 @@ def _said(name: str, kind: PredictedRound, named: bool) -> str:
     tail = kind.tail_s / kind.rollout_s.mean if kind.rollout_s.mean else 0.0
     return (
         f"{name.capitalize() + ' round' if named else 'A round'} of {seconds(total)}: {listed(most)}; "
-        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; scoring could take "
-        f"{seconds(kind.reward_slack_s)} longer."
+        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; all but the last scores "
+        f"are in {seconds(kind.reward_slack_s)} before the update could begin."
     )
 
 
-def _draw(chart: Any, bar: RoundBar, position: float) -> None:
+def _draw(chart: Any, bar: Bar, position: float) -> None:
     colour = PHASE.get(bar.phase, PHASE["other"])
     name = {"tail": "rollout, its tail", "scoring": "scoring, beside the rollout"}.get(
         bar.phase, PHASE_NAME.get(bar.phase, bar.phase)
@@ -90,7 +89,7 @@ def _draw(chart: Any, bar: RoundBar, position: float) -> None:
     )  # fmt: skip
 
 
-def _running(chart: Any, bars: Sequence[RoundBar], kind: PredictedRound, position: float) -> None:
+def _running(chart: Any, bars: Sequence[Bar], kind: PredictedRound, position: float) -> None:
     """The shape of the rollout in its lane: the lane's height is the most sequences that run at once."""
     engines = [bar for bar in bars if bar.lane == "engines" and bar.phase in ("rollout", "tail")]
     if not engines:
@@ -105,7 +104,7 @@ def _running(chart: Any, bars: Sequence[RoundBar], kind: PredictedRound, positio
     )  # fmt: skip
 
 
-def _path(chart: Any, bars: Sequence[RoundBar], rows: dict[str, float]) -> None:
+def _path(chart: Any, bars: Sequence[Bar], rows: Mapping[Lane, float]) -> None:
     """A line under the bars that the step's length is made of, from lane to lane."""
     xs: list[float] = []
     ys: list[float] = []

@@ -72,17 +72,23 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
     if long and several:
         legend.append(Swatch("long round", INK, "diamond"))
     if any(row["kind"] in _MARKED for row in detail["incidents"]):
-        legend.append(Swatch("restart, resume or violation", BAD, "dash"))
+        legend.append(Swatch("restart, resume, violation or NaN", BAD, "dash"))
     caption = (
         f"{count(len(numbers), 'step')}, mean {seconds(statistics.fmean(series['total_s']))}, the longest "
         f"{seconds(max(series['total_s']))}. Over the cycle, prompts that are still owed a long round charged, "
-        f"{seconds(detail['step_s'])} a step; predicted {seconds(detail['step_s_predicted'])}."
-        + (f" Each bar is the mean of {size} steps." if size > 1 else "")
+        f"{seconds(detail['step_s'])} a step{', ' + owed if (owed := owed_said(detail)) else ''}; predicted "
+        f"{seconds(detail['step_s_predicted'])}." + (f" Each bar is the mean of {size} steps." if size > 1 else "")
     )
     return Chart(f"steps-{key}", f"{name}: seconds of each step", caption, chart, 300, tuple(legend), wide=True)
 
 
-_MARKED = ("restart", "resume", "conservation", "off-policy", "checksum")
+def owed_said(detail: Detail) -> str:
+    """What of the step over the cycle is no measurement; empty if all of it is."""
+    expected = detail["step_s_expected"]
+    return f"of which {seconds(expected)} are the plan's own long round: none ran yet" if expected else ""
+
+
+_MARKED = ("restart", "resume", "conservation", "off-policy", "checksum", "not a number")
 
 
 def _marks(chart: Any, detail: Detail) -> None:
@@ -125,7 +131,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
             measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
             off.append(
                 f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "
-                f"({100 * (measured / mean - 1):+.0f} %)"
+                + (f"({100 * (measured / mean - 1):+.0f} %)" if mean else "")
             )
         groups.append(BandGroup(title, tuple(rows)))
     chart, height, legend = bands(groups)

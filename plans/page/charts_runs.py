@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,24 +12,36 @@ from .charts_plan import length_axis
 from .charts_run import Detail
 from .palette import GOOD, INK, MODE, MUTED, PHASE, faded
 from .shell import Chart, Swatch
-from .text import count, esc, listed, percent, seconds
+from .text import count, esc, fixed, known, listed, percent, seconds
 
 Runs = Mapping[str, Detail]
 MAX_POINTS = 1200
 
 
-def smoothed(values: Sequence[float], width: int) -> list[float]:
-    """Means over windows of `width` around each value, narrower at both ends."""
+def smoothed(values: Sequence[float | None], width: int) -> list[float | None]:
+    """Means over windows of `width` around each value, narrower at both ends; None around what is not known."""
     half = width // 2
-    return [statistics.fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
+    windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [statistics.fmean(found) if (found := _known(window)) == [*window] else None for window in windows]
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
     """Mean reward of each step, and its moving mean."""
     chart = figure()
-    said = []
+    said, lost = [], []
+    found: list[float] = []
+    ends: list[int] = []
     for name, detail in runs.items():
         xs, values = detail["series"]["step"], detail["series"]["reward_mean"]
+        found += _known(values)
+        lost += [f"{name}'s of {count(len(values) - len(_known(values)), 'step')}"] * (
+            len(_known(values)) < len(values)
+        )
+        ends += [xs[0], xs[-1]]
         width = max(1, len(values) // 8)
         skip = -(-len(values) // MAX_POINTS)
         smooth = smoothed(values, width)
@@ -38,14 +51,28 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
         )  # fmt: skip
         chart.add_scatter(
             x=xs[::skip], y=smooth[::skip], mode="lines", line={"color": colours[name], "width": 2.2}, hoverinfo="text",
-            hovertext=[f"<b>{esc(name)}</b>, step {x}<br>reward {v:.3f}, mean around it {s:.3f}"
+            hovertext=[f"<b>{esc(name)}</b>, step {x}<br>reward {fixed(v, '.3f')}, mean around it {fixed(s, '.3f')}"
                        for x, v, s in zip(xs[::skip], values[::skip], smooth[::skip], strict=True)],
         )  # fmt: skip
-        said.append(f"{name} from {detail['reward_first']:.3f} to {detail['reward_last']:.3f}")
-    chart.update_layout(xaxis=axis("step", nticks=9), yaxis=axis("mean reward", nticks=6))
+        said.append(f"{name} from {fixed(detail['reward_first'], '.3f')} to {fixed(detail['reward_last'], '.3f')}")
+    low, high = min(found, default=0.0), max(found, default=1.0)
+    rise = max(0.05, 0.08 * (high - low))
+    first, last = min(ends), max(ends)
+    aside = max(0.5, 0.02 * (last - first))
+    chart.update_layout(
+        xaxis=axis("step", range=[first - aside, last + aside], nticks=9, **_whole_ticks(first, last)),
+        yaxis=axis("mean reward", range=[low - rise, high + rise], nticks=6),
+    )
     caption = f"First to last fifth of the steps: {listed(said)}. Thin: each step; thick: moving mean."
+    if lost:
+        caption += f" Rewards that are no numbers are left out: {listed(lost)}."
     legend = tuple(Swatch(name, colours[name], "line") for name in runs)
     return Chart("reward", "Reward", caption, chart, 320, legend)
+
+
+def _whole_ticks(first: int, last: int) -> dict[str, Any]:
+    """Few steps would get ticks between them."""
+    return {"dtick": 1} if last - first < 8 else {}
 
 
 def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
@@ -73,10 +100,10 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
     chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
     said = [
-        f"{name} {d['length_ratio']:.3f} ± {d['length_ratio_standard_error']:.3f} (K-S distance {d['length_ks']:.3f}, "
-        f"predicted ratio {d['length_ratio_predicted']:.3f})"
+        f"{name} {d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')} "
+        f"(K-S distance {d['length_ks']:.3f}, predicted ratio {d['length_ratio_predicted']:.3f})"
         for name, d in shown.items()
-        if d.get("length_ratio") is not None and d.get("length_ks") is not None and d["mode"] != "sync"
+        if known(d.get("length_ratio")) and known(d.get("length_ks")) and d["mode"] != "sync"
     ]
     caption = (
         f"Trained over unconditioned mean length, prompt by prompt: {listed(said)}; 1 is unbiased."
@@ -111,7 +138,7 @@ def waste(runs: Runs) -> Chart | None:
         chart.add_bar(
             orientation="h", x=[t / total for t, total in zip(tokens, totals, strict=True)], y=list(range(len(runs))),
             width=0.5, marker={"color": FATES.get(fate, MUTED), "line": {"width": 0}}, hoverinfo="text",
-            hovertext=[f"<b>{esc(name)}</b>, {fate}<br>{t:,} tokens, {percent(t / total, 1)}"
+            hovertext=[f"<b>{esc(name)}</b>, {esc(fate)}<br>{t:,} tokens, {percent(t / total, 1)}"
                        for name, t, total in zip(runs, tokens, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
@@ -132,13 +159,13 @@ def waste(runs: Runs) -> Chart | None:
         f"Tokens decoded and not trained: {'; '.join(said)}. How far those were that were stopped is not in the trace."
     )
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
-    return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 62, legend)
+    return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 74, legend)
 
 
 def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
     """Seconds of a mean step, measured on predicted, for each run."""
     chart = figure()
-    most = max(max(d["step_s"], d["step_s_predicted"]) for d in runs.values())
+    most = max(max(d["step_s"], d["step_s_predicted"]) for d in runs.values()) or 1.0
     for index, (name, detail) in enumerate(runs.items()):
         found, expected = detail["step_s"], detail["step_s_predicted"]
         hover = f"<b>{esc(name)}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
@@ -156,7 +183,9 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         xaxis=axis("seconds a step, over the cycle", range=[0, 1.04 * most], nticks=6),
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),
     )
-    said = [f"{name} {d['speedup']:.2f}×" for name, d in runs.items() if d.get("speedup") and d["mode"] != "sync"]
+    said = [
+        f"{name} {d['speedup']:.2f}×" for name, d in runs.items() if known(d.get("speedup")) and d["mode"] != "sync"
+    ]
     caption = (
         f"Per trained sample, against plain synchronous rounds in the same folder: {listed(said)}."
         if said

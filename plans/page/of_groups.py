@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..digest import groups_decisions
 from ..groups_plan import GroupsPlan
 from ..origin import InputFile
 from . import charts_groups, decisions
 from .palette import job_colours
 from .shell import Card, banner, cards, document, section
-from .text import NONE, code, count, esc, listed, percent, ratio, seconds, table, usd
+from .text import NONE, code, count, esc, listed, percent, ratio, seconds, sentence, table, usd
 
 
-def page(plan: GroupsPlan, title: str) -> str:
+def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
     """The document."""
     names = [name for group in plan.groups.values() for name in group.jobs]
     colours = job_colours(sorted(names))
@@ -19,7 +21,7 @@ def page(plan: GroupsPlan, title: str) -> str:
         f"Plan of {count(len(names), 'job')} in {count(len(plan.groups), 'co-execution group')} on "
         f"{_nodes(plan)}; policy {plan.rules.policy}, at most {plan.rules.group_cap} jobs a group"
     )
-    parts = []
+    parts = [banner(sentence(note)) for note in notes]
     if groups_decisions(plan.groups) != plan.decisions_sha256:
         parts.append(banner("Edited since it was solved: the predictions and reasons below are of other decisions."))
     parts += [

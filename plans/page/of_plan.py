@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from ..digest import job_decisions
 from ..plan import Plan
-from . import RoundBar, charts_plan, decisions
+from ..round_bars import round_bars
+from . import charts_plan, decisions
 from .charts_round import timeline
 from .shell import Card, banner, cards, document, section
-from .text import count, digits, percent, ratio, seconds, size, usd
+from .text import count, digits, percent, ratio, seconds, sentence, size, usd
 
 
-def page(plan: Plan, title: str, bars: Sequence[RoundBar]) -> str:
+def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
     """The document."""
     job, origin = plan.job, plan.inputs
     pool = job.rounds.short.rollout.pool
@@ -21,12 +22,12 @@ def page(plan: Plan, title: str, bars: Sequence[RoundBar]) -> str:
         f"{count(job.issue.samples_per_prompt, 'sample')} a step, on {count(plan.predicted.nodes, 'node')} of pool "
         + pool
     )
-    parts = []
+    parts = [banner(sentence(note)) for note in notes]
     if job_decisions(job) != plan.decisions_sha256:
         parts.append(banner("Edited since it was solved: the predictions and reasons below are of other decisions."))
     parts += [
         cards(headline(plan)),
-        section("Timeline", timeline(plan.predicted, bars).html()),
+        section("Timeline", timeline(plan.predicted, round_bars(plan)).html()),
         section(
             "Predictions",
             charts_plan.phases(plan).html(),

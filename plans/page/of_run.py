@@ -9,7 +9,7 @@ from . import charts_run, charts_runs
 from .charts_run import Detail
 from .palette import run_colours
 from .shell import Card, banner, cards, document, section
-from .text import NONE, count, digits, esc, known, listed, percent, ratio, seconds, table
+from .text import NONE, count, digits, esc, fixed, known, listed, percent, ratio, seconds, table
 
 MAX_INCIDENTS = 100
 
@@ -18,14 +18,15 @@ _TONES: dict[str, Literal["", "good", "bad", "warn"]] = {
 }  # fmt: skip
 
 
-def page(report: Mapping[str, Any], title: str) -> str:
+def page(report: Mapping[str, Any], title: str, written_at: str | None) -> str:
     """The document. `report` is what executor/report.py's `report` returns, NaN replaced by None."""
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
     colours = run_colours({name: detail["mode"] for name, detail in runs.items()})
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
-    parts = [_state(n, d) for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]]
+    parts = [banner(f"Left out: {message}") for message in report["unreadable"].values()]
+    parts += [_state(n, d, written_at) for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]]
     parts.append(cards(headline(runs)))
     parts.append(section("Runs", f'<div class="panel">{_overview(runs, colours)}</div>'))
     if stepped:
@@ -42,8 +43,11 @@ def page(report: Mapping[str, Any], title: str) -> str:
     return document(title, subtitle, "".join(parts))
 
 
-def _state(name: str, detail: Detail) -> str:
-    text = f"{name}: {detail['state_text']}." + ("" if detail["steps"] else " Only its plan's predictions are shown.")
+def _state(name: str, detail: Detail, written_at: str | None) -> str:
+    text = f"{name}: {detail['state_text']}."
+    if detail["state"] == "open" and written_at is not None:
+        text += f" This page was written {written_at}."
+    text += "" if detail["steps"] else " Only its plan's predictions are shown."
     return banner(text, "bad" if detail["state"] == "failed" else "warn")
 
 
@@ -78,7 +82,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         Card(
             "Seconds a step",
             seconds(detail["step_s"]),
-            f"{of}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}",
+            f"{of}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}"
+            + (f"; {owed}" if (owed := charts_run.owed_said(detail)) else ""),
         )
     )
     if known(detail.get("speedup")) and detail["mode"] != "sync":
@@ -89,12 +94,13 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     found.append(
         Card(
             "Reward",
-            f"{detail['reward_last']:.3f}",
-            f"{of}last fifth of the steps; the first {detail['reward_first']:.3f}",
+            fixed(detail["reward_last"], ".3f"),
+            f"{of}last fifth of the steps; the first {fixed(detail['reward_first'], '.3f')}",
+            "" if known(detail["reward_last"]) else "bad",
         )
     )
     if known(detail.get("length_ratio")) and detail["mode"] != "sync":
-        error = detail["length_ratio_standard_error"]
+        error = detail["length_ratio_standard_error"] or 0.0
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
         found.append(
             Card("Length ratio", f"{detail['length_ratio']:.3f}", f"{of}± {error:.3f}; predicted "
@@ -109,10 +115,6 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     return found
 
 
-def _progress(detail: Detail) -> str:
-    return f"{detail['steps']:,}" + (f" of {detail['steps_wanted']:,}" if detail["steps_wanted"] else "")
-
-
 _VIOLATIONS = ("on_policy_violations", "conservation_violations", "checksum_mismatches")
 
 
@@ -122,7 +124,7 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
         ran = bool(d["steps"])
         length = NONE
         if known(d.get("length_ratio")):
-            length = f"{d['length_ratio']:.3f} ± {d['length_ratio_standard_error']:.3f}"
+            length = f"{d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')}"
         rows.append([
             f'<i class="mark" style="--c:{colours[name]}"></i>{esc(name)}',
             esc(d["mode"]),
@@ -134,8 +136,8 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
             esc(ratio(d["speedup_predicted"])),
             esc(length),
             f"{d['length_ratio_predicted']:.3f}",
-            esc(f"{d['reward_first']:.3f} → {d['reward_last']:.3f}" if ran else NONE),
-            esc(f"{d['logprob_max_abs_diff']:.1e}" if ran else NONE),
+            esc(f"{fixed(d['reward_first'], '.3f')} → {fixed(d['reward_last'], '.3f')}" if ran else NONE),
+            esc(fixed(d["logprob_max_abs_diff"], ".1e") if ran else NONE),
         ])  # fmt: skip
     head = ["run", "mode", "state", "steps", "s/step", "predicted", "speed-up", "predicted", "length ratio"]
     head += ["predicted", "reward", "log-probs differ"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 INK, MUTED, TRACK, PANEL, LINE = "#010101", "#020202", "#030303", "#040404", "#050505"
+STAND_INS = {INK: "ink", MUTED: "muted", TRACK: "track", PANEL: "panel", LINE: "line"}
+"""What the style sheet calls them."""
 CLEAR = "rgba(0,0,0,0)"
 
 PHASE = {

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from ... import __version__
+from .palette import STAND_INS
 from .text import esc
 
 SwatchStyle = Literal["fill", "band", "line", "dash", "dot", "ring", "hatch", "diamond", "tick"]
@@ -129,5 +130,4 @@ def _asset(name: str) -> str:
 
 def _theme(colour: str) -> str:
     """A stand-in colour as the style sheet calls it."""
-    names = {"#010101": "ink", "#020202": "muted", "#030303": "track", "#040404": "panel", "#050505": "line"}
-    return f"var(--{names[colour]})" if colour in names else colour
+    return f"var(--{STAND_INS[colour]})" if colour in STAND_INS else colour

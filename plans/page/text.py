@@ -11,8 +11,19 @@ NONE = "–"
 
 
 def esc(text: object) -> str:
-    """Text for HTML, in an element or in a quoted attribute."""
-    return html.escape(str(text), quote=True)
+    """Text for HTML, in an element or in a quoted attribute; without what would turn the direction of what follows, and
+    without halves of letters, which no file can hold."""
+    return html.escape("".join(c if c.isprintable() or c.isspace() else " " for c in str(text)), quote=True)
+
+
+def sentence(text: str) -> str:
+    """The text as a sentence of its own."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def fixed(value: float | None, form: str) -> str:
+    """A figure in Python's format, or NONE."""
+    return NONE if value is None or not math.isfinite(value) else format(value, form)
 
 
 def known(value: float | None) -> bool:

@@ -1,14 +1,59 @@
 """The report's text on figures made by hand."""
 
-from rlplan.cli.report import run_text
+from rlplan.cli.report_text import run_text, spark
 
 DETAIL = {
-    "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_predicted": 1.1, "prediction_error": 0.1, "phases_s": {},
+    "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
+    "step_s_predicted": 1.1, "prediction_error": 0.1, "phases_s": {},
     "rounds": {}, "reward_first": 0.1, "reward_last": 0.2, "rewards": [0.1, 0.2], "on_policy_violations": 0,
     "conservation_violations": 0, "logprob_max_abs_diff": 0.0, "restarts": 0, "state_text": "finished: 3 of 3 steps",
     "tail": {"short": None, "long": None}, "max_over_median_tokens": 3.0, "incidents": [],
     "waste": {"tokens": {"trained": 9}, "share": 0.0, "aborted_samples": 0},
 }  # fmt: skip
+
+
+def row(measured, predicted, error, floored):
+    return {"measured": measured, "predicted": predicted, "error": error, "floored": floored}
+
+
+def test_a_phase_below_the_floor_of_errors_is_not_said_to_be_off_by_a_share_of_something_else() -> None:
+    phases = {
+        "train": row(0.5, 0.4, 0.2, False),
+        "sync": row(0.001, 0.002, 0.05, True), "rollout": row(0.001, 1.0, 50.0, True),
+        "reward_exposed": row(0.0, 0.0, None, False),
+    }  # fmt: skip
+    text = run_text("a", {**DETAIL, "phases_s": phases})
+    ends = {line.split()[0]: line.split()[3] for line in text.splitlines() if line.split()[0] in phases}
+    assert ends == {"train": "20.0%", "sync": "-", "rollout": ">5000.0%", "reward_exposed": "unknown"}
+    assert "- under 2 % of the step" in text
+    assert "under 2 %" not in run_text("a", {**DETAIL, "phases_s": {"train": phases["train"]}})
+
+
+def test_what_of_a_measured_step_is_the_plans_own_is_told() -> None:
+    assert "of which 0.40 s are the plan's own long round" in run_text("a", {**DETAIL, "step_s_expected": 0.4})
+    assert "of which" not in run_text("a", DETAIL)
+
+
+def test_what_is_no_number_is_unknown_and_shown_as_such_in_the_line_of_rewards() -> None:
+    unknown = dict.fromkeys(("step_s", "prediction_error", "reward_first", "reward_last", "logprob_max_abs_diff"))
+    text = run_text("a", {**DETAIL, **unknown, "rewards": [0.0, None, 1.0]})
+    assert text.count("unknown") == 5 and " ?\u2588" in text
+    assert spark([]) == "" and spark([0.5, None] * 40) == "?" * 40 and spark([-3.0, 9e9]) == " \u2588"
+
+
+def test_texts_of_a_trace_stay_on_their_line_and_tell_a_terminal_nothing() -> None:
+    evil = "a\x1b[31mb\nc\u202ed\udc80"
+    incident = {"step": 1, "t_s": 0.0, "kind": "note", "text": evil}
+    changes = {
+        "incidents": [incident],
+        "state_text": evil,
+        "waste": {**DETAIL["waste"], "share": 0.1, "tokens": {evil: 3}},
+    }
+    for detail in ({**DETAIL, **changes}, {**DETAIL, **changes, "steps": 0}):
+        text = run_text(evil, detail)
+        plain = run_text("a", {**detail, "incidents": [{**incident, "text": "a"}], "state_text": "a"})
+        assert len(text.splitlines()) == len(plain.splitlines())
+        assert all(c == "\n" or c.isprintable() for c in text)
 
 
 def test_rewards_that_timed_out_are_told_with_the_most_that_adapting_the_deadline_may_have_cost() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.report import load_runs, report
+from rlplan.executor.report import report
+from rlplan.executor.report_runs import load_runs
 from rlplan.executor.training_run import LOGPROB_ALARM
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, sha256_file

@@ -7,7 +7,9 @@ import math
 
 import pytest
 
-from rlplan.executor.report import RunTrace, cycle, ks_distance, length_ratio, load_runs, over_cycle
+from rlplan.executor.report_bias import ks_distance, length_ratio
+from rlplan.executor.report_cycle import cycle, over_cycle
+from rlplan.executor.report_runs import RunTrace, load_runs
 from rlplan.plans.errors import InputError
 
 SIZE = 2
@@ -81,6 +83,9 @@ def test_owed_prompts_are_charged_what_a_prompt_of_the_runs_long_rounds_took():
 def test_without_a_long_round_yet_the_plans_expectation_is_charged():
     found = cycle(run([step("short", 2.0, 8, 100, deferred=2)]))
     assert found.seconds_per_sample == pytest.approx((2.0 + 2 * 9.0 / 4) / (8 + 2 * SIZE))
+    assert found.step_s == pytest.approx((2.0 + 4.5) / 1.5) and found.expected_s == pytest.approx(4.5 / 1.5)
+    ran = [step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)]
+    assert cycle(run(ran)).expected_s == cycle(run([step("short", 2.0, 8, 100)])).expected_s == 0.0
 
 
 def test_the_length_ratio_compares_the_same_prompts_and_its_error_is_of_their_differences():
@@ -133,7 +138,7 @@ COMPLETE = {
 
 @pytest.mark.parametrize("fault", [{"total_s": "x"}, {"restarts": 3}, {"metrics": None}, {"total_s": None}])
 def test_a_step_that_is_none_is_refused_with_its_file(fault, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlplan.executor.report.load_plan", lambda path: FakePlan)
+    monkeypatch.setattr("rlplan.executor.report_runs.load_plan", lambda path: FakePlan)
     event = {**COMPLETE, **step("short", 1.0, 8, 100), "step": 1, "t_s": 0.0, **fault}
     (tmp_path / "trace.jsonl").write_text(json.dumps(event) + "\n")
     with pytest.raises(InputError, match=r"trace\.jsonl.*damaged"):
@@ -145,7 +150,7 @@ def test_a_step_that_is_none_is_refused_with_its_file(fault, tmp_path, monkeypat
 
 
 def test_steps_that_a_resume_went_back_over_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlplan.executor.report.load_plan", lambda path: FakePlan)
+    monkeypatch.setattr("rlplan.executor.report_runs.load_plan", lambda path: FakePlan)
     numbered = [{**COMPLETE, **step("short", float(n), 8, 100), "step": n} for n in (1, 2, 3)]
     again = {**COMPLETE, **step("short", 7.0, 8, 100), "step": 2}
     events = [*numbered, {"event": "resume", "step": 1}, again]

@@ -15,7 +15,7 @@ from rlplan.planner.draws import Draws
 from rlplan.planner.length_model import fit_lengths
 from rlplan.planner.picture import RoundWatch, picture
 from rlplan.planner.play import Luck, RoundSetup, play
-from rlplan.planner.round_shape import most_running, shape, tail_begins_s
+from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = LayoutKey(1, 2)

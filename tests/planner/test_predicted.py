@@ -8,11 +8,11 @@ import pytest
 from rlplan.planner.costs import LayoutKey, decode_cost, entry_of
 from rlplan.planner.picture import RoundWatch
 from rlplan.planner.round_log import mean
-from rlplan.planner.round_shape import tail_begins_s
 from rlplan.planner.run_simulator import Watch, simulate_plan
 from rlplan.planner.search import Pass
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.critical_path import critical_path
+from rlplan.rounds.round_shape import tail_begins_s
 
 QUICK = (Pass(5, 2, math.inf), Pass(48, 48, 0.1))
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}

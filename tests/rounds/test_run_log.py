@@ -52,6 +52,20 @@ def test_steps_and_samples_that_a_resume_went_back_over_are_not_in_the_log(tmp_p
         ({k: v for k, v in step(1).items() if k != "train_s"}, "train_s"),
         (step(1, total_s="long"), "total_s"),
         (step(1, kind=3), "kind"),
+        (step(1, total_s=float("nan")), "total_s"),
+        (step(1, train_s=-1.0), "train_s"),
+        (step(1, rollout_s=1e300), "rollout_s"),
+        (step(1, deferred=-1), "deferred"),
+        (step(1, max_tokens=10**400), "max_tokens"),
+        (step(1, reward_mean=None), "reward_mean"),
+        (step(1, metrics={"loss": "x"}), "loss"),
+        (step(1, samples={"trained": "x"}), "samples"),
+        (step(1, timeouts=[1]), "timeouts"),
+        (step(1, t_s="x"), "t_s"),
+        ({"event": "end", "t_s": None}, "t_s"),
+        ({"event": "resume", "t_s": 1.0, "step": "x"}, "step"),
+        ({"t_s": 1.0}, "event"),
+        (sample(1, tokens=-1), "tokens"),
         (sample(1, tokens=1.5), "tokens"),
         (sample(1, prompt=7), "prompt"),
         (sample(1, fate=7), "fate"),
@@ -59,5 +73,11 @@ def test_steps_and_samples_that_a_resume_went_back_over_are_not_in_the_log(tmp_p
     ],
 )
 def test_an_event_that_is_not_what_it_should_be_is_told(event, word, tmp_path):
-    with pytest.raises(TraceError, match=word):
+    with pytest.raises(TraceError, match=word) as caught:
         read_run(write(tmp_path / "trace.jsonl", event))
+    assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 400
+
+
+def test_the_rewards_and_metrics_of_a_run_that_diverged_are_no_damage(tmp_path):
+    diverged = step(1, reward_mean=float("nan"), metrics={"loss": float("inf")}, other_s=-1e-12)
+    assert read_run(write(tmp_path / "trace.jsonl", diverged)).steps[0]["metrics"] == {"loss": float("inf")}

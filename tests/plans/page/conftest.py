@@ -22,7 +22,7 @@ from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import loads
 
 from ..conftest import PLAN
-from .documents import GROUPS, bars
+from .documents import GROUPS
 from .runs import write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -224,7 +224,7 @@ def html(plan, groups, runs):
         warnings.simplefilter("ignore")  # of the torn line
         found = report(runs)
     return {
-        "plan": plan_page(plan, title="plan.yaml", bars=bars(plan)),
+        "plan": plan_page(plan, title="plan.yaml"),
         "groups": groups_page(groups, title="groups.yaml"),
         "run": run_page(found, title="runs"),
     }

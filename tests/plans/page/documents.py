@@ -1,8 +1,6 @@
-"""A small plan of groups, and bars of a mean round that need no planner."""
+"""A small plan of groups."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 GROUPS = """\
 rlplan_groups: 1
@@ -74,32 +72,3 @@ predicted:
   algorithm_1: {usd_per_hour: 60.0, usd_per_unit: 0.8, slo_attained: 1.0, fits: true}
 volatile: {solved_at: "2026-01-02T03:04:05Z", solve_s: 1.5, rlplan: 0.1.0}
 """.replace("SHA", "a" * 64).replace("DECIDED", "b" * 64)
-
-
-class Bar(NamedTuple):
-    """As `plans.round_bars.Bar`."""
-
-    kind: str
-    lane: str
-    phase: str
-    begin_s: float
-    seconds: float
-    critical: bool
-
-
-def bars(plan):
-    """A mean round of each kind of the plan."""
-    found = []
-    for kind, mean in (("short", plan.predicted.rounds.short), ("long", plan.predicted.rounds.long)):
-        if mean is None:
-            continue
-        decoded = mean.sync_s + mean.rollout_s.mean
-        found += [
-            Bar(kind, "sync", "sync", 0.0, mean.sync_s, True),
-            Bar(kind, "engines", "rollout", mean.sync_s, mean.rollout_s.mean - mean.tail_s, True),
-            Bar(kind, "rewards", "scoring", mean.sync_s, mean.rollout_s.mean / 3, False),
-            Bar(kind, "engines", "tail", decoded - mean.tail_s, mean.tail_s, True),
-            Bar(kind, "rewards", "reward_exposed", decoded, mean.reward_exposed_s.mean, True),
-            Bar(kind, "trainers", "train", decoded + mean.reward_exposed_s.mean, mean.train_s.mean, True),
-        ]
-    return tuple(found)

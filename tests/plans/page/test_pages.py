@@ -16,7 +16,6 @@ from rlplan.plans.page.charts_runs import smoothed
 from rlplan.plans.page.text import count, digits, listed, seconds, size, span, usd
 
 from .conftest import as_text, changed
-from .documents import bars
 from .runs import write_run
 
 KINDS = ("plan", "groups", "run")
@@ -31,7 +30,7 @@ def test_a_page_is_one_document_with_plotly_once_and_no_address_to_fetch_from(ki
 
 
 def test_the_same_plan_gives_the_same_bytes(plan, groups, html):
-    assert html["plan"] == plan_page(plan, title="plan.yaml", bars=bars(plan))
+    assert html["plan"] == plan_page(plan, title="plan.yaml")
     assert html["groups"] == groups_page(groups, title="groups.yaml")
 
 
@@ -50,16 +49,16 @@ def test_every_chart_has_a_caption_of_its_own(kind, html):
 
 def test_text_of_users_is_escaped_wherever_it_stands(plan):
     evil = "</script><script>alert(1)</script>"
-    text = plan_page(changed(plan, step=evil), title=evil, bars=bars(plan))
+    text = plan_page(changed(plan, step=evil), title=evil)
     assert evil not in text and "&lt;/script&gt;&lt;script&gt;alert(1)" in text
 
 
 def test_a_plan_that_was_edited_says_so_and_one_that_was_not_does_not(plan):
-    assert "Edited since it was solved" not in plan_page(plan, title="a", bars=bars(plan))
+    assert "Edited since it was solved" not in plan_page(plan, title="a")
     short = plan.job.rounds.short.model_copy(update={"cutoff_tokens": 100})
     job = plan.job.model_copy(update={"rounds": plan.job.rounds.model_copy(update={"short": short})})
     edited = plan.model_copy(update={"job": job})
-    assert "Edited since it was solved" in plan_page(edited, title="a", bars=bars(plan))
+    assert "Edited since it was solved" in plan_page(edited, title="a")
 
 
 def test_a_run_that_was_killed_and_one_that_never_came_to_a_step_are_told_so(plan_text, tmp_path):

@@ -9,7 +9,6 @@ from rlplan.executor.report import report
 from rlplan.plans.page import plan_page, run_page
 
 from .conftest import BOXES, changed, payloads, pixels, undrawn, without_data
-from .documents import bars
 from .runs import write_run
 
 KINDS = ("plan", "groups", "run")
@@ -68,7 +67,7 @@ def test_the_dark_theme_is_dark_and_drawn_in_its_own_colours(html, opened):
 def test_hostile_text_is_shown_and_not_run(plan, plan_text, tmp_path, opened):
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     hostile = changed(plan, **{"cutoff_tokens": f"{evil} </script> & \"quoted\" 'text'"})
-    found = opened(plan_page(hostile, title=f"{evil}", bars=bars(plan)))
+    found = opened(plan_page(hostile, title=f"{evil}"))
     assert found.dialogs == [] and found.said == []
     assert evil in found.page.inner_text("body")
     assert found.page.inner_text("h1") == evil

@@ -1,0 +1,149 @@
+"""A report of runs as lines for the terminal; what is not known, or is NaN since training diverged, is called so.
+
+`detail` is a run's part of a report (executor/report.py), NaN replaced by None. Texts of a trace stand on one line each
+and without what a terminal would take for a command.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..plans.diff.words import UNKNOWN, one_line
+from .figures import RAMP
+
+_INCIDENTS = 8
+
+
+def run_text(name: str, detail: dict[str, Any]) -> str:
+    """A run in some lines."""
+    name, mode = one_line(name), detail["mode"]
+    if not detail["steps"]:
+        lines = [f"{name} ({mode}): predicted {detail['step_s_predicted']:.2f} s a step"]
+        return "\n".join([*lines, *_state(detail), *_incidents(detail)])
+    lines = [
+        f"{name} ({mode}): {detail['steps']} steps, {_figure(detail['step_s'], '.2f')} s a step over the cycle, "
+        f"predicted {detail['step_s_predicted']:.2f} (off by {_figure(detail['prediction_error'], '.1%')})"
+    ]
+    if detail["step_s_expected"]:
+        lines.append(
+            f"  of which {_figure(detail['step_s_expected'], '.2f')} s are the plan's own long round, which prompts "
+            "are owed: none ran yet"
+        )
+    lines += [*_state(detail), *_phases(detail)]
+    for kind, value in detail["rounds"].items():
+        if value is not None:
+            lines.append(
+                f"  {kind + ' rounds':16}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
+                f"{value['share']:.0%} of steps, predicted {value['share_predicted']:.0%}"
+            )
+    first, last = (_figure(detail[key], ".3f") for key in ("reward_first", "reward_last"))
+    lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}")
+    # A ratio is None where a run has too few prompts in common with the plain one.
+    if detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
+        lines.append(
+            f"  trained / unconditioned mean length {detail['length_ratio']:.3f} "
+            f"(+- {_figure(detail['length_ratio_standard_error'], '.3f')}), K-S distance {detail['length_ks']:.3f}; "
+            f"predicted {detail['length_ratio_predicted']:.3f}"
+        )
+    lines += _tail_and_waste(detail)
+    counts = detail["reward_timeouts"]
+    if counts.get("timeouts"):
+        lines.append(
+            f"  {counts['timeouts']} of {counts.get('executions', UNKNOWN)} rewards timed out, "
+            f"{counts.get('cut', UNKNOWN)} of them before the "
+            "longest deadline: at most so many right answers were judged wrong for a deadline that adapts"
+        )
+    lines.append(
+        f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
+        f"log-probs differ by at most {_figure(detail['logprob_max_abs_diff'], '.1e')}; {detail['restarts']} restarts"
+    )
+    return "\n".join([*lines, *_incidents(detail)])
+
+
+def comparison(result: dict[str, Any]) -> str:
+    """Runs beside the plain one, a line each."""
+    lines = [f"baseline {_figure(result['baseline']['step_s'], '.2f')} s a step"]
+    for role, speedup in (("planned", "speedup"), ("race", "race_speedup")):
+        if role in result:
+            length = result["length_ratio"][role]
+            lines.append(
+                f"{role:8} {_figure(result[role]['step_s'], '.2f')} s a step: {_figure(result[speedup], '.2f')}x per "
+                "trained sample" + ("" if length is None else f", length ratio {length:.3f}")
+            )
+    return "\n".join(lines)
+
+
+def spark(values: Sequence[float | None], width: int = 40) -> str:
+    """Rewards as blocks from 0 to 1, averaged to at most `width` columns; `?` where one of them is no number."""
+    columns = min(width, len(values))
+    blocks = []
+    for column in range(columns):
+        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
+        known = [value for value in part if value is not None and math.isfinite(value)]
+        if len(known) < len(part):
+            blocks.append("?")
+        else:
+            blocks.append(RAMP[round(8 * min(1.0, max(0.0, sum(known) / len(known))))])
+    return "".join(blocks)
+
+
+def _figure(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None or not math.isfinite(value) else format(value, form)
+
+
+def _state(detail: dict[str, Any]) -> list[str]:
+    from ..executor.report_state import ago
+
+    quiet_s = detail.get("quiet_s")
+    return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f" (written {ago(quiet_s)} ago)")]
+
+
+def _phases(detail: dict[str, Any]) -> list[str]:
+    """A phase is told apart from the floor that its error is told against: a small one's would be noise."""
+    lines = [f"  {'phase':16}{'measured':>10}{'predicted':>10}{'off by':>9}"]
+    small = False
+    for phase, value in detail["phases_s"].items():
+        off = _figure(value["error"], ".1%")
+        if value["floored"] and value["error"] is not None:
+            # Against its own seconds it is off by more.
+            both = value["error"] <= 1.0
+            small |= both
+            off = "-" if both else f">{off}"
+        lines.append(f"  {phase:16}{value['measured']:10.3f}{value['predicted']:10.3f}{off:>9}")
+    if small:
+        lines.append("  - under 2 % of the step, and off by less than that")
+    return lines
+
+
+def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
+    tails = [
+        f"{kind} {value['share']:.0%} ({value['rounds']} of {value['of_rounds']} rounds)"
+        for kind, value in detail["tail"].items()
+        if value is not None
+    ]
+    lines = [
+        f"  longest / median response {detail['max_over_median_tokens']:.1f}"
+        + (f"; rollout with under a quarter of its sequences: {', '.join(tails)}" if tails else "")
+    ]
+    lost = detail["waste"]
+    if lost["share"] or lost["aborted_samples"]:
+        fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in lost["tokens"].items() if fate != "trained")
+        lines.append(
+            f"  {lost['share']:.1%} of the tokens of samples that ended were not trained"
+            + (f" ({fates})" if fates else "")
+            + f"; {lost['aborted_samples']:,} samples were stopped on the way"
+        )
+    return lines
+
+
+def _incidents(detail: dict[str, Any]) -> list[str]:
+    """The last incidents, a line each."""
+    found = detail["incidents"]
+    lines = [
+        f"  step {row['step']}, {row['t_s']:.0f} s: {row['kind']}: {one_line(row['text'])}"
+        for row in found[-_INCIDENTS:]
+    ]
+    left = len(found) - _INCIDENTS
+    return [f"  {left} earlier incidents: see --json", *lines] if left > 0 else lines
