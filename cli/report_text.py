@@ -22,8 +22,9 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     if not detail["steps"]:
         lines = [f"{name} ({mode}): predicted {detail['step_s_predicted']:.2f} s a step"]
         return "\n".join([*lines, *_state(detail), *_incidents(detail)])
+    steps = "1 step" if detail["steps"] == 1 else f"{detail['steps']} steps"
     lines = [
-        f"{name} ({mode}): {detail['steps']} steps, {_figure(detail['step_s'], '.2f')} s a step over the cycle, "
+        f"{name} ({mode}): {steps}, {_figure(detail['step_s'], '.2f')} s a step over the cycle, "
         f"predicted {detail['step_s_predicted']:.2f} (off by {_figure(detail['prediction_error'], '.1%')})"
     ]
     if detail["step_s_expected"]:
@@ -97,7 +98,7 @@ def _state(detail: dict[str, Any]) -> list[str]:
     from ..executor.report_state import ago
 
     quiet_s = detail.get("quiet_s")
-    return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f" (written {ago(quiet_s)} ago)")]
+    return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
 
 
 def _phases(detail: dict[str, Any]) -> list[str]:

@@ -60,16 +60,16 @@ def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[
 
 
 def cut(chart: Any, across: dict[str, Any], tokens: int, text: str) -> None:
-    """A dashed line across an axis of lengths, with its text on the side where there is room."""
-    log = across.get("type") == "log"
+    """A dashed line across an axis of lengths, with its text above the drawing, where no curve runs."""
+    log, (low, high) = across.get("type") == "log", across["range"]
     place = math.log10(tokens) if log else float(tokens)
-    right = place > 0.6 * across["range"][1]
+    right = place > (low + high) / 2
     chart.add_vline(x=tokens, line={"color": INK, "width": 1.5, "dash": "dash"})
     chart.add_annotation(
-        x=place, y=0.06 if not right else 0.94, yref="paper", yanchor="bottom" if not right else "top",
-        xanchor="right" if right else "left", xshift=-6 if right else 6, showarrow=False, text=text,
-        align="right" if right else "left", font={"size": 11.5, "color": INK},
+        x=place, y=1, yref="paper", yanchor="bottom", xanchor="right" if right else "left", xshift=5 if right else -5,
+        showarrow=False, text=text, align="right" if right else "left", font={"size": 11.5, "color": INK},
     )  # fmt: skip
+    chart.update_layout(margin_t=12 + 17 * len(text.split("<br>")))
 
 
 def header(chart: Any, position: float, text: str) -> None:
@@ -164,13 +164,14 @@ def _band(chart: Any, position: float, row: BandRow, longest: float) -> None:
             x=[found.p50, found.p95], y=[position, position], mode="lines+markers", hovertext=hover, hoverinfo="text",
             line={"color": row.colour, "width": 3},
             marker={"size": 8, "color": [row.colour, PANEL], "line": {"color": row.colour, "width": 2}},
+            cliponaxis=False,
         )  # fmt: skip
     shown = found or expected
     if shown is None:
         return
     chart.add_scatter(
         x=[shown.mean], y=[position], mode="markers", hovertext=hover, hoverinfo="text",
-        marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": PANEL, "width": 1}},
+        marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": PANEL, "width": 1}}, cliponaxis=False,
     )  # fmt: skip
     right = max(s.p95 if s.p95 > s.mean else s.mean for s in (found, expected) if s is not None)
     chart.add_scatter(

@@ -8,7 +8,7 @@ from ..groups_plan import CostFigures, GroupsPlan
 from ..planned_group import PlannedGroup
 from .charts import axis, figure, lanes
 from .charts_plan import filled
-from .palette import BAD, GOOD, INK, LINE, MUTED, PANEL, PHASE, TRACK, faded
+from .palette import BAD, GOOD, INK, LINE, MUTED, PANEL, PHASE, TRACK, faded, text_on
 from .shell import Chart, Swatch
 from .text import count, listed, percent, ratio, seconds, usd
 
@@ -42,12 +42,18 @@ def costs(plan: GroupsPlan) -> Chart:
     if any(not figures.fits for _, figures in rows):
         legend.append(Swatch("does not fit the cluster", PHASE["other"], "hatch"))
     for label, bound, dash in (
-        ("proven lower bound", plan.solver.bound_usd_per_hour, "dash"),
-        ("no schedule undercuts", plan.solver.fluid_usd_per_hour, "dot"),
+        (f"of {plan.solver.universe}", plan.solver.bound_usd_per_hour, "dash"),
+        ("of any schedule at all", plan.solver.fluid_usd_per_hour, "dot"),
     ):
         if bound is not None:
             chart.add_vline(x=bound, line={"color": INK if dash == "dash" else MUTED, "width": 1.5, "dash": dash})
-            legend.append(Swatch(f"{label}: {usd(bound)} USD/h", INK if dash == "dash" else MUTED, "dash"))
+            legend.append(
+                Swatch(
+                    f"lower bound {label}: {usd(bound)} USD/h",
+                    INK if dash == "dash" else MUTED,
+                    "dash" if dash == "dash" else "dots",
+                )
+            )
     chart.update_layout(
         xaxis=axis("USD per hour", range=[0, 1.05 * most], nticks=6),
         yaxis=lanes([(i, name) for i, (name, _) in enumerate(rows)], -0.75, len(rows) - 0.5),
@@ -81,7 +87,7 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
                 hovertext=f"<b>{span.job}</b>, {span.phase}<br>{seconds(span.begin_s)} to {seconds(span.end_s)}: "
                 f"{seconds(width)}",
                 text=[span.job], textposition="inside", insidetextanchor="middle", textangle=0,
-                textfont={"size": 11, "color": "#ffffff"},
+                textfont={"size": 11, "color": text_on(ground)},
                 marker={
                     "color": colours[span.job], "line": {"color": PANEL, "width": 1},
                     **({"pattern": pattern} if span.phase == "train" else {}),

@@ -46,8 +46,8 @@ def phases(plan: Plan) -> Chart:
     caption = (
         f"Mean step {seconds(predicted.step_s.mean)} against {seconds(predicted.baseline.step_s.mean)} of plain "
         f"synchronous rounds; the most of it, {seconds(most[1])}, is {PHASE_NAME[most[0]]}. Bands run from the median "
-        "to the 95th percentile over steps; a mean lies outside of its band where few steps take much longer than the "
-        "others" + (", as long rounds do." if len(kinds) > 1 else ".")
+        "to the 95th percentile over steps; a mean lies below its band where the shorter half is far shorter, above it "
+        "where few steps are far longer."
     )
     return Chart("phases", "Seconds by phase", caption, chart, height, legend)
 

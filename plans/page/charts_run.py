@@ -167,7 +167,7 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
             )  # fmt: skip
         legend += [
             Swatch(f"{kind}, measured", colours[kind], "line"),
-            Swatch(f"{kind}, predicted", colours[kind], "dash"),
+            Swatch(f"{kind}, predicted", colours[kind], "dots"),
         ]
         share = expected["tail_s"] / (expected["rollout_s"]["mean"] or 1.0)
         said.append(

@@ -38,9 +38,8 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
     for name, detail in runs.items():
         xs, values = detail["series"]["step"], detail["series"]["reward_mean"]
         found += _known(values)
-        lost += [f"{name}'s of {count(len(values) - len(_known(values)), 'step')}"] * (
-            len(_known(values)) < len(values)
-        )
+        if missing := len(values) - len(_known(values)):
+            lost.append(f"{name}'s of {count(missing, 'step')}")
         ends += [xs[0], xs[-1]]
         width = max(1, len(values) // 8)
         skip = -(-len(values) // MAX_POINTS)
@@ -94,7 +93,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
                        for s, v in zip(shares, values, strict=True)],
         )  # fmt: skip
     legend = [Swatch(name, colours[name], "line") for name in shown]
-    legend.append(Swatch("unconditioned, as planned with", MUTED, "dash"))
+    legend.append(Swatch("unconditioned, as planned with", MUTED, "dots"))
     for cutoff in dict.fromkeys(d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]):
         cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))

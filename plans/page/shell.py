@@ -16,7 +16,7 @@ from ... import __version__
 from .palette import STAND_INS
 from .text import esc
 
-SwatchStyle = Literal["fill", "band", "line", "dash", "dot", "ring", "hatch", "diamond", "tick"]
+SwatchStyle = Literal["fill", "band", "line", "dash", "dot", "ring", "hatch", "diamond", "tick", "dots"]
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def test_the_json_of_a_run_that_ended_is_the_same_from_call_to_call_and_that_of_
     assert found["state"] == "open" and found["quiet_s"] >= 0 and found["written_at"].endswith(" UTC")
     page = (tmp_path / "page.html").read_text()
     assert " ago" not in page.split("<script>")[0] and found["written_at"] in page and "This page was written" in page
-    assert f"last written {found['written_at']}" in answer(tmp_path)[1] and " s ago)" in answer(tmp_path)[1]
+    assert f"last written {found['written_at']}" in answer(tmp_path)[1] and "; quiet for " in answer(tmp_path)[1]
 
 
 def test_of_several_runs_the_one_that_cannot_be_read_is_named_and_the_others_are_reported(events, tmp_path):

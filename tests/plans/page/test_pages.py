@@ -13,11 +13,13 @@ from rlplan.executor.report import report
 from rlplan.plans.page import groups_page, plan_page, run_page
 from rlplan.plans.page.charts_plan import share_within
 from rlplan.plans.page.charts_runs import smoothed
+from rlplan.plans.page.palette import contrast, job_colours, text_on
 from rlplan.plans.page.text import count, digits, listed, seconds, size, span, usd
 
-from .conftest import as_text, changed
+from .conftest import as_text, changed, payloads
 from .runs import write_run
 
+NOTES = ["solved from another <job>.yaml"]
 KINDS = ("plan", "groups", "run")
 
 
@@ -89,6 +91,61 @@ def test_neither_help_nor_the_package_of_pages_loads_plotly():
     assert done.stdout.strip() == "False"
 
 
+def test_what_is_stale_is_told_on_the_page_of_a_plan_and_of_groups(plan, groups, html):
+    pages = {"plan": plan_page(plan, title="a", notes=NOTES), "groups": groups_page(groups, title="a", notes=NOTES)}
+    for kind, page in pages.items():
+        assert '<p class="banner warn">Solved from another &lt;job&gt;.yaml.</p>' in page
+        assert 'class="banner' not in as_text(html[kind]).replace('class="banner info"', "")
+
+
+def test_a_point_of_the_front_is_rough_below_32_rounds_unless_it_is_the_plan(plan):
+    [point, *_] = plan.predicted.front
+    found = [
+        point.model_copy(update={"rounds": rounds, "chosen": chosen}).rough
+        for rounds, chosen in ((31, False), (32, False), (31, True))
+    ]
+    assert found == [True, False, False]
+
+
+def test_scoring_is_not_said_to_have_time_where_the_step_waits_for_it(html):
+    assert "scoring could" not in html["plan"] and "all but the last scores are in" in html["plan"]
+
+
+def test_names_on_bars_and_their_colours_differ_enough_to_be_read(html):
+    for colour in job_colours(map(str, range(10))).values():
+        assert contrast(text_on(colour), colour) >= 4.5
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    bars = [t for figure in payloads(html["groups"]) for t in figure["data"] if t.get("text") == ["big"]]
+    assert bars and all(contrast(t["textfont"]["color"], t["marker"]["color"]) >= 4.5 for t in bars)
+
+
+def test_a_bound_of_some_groups_is_not_taken_for_one_of_all_schedules(html):
+    legend = re.findall(r'<i class="(\w+)"[^>]*></i>([^<]*)', html["groups"])
+    assert ("dash", "lower bound of groups of at most 5 jobs: 50.00 USD/h") in legend
+    assert ("dots", "lower bound of any schedule at all: 41.50 USD/h") in legend
+
+
+def test_the_axes_of_a_run_of_one_step_are_around_it_and_what_of_it_was_expected_is_told(plan_text, tmp_path):
+    home = write_run(tmp_path / "one", plan_text, "exact", steps=1)
+    trace = home / "trace.jsonl"
+    trace.write_text(trace.read_text().replace('"deferred": 0, "prompts"', '"deferred": 8, "prompts"'))
+    found = report(home)
+    html = run_page(found, title="one")
+    layout = next(f["layout"] for f in payloads(html) if f["layout"]["yaxis"]["title"]["text"] == "mean reward")
+    low, high = layout["yaxis"]["range"]
+    assert low < 0.42 < high < low + 0.2 and layout["xaxis"]["range"] == [0.5, 1.5]
+    expected = found["runs"]["one"]["step_s_expected"]
+    assert 0 < expected < found["runs"]["one"]["step_s"]
+    assert as_text(html).count(f"of which {seconds(expected)} are the plan&#x27;s own long round: none ran yet") >= 2
+
+
+def test_the_text_of_a_cutoff_stands_above_the_curves(plan):
+    html = plan_page(plan, title="a")
+    [layout] = [f["layout"] for f in payloads(html) if f["layout"]["xaxis"]["title"]["text"] == "response tokens"]
+    [text] = layout["annotations"]
+    assert (text["y"], text["yref"], text["yanchor"]) == (1, "paper", "bottom") and layout["margin"]["t"] >= 30
+
+
 def test_figures_have_three_digits_units_and_thousands_separators():
     assert [digits(v) for v in (0, 0.000123, 0.5, 2.1399, 77.81, 123.4, 98765.4)] == [
         "0", "0.000123", "0.500", "2.14", "77.8", "123", "98,765",
@@ -114,3 +171,4 @@ def test_the_share_within_a_cutoff_lies_between_the_quantiles_around_it():
 def test_a_moving_mean_keeps_a_constant_and_the_number_of_values():
     assert smoothed([3.0] * 9, 4) == [3.0] * 9
     assert smoothed([0.0, 3.0, 6.0], 3) == [1.5, 3.0, 4.5]
+    assert smoothed([0.0, None, 6.0, 6.0], 3) == [None, None, None, 6.0]
