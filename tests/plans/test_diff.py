@@ -201,10 +201,10 @@ def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
 
 @given(st.lists(st.floats(0, 0.3), min_size=4, max_size=4), st.floats(0.5, 2), st.booleans(), st.booleans())
 def test_the_deviations_are_those_of_drawn_errors(shares: list[float], ratio: float, common: bool, one: bool) -> None:
-    """Both formulas are linear in the four errors: their squares are the sums of the squares of what each adds alone."""
+    """Both are linear in the four errors: their squares are the sums of the squares of what each adds alone."""
     c1, c2, m1, m2 = (shares[0], shares[0] if common else shares[1], shares[2], shares[2] if one else shares[3])
     errors = Errors(PredictedError(costs=c1, sampling=m1), PredictedError(costs=c2, sampling=m2), common, one)
-    # d(s2 (1 + y) - s1 (1 + x)) and d(r (1 + y) / (1 + x)), first order, for s1 = 1 and s2 = r.
+    # What s2 (1 + y) - s1 (1 + x) and r (1 + y) / (1 + x) are off by, to first order, for s1 = 1 and s2 = r.
     difference = sum(
         (a * (ratio - 1)) ** 2 if both else a**2 + (b * ratio) ** 2 for a, b, both in ((c1, c2, common), (m1, m2, one))
     )
