@@ -147,7 +147,18 @@ def test_a_plan_edited_by_hand_is_called_out_and_its_reasons_are_not_repeated(pl
     diff = diff_jobs(plan, new)
     assert diff.edited == ("new",) and diff.decisions[0].why == ""
     assert "edited after it was solved" in shown(diff)
+    assert "**edited by hand: the figures are of the decisions before; solve again; 1 decision differs**" in shown(diff)
+    assert "as fast as before" not in shown(diff)
+    assert "the old plan was edited by hand" in shown(diff_jobs(new, plan))
     assert diff_jobs(plan, edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 200"))).decisions[0].why
+
+
+def test_what_no_input_explains_is_another_seed_version_or_solver(plan: Plan) -> None:
+    plan = edited(plan)
+    other = edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 296"))
+    assert "no input differs: another seed, version or solver**" in shown(diff_jobs(plan, rescaled(other, 1.001)))
+    job = edited(other, (plan.inputs.job.sha256, "f" * 64))
+    assert "no input differs" not in shown(diff_jobs(plan, job))
 
 
 def test_costs_of_one_profile_and_layout_are_off_by_one_factor_which_leaves_the_ratio(plan: Plan) -> None:
@@ -339,6 +350,9 @@ def test_inputs_that_are_at_hand_tell_what_changed_in_them(folder: Any, tmp_path
     diff = diff_jobs(old, new, InputFiles(folder.root), InputFiles(other))
     assert diff.inputs[0].keys is None and "no longer what the new plan was solved from" in diff.inputs[0].reason
     assert diff.stale["job"] == "other bytes" and "solve again" in shown(diff)
+    unsolved = diff_jobs(old, old, InputFiles(folder.root), InputFiles(other))
+    assert not unsolved.same, "a changed input is a difference, also if nobody solved again"
+    assert "**stale: job.yaml changed since the new plan was solved; solve again; the plans" in shown(unsolved)
 
 
 @relaxed
