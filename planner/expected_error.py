@@ -14,7 +14,8 @@ the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
 
-Not in it: the standard error of the simulated mean, which a plan states beside it; lengths that change between the trace and the run, and a machine that is not the profiled one.
+Not in it: the standard error of the simulated mean, which a plan states beside it; lengths that change between the
+trace and the run; and a machine that is not the profiled one.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Errors:
                 "common to both plans and leaves percentages as they are"
             )
         return (
-            f"± is one standard deviation: errors of the profile's costs ({costs}) and of the simulations ({sampling}), "
-            "taken as independent"
+            f"± is one standard deviation: errors of the profile's costs ({costs}) and of the simulations "
+            f"({sampling}), taken as independent"
         )
 
     def as_dict(self) -> dict[str, Any]:

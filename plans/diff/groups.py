@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..groups_plan import GroupsPlan, Move
 from ..planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
-from .inputs import InputChange, InputFiles, input_changes, inputs_of, stale_inputs
+from .inputs import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
 from .jobs import NOWHERE, edited, found_by
 from .matching import match_groups
 
@@ -113,7 +113,7 @@ class GroupsDiff:
     matched: Mapping[str, str]
     rules: tuple[KeyChange, ...]
     inputs: tuple[InputChange, ...]
-    stale: Mapping[str, str]
+    stale: Mapping[str, State]
     solver: tuple[KeyChange, ...]
     edited: tuple[str, ...]
     moves_from_old: bool | None
@@ -166,17 +166,18 @@ def diff_groups(
         inputs = tuple(change for change in inputs if change.name != "previous")
     solver = found_by(old, new)
     sides = tuple(side for side, plan in (("old", old), ("new", new)) if edited(plan))
+    stale = {} if new_files.folder is None else stale_inputs(inputs_of(new), new_files)
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
     return GroupsDiff(
         old=old,
         new=new,
-        same=not (inputs or solver or any(changes(*meanings))) and len(sides) != 1,
+        same=not (inputs or solver or altered(stale) or any(changes(*meanings))) and len(sides) != 1,
         effects=_effects(old, new),
         jobs=_jobs(old, new, matched, moved={move.job: move for move in new.moves if from_old is not False}),
         matched=matched,
         rules=tuple(changes(old.rules.model_dump(mode="json"), new.rules.model_dump(mode="json"))),
         inputs=inputs,
-        stale={} if new_files.folder is None else dict(stale_inputs(inputs_of(new), new_files)),
+        stale=stale,
         solver=solver,
         edited=sides,
         moves_from_old=from_old,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ..groups_plan import GroupsPlan
 from .change import Quantity
 from .groups import GroupsDiff, JobChange, Status, nodes_text
-from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, stale_warnings
+from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, out_of_date, stale_warnings
 from .report import Column, Report, Row, Section
 from .words import counted, figure, key_values, relative_text, shorten, usd
 
@@ -45,7 +46,6 @@ def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = Fal
         ),
         remarks=(
             "prices are exact; a plan of groups states no error of its slowdowns",
-            *_renamed(diff),
             *_moves(diff),
             *found_by_text(diff, full),
         ),
@@ -65,7 +65,8 @@ def groups_verdict(diff: GroupsDiff) -> str:
         more = f" and {len(diff.inputs) - 3} more" if len(diff.inputs) > 3 else ""
         verb = "differs" if len(diff.inputs) == 1 else "differ"
         end += f"; {counted(len(diff.inputs), 'input')} ({names}{more}) {verb}"
-    return f"{', '.join(parts)}; {end}"
+    first = out_of_date(diff)
+    return f"{first + '; ' if first else ''}{', '.join(parts)}; {end}"
 
 
 def _price(price: Quantity, unit: str) -> str:
@@ -109,10 +110,11 @@ def groups_warnings(plan: GroupsPlan, before: Mapping[str, str] | None = None) -
 
 def _jobs(diff: GroupsDiff, full: bool) -> Section:
     rows = []
+    names = _Names(diff)
     for job in diff.jobs:
         if full or job.differs or job.breaks:
             tone = -1 if job.newly else job.p95.tone
-            cells = (job.name, _where(job), _pair(job.mean), _pair(job.p95), _bound(job))
+            cells = (job.name, _where(job, names), _pair(job.mean), _pair(job.p95), _bound(job))
             rows.append(Row(cells, _status(job), tone=tone))
     columns = (
         Column("job", code=True), Column("group"), Column("slowdown", right=True), Column("p95", right=True),
@@ -125,15 +127,37 @@ def _status(job: JobChange) -> str:
     return "breaks its bound" if job.breaks else job.status
 
 
-def _where(job: JobChange) -> str:
+@dataclass(frozen=True)
+class _Names:
+    """Groups by name, so that an id that is another group's in the other plan misleads nobody: `g1 (now g5)`."""
+
+    diff: GroupsDiff
+
+    def new(self, key: str | None) -> str:
+        """A group of the new plan."""
+        was = self.diff.matched.get(key or "")
+        if was is None:
+            return f"{key} (new)" if key in self.diff.old.groups else f"{key}"
+        return was if was == key else f"{was} (now {key})"
+
+    def old(self, key: str | None) -> str:
+        """A group of the old plan."""
+        now = next((new for new, old in self.diff.matched.items() if old == key), None)
+        if now is None:
+            return f"{key} (gone)" if key in self.diff.new.groups else f"{key}"
+        return self.new(now)
+
+
+def _where(job: JobChange, names: _Names) -> str:
     price = f", {usd(job.move.price_usd)} USD" if job.move else ""
     if job.status == "arrived":
-        return f"arrived in {job.new_group}"
+        return f"arrived in {names.new(job.new_group)}"
     if job.status == "left":
-        return f"left {job.old_group}"
+        return f"left {names.old(job.old_group)}"
     if job.status == "moved":
-        return f"{job.old_group} -> {job.new_group}{price}"
-    return f"{job.new_group}, other nodes{price}" if job.status == "other nodes" else f"{job.new_group}"
+        return f"{names.old(job.old_group)} -> {names.new(job.new_group)}{price}"
+    where = names.new(job.new_group)
+    return f"{where}, other nodes{price}" if job.status == "other nodes" else where
 
 
 def _pair(quantity: Quantity) -> str:
@@ -152,16 +176,17 @@ def _bound(job: JobChange) -> str:
 def _groups(diff: GroupsDiff, full: bool) -> Section:
     """Groups whose nodes or members differ."""
     rows = []
+    names = _Names(diff)
     back = {old: new for new, old in diff.matched.items()}
     for key, group in diff.new.groups.items():
         was = diff.old.groups.get(diff.matched[key]) if key in diff.matched else None
         jobs = _members(set(group.jobs), set() if was is None else set(was.jobs))
         nodes = (nodes_text(was) if was else "new", nodes_text(group))
         if full or nodes[0] != nodes[1] or was is None or set(was.jobs) != set(group.jobs):
-            rows.append(Row((key, " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs)))
+            rows.append(Row((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs)))
     for key, group in diff.old.groups.items():
         if key not in back:
-            rows.append(Row((key, f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
+            rows.append(Row((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
     return Section((Column("group"), Column("nodes"), Column("jobs")), tuple(rows))
 
 
@@ -171,11 +196,6 @@ def _members(new: set[str], old: set[str]) -> str:
     stay = len(new & old)
     words = [shorten(" ".join(signs), 100)] if signs else []
     return "; ".join(words + ([f"{stay} stay"] if stay else []))
-
-
-def _renamed(diff: GroupsDiff) -> list[str]:
-    renamed = [f"{old} is now {new}" for new, old in sorted(diff.matched.items()) if old != new]
-    return [f"groups by their jobs: {shorten(', '.join(renamed), 120)}"] if renamed else []
 
 
 def _moves(diff: GroupsDiff) -> list[str]:

@@ -117,6 +117,11 @@ def stale_inputs(inputs: Mapping[str, InputFile], files: InputFiles) -> dict[str
     return {name: state for name, state in states.items() if state != "at hand"}
 
 
+def altered(stale: Mapping[str, State]) -> list[str]:
+    """Inputs whose files have other bytes than the plan was solved from: the plan is out of date."""
+    return [name for name, state in stale.items() if state == "other bytes"]
+
+
 def _input_change(
     name: str, old: InputFile | None, new: InputFile | None, old_files: InputFiles, new_files: InputFiles
 ) -> InputChange:

@@ -8,7 +8,7 @@ from ..groups_plan import GroupsPlan
 from ..plan import Plan
 from .change import Quantity
 from .groups import GroupsDiff
-from .inputs import InputChange, inputs_of
+from .inputs import InputChange, altered, inputs_of
 from .jobs import PlanDiff
 from .report import Column, Report, Row, Section
 from .words import (
@@ -67,17 +67,51 @@ def job_verdict(diff: PlanDiff) -> str:
     """The one line that matters."""
     if diff.same:
         return "same: decisions, predictions, inputs and solver do not differ"
+    first = out_of_date(diff)
+    if first:
+        # What is predicted is not of this plan, or not of these inputs: no word of faster or slower.
+        return f"{first}; {_what(diff) or 'the plans themselves are the same'}"
     parts = [_speed(diff.effect("seconds_per_sample")), _price(diff.effect("usd_per_1k_samples")), _bias(diff)]
+    end = _what(diff)
+    if not diff.inputs:
+        end = f"{end or 'decisions unchanged'}; {_source(diff)}"
+    elif not diff.decisions:
+        end = f"decisions unchanged, {end}: estimated anew"
+    return f"{', '.join(parts)}; {end}"
+
+
+def out_of_date(diff: PlanDiff | GroupsDiff) -> str:
+    """What makes figures worthless, before them: decisions edited by hand, input files that changed since; or ""."""
+    words = []
+    if "new" in diff.edited:
+        words.append("edited by hand: the figures are of the decisions before")
+    elif "old" in diff.edited:
+        words.append("the old plan was edited by hand: its figures are of the decisions before")
+    inputs = inputs_of(diff.new)
+    if names := altered(diff.stale):
+        files = ", ".join(shorten(inputs[name].path, 60) for name in names[:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        words.append(f"stale: {files}{more} changed since the new plan was solved")
+    again = "new" in diff.edited or names
+    return "; ".join(words) + ("; solve again" if again else "") if words else ""
+
+
+def _source(diff: PlanDiff) -> str:
+    """What may have made a difference if no input did."""
+    if diff.effect("bias_budget").changed:
+        return "no input differs: another bias budget"
+    return "no input differs: another seed, version or solver"
+
+
+def _what(diff: PlanDiff) -> str:
+    """How many decisions and inputs differ; "" if none do."""
     what = []
     if diff.decisions:
         what.append(counted(len(diff.decisions), "decision"))
     if diff.inputs:
         what.append(f"{counted(len(diff.inputs), 'input')} ({', '.join(change.name for change in diff.inputs)})")
     count = len(diff.decisions) + len(diff.inputs)
-    end = f"{', '.join(what)} {'differs' if count == 1 else 'differ'}" if what else "decisions and inputs unchanged"
-    if what and not diff.decisions:
-        end = f"decisions unchanged, {end}: estimated anew"
-    return f"{', '.join(parts)}; {end}"
+    return f"{', '.join(what)} {'differs' if count == 1 else 'differ'}" if what else ""
 
 
 def _speed(seconds: Quantity) -> str:

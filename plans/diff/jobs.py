@@ -1,7 +1,8 @@
 """The difference of two plans of one job: what changes in seconds, USD, bias and memory, and what it comes from.
 
 Two plans are the same if decisions, predictions, inputs (by digest) and solver are. Wording alone (`why`), when and by
-which version a plan was solved (`volatile`), the order of keys and the spelling of numbers do not count.
+which version a plan was solved (`volatile`), the order of keys and the spelling of numbers do not count. A new plan
+whose input file has changed since it was solved is not the same: it no longer holds for what it names.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..plan import Plan
 from ..predicted import MemoryBar, Predicted
 from .change import KeyChange, Quantity, Unit, changes, finite
 from .error import Errors, errors_of
-from .inputs import InputChange, InputFiles, input_changes, inputs_of, stale_inputs
+from .inputs import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class PlanDiff:
     effects: tuple[Quantity, ...]
     phases: tuple[Quantity, ...]
     inputs: tuple[InputChange, ...]
-    stale: Mapping[str, str]
+    stale: Mapping[str, State]
     decisions: tuple[Decision, ...]
     solver: tuple[KeyChange, ...]
     predictions: tuple[KeyChange, ...]
@@ -106,15 +107,16 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: 
         changes(old.inputs.profile.provenance, new.inputs.profile.provenance, at="inputs.profile.provenance")
     )
     predictions = tuple(changes(_dump(old.predicted), _dump(new.predicted)))
+    stale = {} if new_files.folder is None else stale_inputs(inputs_of(new), new_files)
     return PlanDiff(
         old=old,
         new=new,
-        same=not (inputs or decisions or solver or predictions) and len(sides) != 1,
+        same=not (inputs or decisions or solver or predictions or altered(stale)) and len(sides) != 1,
         errors=errors,
         effects=_effects(old, new, errors),
         phases=_phases(old.predicted, new.predicted),
         inputs=inputs,
-        stale={} if new_files.folder is None else dict(stale_inputs(inputs_of(new), new_files)),
+        stale=stale,
         decisions=decisions,
         solver=solver,
         predictions=predictions,

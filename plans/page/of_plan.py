@@ -74,7 +74,8 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Mean step",
             seconds(predicted.step_s.mean),
-            f"± {percent(predicted.error.total)}; p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
+            f"± {percent(predicted.error.total)}; "
+            f"p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
         ),
         Card(
             "Speed-up",

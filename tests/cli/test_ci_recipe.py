@@ -199,6 +199,68 @@ def test_a_plan_that_is_broken_fails_and_the_others_are_still_reviewed(repositor
     assert "not valid YAML" in comment and "job.rollout.prompts_per_step" in comment
 
 
+def test_a_plan_whose_mark_is_broken_is_reviewed_since_it_was_a_plan(repository):
+    plan = repository.plans / "plan.yaml"
+    plan.write_text(plan.read_text().replace("\nrlplan: 1", "\nrlpan: 1"))
+    repository.commit()
+    done, comment = repository.review("--format", "github")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 plan(s) against main, 1 do not pass" in done.stdout and "its first key" in comment
+    assert "::error file=plans/plan.yaml" in done.stdout
+
+
+def test_a_plan_that_became_another_document_does_not_pass(repository):
+    shutil.copy(repository.plans / "cluster.yaml", repository.plans / "plan.yaml")
+    repository.commit()
+    done, _ = repository.review()
+    assert done.returncode == 1 and "plan plans/plan.yaml:" in done.stdout and "no plan any more" in done.stdout
+
+
+@pytest.mark.parametrize("mark", ['"rlplan": 1', "'rlplan' : 1"])
+def test_a_plan_whose_first_key_is_quoted_is_a_plan(mark, repository):
+    plan = repository.plans / "plan.yaml"
+    (repository.plans / "quoted.yaml").write_text(plan.read_text().replace("\nrlplan: 1", f"\n{mark}"))
+    repository.commit()
+    done, _ = repository.review()
+    assert done.returncode == 1 and "plan plans/quoted.yaml: not canonical\n" in done.stdout, done.stdout + done.stderr
+
+
+def test_names_that_git_quotes_are_names_like_others(repository):
+    names = ['we"ird.yaml', "tab\there.yaml", "back\\slash é.yaml", "a=b.yaml"]
+    text = (repository.plans / "plan.yaml").read_text()
+    for name in names:
+        (repository.plans / name).write_text(text.replace("gap: 0.0\n", "gap:  0.0\n"))
+    repository.commit()
+    done, _ = repository.review()
+    assert done.returncode == 1 and "4 plan(s) against main, 4 do not pass" in done.stdout, done.stdout + done.stderr
+    assert all(f"plan plans/{name}: not canonical\n" in done.stdout for name in names)
+    repository.git("switch", "-q", "main")
+    repository.git("merge", "-q", "branch")
+    repository.git("switch", "-qC", "later")
+    edit(repository.plans / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    repository.commit()
+    assert "5 plan(s) against main, 5 do not pass" in repository.review()[0].stdout, "also by an input of theirs"
+
+
+def test_what_is_no_yaml_is_for_check_alone_to_say(repository):
+    (repository.plans / "plan.yaml").write_text("rlplan: 1\nx: [\n")
+    repository.commit()
+    done, comment = repository.review("--format", "github")
+    assert done.returncode == 1 and "canonical" not in done.stdout + comment
+    assert "plan plans/plan.yaml: findings\n" in done.stdout and done.stdout.count("::error") == 1
+
+
+def test_a_policy_that_cannot_be_read_is_told_once_and_fails_no_plan(repository):
+    shutil.copy(repository.plans / "plan.yaml", repository.plans / "other.yaml")
+    (repository.plans / "rlplan.policy.yaml").write_text("rlplan_policy: 1\nmax_bais: 0.1\n")
+    repository.commit()
+    done, comment = repository.review("--format", "github")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("::error ") == 1 and comment.count("max_bais") == 1
+    assert "2 plan(s) against main, 0 do not pass, 1 policy file(s) cannot be read" in done.stdout
+    assert "plan plans/plan.yaml: ok, but not held against plans/rlplan.policy.yaml" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "environment", "words"),
     [

@@ -113,6 +113,8 @@ def test_a_plan_whose_input_changed_since_is_called_stale(solved):
     edit(solved / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
     result = rlplan("diff", solved / "plan.yaml", solved / "plan.yaml", "--markdown")
     assert "job.yaml has changed since the new plan was solved; solve again" in result.stdout
+    assert "**stale: job.yaml changed" in result.stdout and "same:" not in result.stdout
+    assert rlplan("diff", solved / "plan.yaml", solved / "plan.yaml", "--exit-code").returncode == 1
 
 
 def git(folder, *arguments):

@@ -147,7 +147,18 @@ def test_a_plan_edited_by_hand_is_called_out_and_its_reasons_are_not_repeated(pl
     diff = diff_jobs(plan, new)
     assert diff.edited == ("new",) and diff.decisions[0].why == ""
     assert "edited after it was solved" in shown(diff)
+    assert "**edited by hand: the figures are of the decisions before; solve again; 1 decision differs**" in shown(diff)
+    assert "as fast as before" not in shown(diff)
+    assert "the old plan was edited by hand" in shown(diff_jobs(new, plan))
     assert diff_jobs(plan, edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 200"))).decisions[0].why
+
+
+def test_what_no_input_explains_is_another_seed_version_or_solver(plan: Plan) -> None:
+    plan = edited(plan)
+    other = edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 296"))
+    assert "no input differs: another seed, version or solver**" in shown(diff_jobs(plan, rescaled(other, 1.001)))
+    job = edited(other, (plan.inputs.job.sha256, "f" * 64))
+    assert "no input differs" not in shown(diff_jobs(plan, job))
 
 
 def test_costs_of_one_profile_and_layout_are_off_by_one_factor_which_leaves_the_ratio(plan: Plan) -> None:
@@ -201,10 +212,10 @@ def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
 
 @given(st.lists(st.floats(0, 0.3), min_size=4, max_size=4), st.floats(0.5, 2), st.booleans(), st.booleans())
 def test_the_deviations_are_those_of_drawn_errors(shares: list[float], ratio: float, common: bool, one: bool) -> None:
-    """Both formulas are linear in the four errors: their squares are the sums of the squares of what each adds alone."""
+    """Both are linear in the four errors: their squares are the sums of the squares of what each adds alone."""
     c1, c2, m1, m2 = (shares[0], shares[0] if common else shares[1], shares[2], shares[2] if one else shares[3])
     errors = Errors(PredictedError(costs=c1, sampling=m1), PredictedError(costs=c2, sampling=m2), common, one)
-    # d(s2 (1 + y) - s1 (1 + x)) and d(r (1 + y) / (1 + x)), first order, for s1 = 1 and s2 = r.
+    # What s2 (1 + y) - s1 (1 + x) and r (1 + y) / (1 + x) are off by, to first order, for s1 = 1 and s2 = r.
     difference = sum(
         (a * (ratio - 1)) ** 2 if both else a**2 + (b * ratio) ** 2 for a, b, both in ((c1, c2, common), (m1, m2, one))
     )
@@ -339,6 +350,9 @@ def test_inputs_that_are_at_hand_tell_what_changed_in_them(folder: Any, tmp_path
     diff = diff_jobs(old, new, InputFiles(folder.root), InputFiles(other))
     assert diff.inputs[0].keys is None and "no longer what the new plan was solved from" in diff.inputs[0].reason
     assert diff.stale["job"] == "other bytes" and "solve again" in shown(diff)
+    unsolved = diff_jobs(old, old, InputFiles(folder.root), InputFiles(other))
+    assert not unsolved.same, "a changed input is a difference, also if nobody solved again"
+    assert "**stale: job.yaml changed since the new plan was solved; solve again; the plans" in shown(unsolved)
 
 
 @relaxed

@@ -53,8 +53,12 @@ def test_jobs_that_arrive_leave_and_move_are_told_apart() -> None:
     assert statuses(OLD, new) == {"f": "arrived", "e": "left", "c": "moved"}
     text = shown(OLD, new)
     assert "1 job arrived, 1 job left, 1 job moved" in text
-    assert "| `c` | g1 -> g2 |" in text and "| `f` | arrived in g5 |" in text and "| `e` | left g2 |" in text
-    assert "g1 is now g5" in text and "+f -c; 2 stay" in text
+    assert (
+        "| `c` | g1 (now g5) -> g2 |" in text
+        and "| `f` | arrived in g1 (now g5) |" in text
+        and "| `e` | left g2 |" in text
+    )
+    assert "| g1 (now g5) |" in text and "+f -c; 2 stay" in text
     assert "what the moves cost is unknown" in text
 
 
@@ -62,6 +66,17 @@ def test_groups_are_matched_so_that_fewest_jobs_move() -> None:
     old = groups_plan({"g1": group(["a", "b", "c"]), "g2": group(["d", "e", "f"])})
     new = groups_plan({"g1": group(["d", "e", "a"]), "g2": group(["b", "c", "f"])})
     assert statuses(old, new) == {"a": "moved", "f": "moved"}
+
+
+def test_ids_that_were_swapped_are_told_in_every_row() -> None:
+    old = groups_plan({"g1": group(["a", "b", "c"]), "g2": group(["d", "e"])})
+    new = groups_plan({"g1": group(["d", "e", "a"]), "g2": group({"b": member(p95=1.3), "c": member()})})
+    text = shown(old, new)
+    assert "| `a` | g1 (now g2) -> g2 (now g1) |" in text and "| `b` | g1 (now g2) |" in text
+    assert "g1 -> g1" not in text and "| g2 (now g1) |" in text and "| g1 (now g2) |" in text
+    gone = groups_plan({"g2": group(["x", "y"]), "g1": group(["a", "b", "c"])})
+    text = shown(old, gone)
+    assert "| `d` | left g2 (gone) |" in text and "| `x` | arrived in g2 (new) |" in text, "one id, two groups"
 
 
 def test_moves_have_a_price_and_begin_from_the_old_plan_or_from_another_one() -> None:
