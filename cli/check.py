@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     from ..plans.checks.finding import Finding
 
 
+class Days(click.FloatRange):
+    """A number of days, which is no infinity and no NaN (those pass any range)."""
+
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        days = float(super().convert(value, param, ctx))
+        if not math.isfinite(days):
+            self.fail(f"{value} is no number of days; leave the option out for any age", param, ctx)
+        return days
+
+
 @click.command("check")
 @click.argument("plans", metavar="PLAN...", nargs=-1)
 @click.option(
@@ -27,8 +40,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-age-days",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Days that a profile may be old. Default: as in the policy; without one, any number.",
+    type=Days(min=0, min_open=True),
+    help="Days that a profile may be old; one without a date is a finding. Default: as in the policy, else any.",
 )
 @click.option(
     "--format",

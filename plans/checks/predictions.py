@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from ..cluster import Cluster
+from ..cluster import Cluster, Pool
 from ..plan import Plan, RoundRollout, RoundTrain
 from ..predicted import PredictedRound, Quantiles
 from ..yaml_doc import Loc
@@ -156,19 +156,25 @@ def _gap(plan: Plan) -> Iterator[Fault]:
         yield Fault("gap-contradicts-bound", ("solver", "gap"), what, AGAIN)
 
 
+def nodes_taken(plan: Plan, pool: Pool) -> int:
+    """Nodes of `pool` that the engines and trainers of either kind of round take."""
+    rounds = plan.job.rounds
+    parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
+    if rounds.long is not None:
+        parts.append((rounds.long.rollout, rounds.long.train))
+    return max(
+        max(pool.nodes_of(rollout.engines, rollout.tp), pool.nodes_of(1, train.accelerators))
+        for rollout, train in parts
+    )
+
+
 def prices_of(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
     """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs."""
     predicted, rounds = plan.predicted, plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is None:
         return
-    parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
-    if rounds.long is not None:
-        parts.append((rounds.long.rollout, rounds.long.train))
-    taken = max(
-        max(pool.nodes_of(rollout.engines, rollout.tp), pool.nodes_of(1, train.accelerators))
-        for rollout, train in parts
-    )
+    taken = nodes_taken(plan, pool)
     if predicted.nodes != taken:
         what = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), what, AGAIN)

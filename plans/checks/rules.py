@@ -56,8 +56,9 @@ profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
 profile-of-other-model   a derived profile of a model of another size than the job's
 profile-of-earlier-job   a profile measured before the job's model, data, reward or rollout section changed
+solved-at-unlikely       a plan whose time of solving is no time, or is still to come
 profile-old              a profile measured longer ago than is allowed
-profile-undated          a profile that does not say when it was measured, where a policy limits its age
+profile-undated          a profile without a date of measurement, or an unreadable or future one, where age is limited
 """,
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
@@ -83,6 +84,7 @@ engine-memory            weights and KV cache that an engine's accelerators do n
 kv-preempts              a KV cache that the sequences of a round outgrow, so that some are preempted
 train-memory             a trainer's peak that its accelerator does not hold
 host-memory              engines, sleeping ones included, that host memory does not hold
+capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,
