@@ -69,7 +69,7 @@ def opened(path: Path, named: str, model: type[M], at: Loc, faults: list[Fault])
         return read.value
     wanted = document_name(model)
     if read.value is not None and read.mark is not None:
-        why = f"is a {document_name(ALL_MODELS[read.mark])}, not a {wanted}"
+        why = f"is of kind {document_name(ALL_MODELS[read.mark])}, not {wanted}"
     else:
         first = read.findings[0]
         why = f"is no {wanted} any more: {f'line {first.line}: ' if first.line else ''}[{first.rule}] {first.text}"

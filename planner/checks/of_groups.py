@@ -8,7 +8,7 @@ from pathlib import Path
 from ...plans.checks.finding import Fault
 from ...plans.checks.groups import against_cluster, against_workload, of_itself
 from ...plans.checks.inputs import input_path, stale_inputs
-from ...plans.checks.policy_rules import group_breaches
+from ...plans.checks.policy_rules import group_breaches, unknown_pools
 from ...plans.checks.solved import edited, other_version, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -41,6 +41,7 @@ def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]
             found.append(_unsolvable(("inputs", "workload"), error))
     if asked.policy is not None:
         found += group_breaches(plan, asked.policy)
+        found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
     jobs = sum(len(group.jobs) for group in plan.groups.values())
     return found, f"plan of {jobs} jobs in {len(plan.groups)} group(s)"
 

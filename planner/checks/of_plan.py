@@ -8,9 +8,9 @@ from pathlib import Path
 from ...plans.checks.finding import Fault
 from ...plans.checks.fit import misfits
 from ...plans.checks.inputs import input_path, stale_inputs
-from ...plans.checks.policy_rules import breaches
-from ...plans.checks.predictions import contradictions, prices_of
-from ...plans.checks.resources import overdrawn
+from ...plans.checks.policy_rules import breaches, unknown_pools
+from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of
+from ...plans.checks.resources import not_in_search, overdrawn
 from ...plans.checks.solved import edited, other_version, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -44,12 +44,15 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
         if job is not None:
             found += misfits(plan, cluster, job, heads or _known_heads(job))
             found += overdrawn(plan, cluster, job, heads)
+    if job is not None:
+        found += [*baseline_of(plan, job), *lengths_of(plan, job), *not_in_search(plan, job)]
     if profile is not None:
         found += _profile(plan, profile, cluster, job, paths, asked)
     pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
     found += bars_as_they_are(plan, profile, pool)
     if asked.policy is not None:
         found += breaches(plan, asked.policy, job)
+        found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
         if asked.policy.policy.require_job_files and job is not None:
             found += _missing(plan, path, job, asked)
     age = age_said(profile, asked) if profile is not None else "no profile"

@@ -93,7 +93,23 @@ def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> 
         return ReadDocument(path, mark, document, models[mark].model_validate(value))
     except ValidationError as error:
         findings = [_finding(path, fault) for fault in explain_all(error, document, models[mark])]
+        if mark == "rlplan_groups" and not any(found.rule == "job-in-two-groups" for found in findings):
+            findings[:0] = _shared_jobs(path, document)
         return ReadDocument(path, mark, document, None, tuple(findings))
+
+
+def _shared_jobs(path: str, document: Document) -> list[Finding]:
+    """Jobs in two groups: a plan whose groups have faults of their own does not come to look at all of them."""
+    groups, seen, found = document.value.get("groups"), dict[str, str](), list[Finding]()
+    for key, group in groups.items() if isinstance(groups, dict) else ():
+        jobs = group.get("jobs") if isinstance(group, dict) else None
+        for name in jobs if isinstance(jobs, dict) else ():
+            if name in seen:
+                at = ("groups", key, "jobs", name)
+                what = f"'{name}' is also in group '{seen[name]}'"
+                found.append(Finding("job-in-two-groups", path, document.line_of(at), ".".join(at), what))
+            seen.setdefault(name, key)
+    return found
 
 
 def _refuse_special(path: str) -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from ..cluster import Cluster, Pool
+from ..job import Job
 from ..plan import Plan, RoundRollout, RoundTrain
 from ..predicted import PredictedRound, Quantiles
 from ..yaml_doc import Loc
@@ -103,6 +104,28 @@ def _sums(plan: Plan) -> Iterator[Fault]:
         if not close(stated, sum(mixed)):
             what = f"is {stated:.6g} s, and the kinds of round by their shares take {sum(mixed):.6g} s"
             yield Fault("phases-do-not-add-up", ("predicted", "phases_s", phase), what, AGAIN)
+
+
+def baseline_of(plan: Plan, job: Job) -> Iterator[Fault]:
+    """A baseline whose seconds per sample are not those of its step; with dynamic sampling a step trains fewer samples,
+    since it replaces groups, so that only less than that is impossible."""
+    baseline, issue = plan.predicted.baseline, plan.job.issue
+    size = issue.prompts_per_step * issue.samples_per_prompt
+    least = baseline.step_s.mean / size
+    if close(baseline.seconds_per_sample, least):
+        return
+    if job.algorithm.dynamic_sampling and baseline.seconds_per_sample > least:
+        return
+    what = f"is {baseline.seconds_per_sample:.6g} s, and its mean step over {size} samples {least:.6g} s"
+    yield Fault("phases-do-not-add-up", ("predicted", "baseline", "seconds_per_sample"), what, AGAIN)
+
+
+def lengths_of(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Predicted lengths beyond the job's cap."""
+    longest, cap = plan.predicted.lengths_tokens[-1], job.rollout.max_response_tokens
+    if longest > cap:
+        what = f"is {longest}, and a response of the job ends at {cap} tokens (max_response_tokens)"
+        yield Fault("lengths-beyond-cap", ("predicted", "lengths_tokens", 20), what, "solve again")
 
 
 def _prices(plan: Plan) -> Iterator[Fault]:

@@ -58,7 +58,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("heads-not-divided", "laptop", {PLAN: {f"{KIND}.train.tp": 2}}, {"update-unmeasured"}),
     ("unknown-pool", "laptop", {PLAN: {f"{KIND}.rollout.pool": "gpus", f"{LONG}.rollout.pool": "gpus"}}, set()),
     ("engine-wider-than-node", "gpus", {PLAN: {f"{KIND}.rollout.tp": 16}},
-        {"layout-unmeasured", "heads-not-divided", "nodes-do-not-add-up"}),
+        {"layout-unmeasured", "heads-not-divided", "nodes-do-not-add-up", "not-in-search"}),
     ("too-many-engines", "gpus", {PLAN: {f"{KIND}.rollout.engines": more, f"{KIND}.rollout.tp": 2}},
         {"nodes-do-not-add-up"}),
     ("too-many-trainers", "laptop", {PLAN: {f"{KIND}.train.dp": 3}}, {"update-unmeasured", "nodes-do-not-add-up"}),
@@ -108,6 +108,9 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("front-contradicts-plan", "laptop", {PLAN: {"predicted.front.0.chosen": False}}, set()),
     ("bias-over-budget", "laptop", {PLAN: {"predicted.length_ratio": 0.7}}, set()),
     ("gap-contradicts-bound", "laptop", {PLAN: {"solver.gap": 0.5}}, set()),
+    ("phases-do-not-add-up", "laptop", {PLAN: {"predicted.baseline.seconds_per_sample": lambda s: s / 10}}, set()),
+    ("lengths-beyond-cap", "laptop", {PLAN: {"predicted.lengths_tokens.20": 65}}, set()),
+    ("not-in-search", "gpus", {JOB: {"search.tp": [8]}}, set()),
     ("tail-beyond-rollout", "laptop", {PLAN: {f"{PREDICTED}.tail_s": 99.0}}, set()),
     # groups
     ("too-many-nodes", "groups", {PLAN: {"groups.g1.nodes": lambda nodes: [*nodes, nodes[-1], nodes[-1]]}},
@@ -187,6 +190,7 @@ POLICIES = [
     ("policy-slowdown", "groups", "max_slowdown: 1.001"),
     ("policy-nodes", "laptop", "max_nodes: {main: 0}"),
     ("policy-nodes", "groups", "max_nodes: {roll: 0}"),
+    ("policy-unknown-pool", "laptop", "max_nodes: {mian: 4}"),
     ("profile-old", "laptop", "max_profile_age_days: 3"),
     ("profile-undated", "gpus", "max_profile_age_days: 3"),
 ]
@@ -343,3 +347,28 @@ def test_all_faults_of_a_plan_are_reported_and_not_only_the_first(solved):
     edit(folder / PLAN, {f"{KIND}.issue.samples": 9, f"{KIND}.cutoff_tokens": None, f"{LONG}.issue.prompts": 9})
     contradictions = [f.key for f in check(folder / PLAN).findings if f.rule == "mode-contradiction"]
     assert len(contradictions) == 3
+
+
+def test_a_job_in_two_groups_is_told_beside_a_timeline_that_does_not_know_it(solved):
+    folder = solved("groups")
+    edit(folder / PLAN, {
+        "groups": lambda groups: {**groups, "g9": groups["g1"]}, "groups.g1.timeline.spans.0.job": "nobody"
+    })  # fmt: skip
+    assert rules(check(folder / PLAN)) == {"job-in-two-groups", "unknown-member"}
+
+
+def test_advice_is_possible_to_follow(solved):
+    folder = solved("gpus")
+    edit(folder / PLAN, {f"{KIND}.train.tp": 64})
+    (found,) = (f for f in check(folder / PLAN).findings if f.rule == "too-many-trainers")
+    assert "at most 0" not in found.text and "one trainer alone takes" in found.remedy
+    groups = solved("groups")
+    edit(groups / PLAN, {"groups": lambda g: {"ga": g["g1"]}})
+    assert "write g and a number" in check(groups / PLAN).findings[0].text
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmax_usd: 3\n")
+    (found,) = check(folder / POLICY_NAME).findings
+    assert "max_bias'?" not in found.text
+    edit(folder / PLAN, {"predicted.nodes": GONE})
+    text = (folder / PLAN).read_text().replace("max_num_seqs: ", "max_num_seqs: 1" + "0" * 401)
+    (folder / PLAN).write_text(text)
+    assert not any("not inf" in found.text for found in check(folder / PLAN).findings)
