@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,18 +18,31 @@ if TYPE_CHECKING:
     from ..plans.checks.finding import Finding
 
 
+class Days(click.FloatRange):
+    """A number of days, which is no infinity and no NaN (those pass any range)."""
+
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        days = float(super().convert(value, param, ctx))
+        if not math.isfinite(days):
+            self.fail(f"{value} is no number of days; leave the option out for any age", param, ctx)
+        return days
+
+
 @click.command("check")
 @click.argument("plans", metavar="PLAN...", nargs=-1)
 @click.option(
     "--policy",
     "policy_path",
     type=click.Path(),
-    help="Policy to hold all plans against. Default: the nearest rlplan.policy.yaml in a plan's folder or above it.",
+    help="Policy to hold all plans against. Default: the nearest rlplan.policy.yaml in a plan's folder or above it, "
+    "up to the root of its git repository.",
 )
 @click.option(
     "--max-age-days",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Days that a profile may be old. Default: as in the policy; without one, any number.",
+    type=Days(min=0, min_open=True),
+    help="Days that a profile may be old; one without a date is a finding. Default: as in the policy, else any.",
 )
 @click.option(
     "--format",
@@ -61,10 +75,11 @@ def check_command(
 
     Exit codes: 0 no finding, 1 findings, 2 a file that cannot be read or is no document (the others are still checked).
     """
-    from ..plans.checks.rules import table
+    from ..plans.checks.rules import RULES, table
 
     if list_rules:
-        click.echo(table())
+        rows = [{"rule": rule.name, "family": rule.family, "finds": rule.finds} for rule in RULES.values()]
+        click.echo(json.dumps({"rules": rows}) if as_json else table())
         return 0
     if not plans:
         raise click.UsageError("name at least one file, or --rules")
@@ -101,13 +116,25 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
 
 
 def annotation(finding: Finding) -> str:
-    """A finding as a workflow command of GitHub Actions; files relative to the current folder, which is where a job's
-    checkout is. Escaped as @actions/core does (toolkit, packages/core/src/command.ts)."""
-    file = os.path.relpath(finding.file) if Path(finding.file).is_absolute() else os.path.normpath(finding.file)
+    """A finding as a workflow command of GitHub Actions; files relative to the root of the repository, as annotations
+    want them. Escaped as @actions/core does (toolkit, packages/core/src/command.ts)."""
+    path = os.path.abspath(finding.file)  # noqa: PTH100 (links are the repository's)
+    file = os.path.relpath(path, _root(path))
     place = {"file": file, "line": "1" if finding.line is None else str(finding.line)}
     properties = {**place, "title": f"rlplan {finding.rule}"}
     listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
     return f"::error {listed}::{_escaped(finding.text)}"
+
+
+def _root(path: str) -> str:
+    """The folder that GitHub counts paths from: its workspace, else the nearest one above the current folder that has
+    .git, else the current folder. One that the file does not lie below is passed over."""
+    here = Path.cwd()
+    above = [str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()][:1]
+    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *above):
+        if root and Path(path).is_relative_to(root):
+            return root
+    return str(here)
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -123,6 +150,15 @@ def _print(reports: list[FileReport]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for report in reports:
         held = f"; policy {report.policy}" if report.policy else ""
+        if not report.findings and report.broken_policy:
+            console.print(
+                Text.assemble(
+                    f"{report.file}: ",
+                    ("not held against its policy", "yellow"),
+                    f": {report.broken_policy} cannot be read; else no findings: {report.said}",
+                )
+            )
+            continue
         if not report.findings:
             console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.said}{held}"))
             continue

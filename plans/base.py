@@ -63,6 +63,8 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Letters, digits, `_`, `.`, `-`, at most 64: a name that is safe in file names and needs no quotes in YAML."""
 
+GROUP_ID_PATTERN = r"^g[0-9]{1,9}$"
+
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=10**12)]

@@ -8,6 +8,7 @@ right key and number.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import types
 import typing
@@ -16,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .base import NAME_PATTERN
+from .base import GROUP_ID_PATTERN, NAME_PATTERN
 from .yaml_doc import Document, Loc
 
 _UNITS: dict[str, tuple[str, float]] = {
@@ -105,6 +106,8 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
     if kind == "cross_field":
         return f"{key}: {ctx['text']}"
     shown = _show(value)
+    if kind == "string_pattern_mismatch" and ctx["pattern"] == GROUP_ID_PATTERN:
+        return f"{key}: {shown} is no id of a group; write g and a number, such as g1"
     if "[key]" in loc or (kind == "string_pattern_mismatch" and ctx["pattern"] == NAME_PATTERN):
         return (
             f"{key}: {shown} is no name; write letters, digits, '_', '.' and '-', beginning with a letter or digit, "
@@ -158,7 +161,15 @@ def _meant(loc: Loc, model: type[BaseModel]) -> str | None:
     """The declared key that the unknown one at `loc` stands for: the same but for its unit, or nearly spelt so."""
     name, known = str(loc[-1]), _known(loc, model)
     same = [candidate for candidate in known if _conversion(name, candidate) is not None]
-    return next(iter(same or difflib.get_close_matches(name, known, 1, 0.6)), None)
+    near = [key for key in difflib.get_close_matches(name, known, 3, 0.6) if _alike(name, key)]
+    return next(iter(same or near), None)
+
+
+def _alike(name: str, near: str) -> bool:
+    """Whether one may be a slip for the other: not only a word that many keys begin or end with is the same."""
+    shared = set(name.lower().split("_")) & set(near.lower().split("_"))
+    one, other = ("_".join(w for w in text.lower().split("_") if w not in shared) for text in (name, near))
+    return not one or not other or difflib.SequenceMatcher(None, one, other).ratio() >= 0.5
 
 
 def _unknown_key(loc: Loc, value: Any, model: type[BaseModel]) -> str:
@@ -230,6 +241,8 @@ def _rounded(value: float) -> str:
 def _show(value: Any) -> str:
     if value is None:
         return "nothing"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number that is not finite, or too large for one"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from .base import Count, Name, NonNegative, Strict, cross_error
+from .base import GROUP_ID_PATTERN, Count, Name, NonNegative, Strict, cross_error
 from .origin import InputFile, Sha256, Volatile
 from .planned_group import Index, PlannedGroup
 from .workload import GroupRules
 
-GroupId = Annotated[str, StringConstraints(pattern=r"^g[0-9]{1,9}$")]
+GroupId = Annotated[str, StringConstraints(pattern=GROUP_ID_PATTERN)]
 """`g` and a number. A group keeps its id while it has jobs; the number says nothing else."""
 
 

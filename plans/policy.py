@@ -18,6 +18,8 @@ from .origin import Provenance
 from .yaml_doc import Document
 
 POLICY_NAME = "rlplan.policy.yaml"
+MISNAMED = "rlplan.policy.yml"
+"""Not read, and refused rather than passed over: who wrote it believes that it holds."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -110,8 +112,10 @@ def find_policy(plan_path: str | Path) -> Path | None:
     root of the repository (the folder with .git) or of the file system; None if there is none."""
     folder = Path(os.path.abspath(plan_path)).parent  # noqa: PTH100 (links are the user's way to share a folder)
     for place in (folder, *folder.parents):
-        if os.path.isfile(place / POLICY_NAME):  # noqa: PTH113 (pathlib raises for folders that may not be entered)
-            return place / POLICY_NAME
+        # A link to nowhere is a policy that was meant: it is found, and reading it says so. So is the other ending.
+        for name in (POLICY_NAME, MISNAMED):
+            if os.path.lexists(place / name) and not os.path.isdir(place / name):  # noqa: PTH112
+                return place / name
         if os.path.exists(place / ".git"):  # noqa: PTH110
             return None
     return None

@@ -64,15 +64,11 @@ def plain_value(text: str) -> Any:
 class _Builder:
     path: str
     lines: dict[Loc, int] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
 
     def fail(self, node: yaml.Node, message: str) -> InputError:
         return InputError(message, self.path, node.start_mark.line + 1)
 
     def build(self, node: yaml.Node, loc: Loc) -> Any:
-        if id(node) in self.seen:  # compose() hands out the same node for each alias
-            raise self.fail(node, "anchors and aliases are not taken; write the value out at each place")
-        self.seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
             self.check_tag(node, "tag:yaml.org,2002:map")
             return self.mapping(node, loc)
@@ -111,6 +107,10 @@ class _Builder:
             raise self.fail(node, f"tags are not taken; remove '{node.tag.replace('tag:yaml.org,2002:', '!!')}'")
 
 
+class Refused(Exception):
+    """YAML that is sound and that no document of ours holds: what is wrong, and its line."""
+
+
 class _Loader(yaml.SafeLoader):
     """Resolves no implicit tags (every scalar arrives as a string; `plain_value` decides) and bounds the depth."""
 
@@ -119,8 +119,12 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "anchor", None) is not None:
+            what = f"anchors and aliases are not taken; write the value out at each place instead of '{event.anchor}'"
+            raise Refused(what, event.start_mark.line + 1)
         if self.depth > _MAX_DEPTH:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            mark = event.start_mark
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {_MAX_DEPTH}", mark)
         self.depth += 1
         try:
@@ -140,6 +144,8 @@ def parse(text: str, path: str) -> Document:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
+    except Refused as refused:
+        raise InputError(refused.args[0], path, refused.args[1]) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         # Where something is left open, the end of the file is where the parser notices.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from ..plans.checks.solved import days_since
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
 from .architecture import architecture_of
@@ -76,11 +77,5 @@ def _model(profile: Profile, job: Job) -> Iterator[Unfit]:
 
 
 def age_days(profile: Profile, now: datetime) -> float | None:
-    """Days since the profile was measured; None where it does not say."""
-    if profile.volatile is None:
-        return None
-    try:
-        then = datetime.fromisoformat(profile.volatile.measured_at)
-    except ValueError:
-        return None
-    return (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds() / 86400
+    """Days since the profile was measured, negative of a date that is to come; None where it does not say."""
+    return None if profile.volatile is None else days_since(profile.volatile.measured_at, now)

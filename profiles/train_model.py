@@ -207,6 +207,7 @@ def layout_faults(architecture: Architecture, layout: TrainLayout, per_node: int
         yield "pp", f"pp {layout.pp} does not divide {a.layers} layers"
     ranks = layout.dp * layout.cp * layout.tp
     if layout.ep > 1 and (not a.experts or a.experts % layout.ep or ranks % layout.ep):
-        yield "ep", f"ep {layout.ep} does not divide {a.experts} experts over {ranks} ranks"
+        why = f"does not divide {a.experts} experts over {ranks} ranks" if a.experts else "is of no use: no experts"
+        yield "ep", f"ep {layout.ep} {why}"
     if layout.micro_batch_tokens % layout.cp:
         yield "cp", f"cp {layout.cp} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"

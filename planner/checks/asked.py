@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,10 +15,13 @@ from pydantic import BaseModel
 
 from ...plans.checks.documents import MODELS, read_document
 from ...plans.checks.finding import Fault
+from ...plans.checks.solved import CLOCKS_DAYS
+from ...plans.errors import InputError
 from ...plans.policy import PolicyFile
 from ...plans.yaml_doc import Loc
 from ...plans.yaml_io import document_name
 from ...profiles.fitness import age_days
+from ...profiles.lengths import read_lengths
 from ...profiles.schema import Profile
 
 M = TypeVar("M", bound=BaseModel)
@@ -64,7 +69,7 @@ def opened(path: Path, named: str, model: type[M], at: Loc, faults: list[Fault])
         return read.value
     wanted = document_name(model)
     if read.value is not None and read.mark is not None:
-        why = f"is a {document_name(ALL_MODELS[read.mark])}, not a {wanted}"
+        why = f"is of kind {document_name(ALL_MODELS[read.mark])}, not {wanted}"
     else:
         first = read.findings[0]
         why = f"is no {wanted} any more: {f'line {first.line}: ' if first.line else ''}[{first.rule}] {first.text}"
@@ -72,28 +77,46 @@ def opened(path: Path, named: str, model: type[M], at: Loc, faults: list[Fault])
     return None
 
 
+def trace_faults(path: Path, named: str, at: Loc) -> list[Fault]:
+    """A length trace that cannot be read; one that is not there is found by its digest. Reads it whole."""
+    if not os.path.isfile(path):  # noqa: PTH113 (pathlib raises for what can be no path)
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a torn last line is skipped by whoever reads it
+            read_lengths(path)
+    except InputError as error:
+        what, _, remedy = error.message.partition("; ")
+        line = f"line {error.line}: " if error.line else ""
+        return [Fault("input-unreadable", at, f"'{named}' is no length trace: {line}{what}", remedy)]
+    return []
+
+
 def age_faults(profile: Profile, at: Loc, asked: Asked) -> list[Fault]:
-    """A profile that is older than is allowed, or that a policy limits and that does not say its age."""
+    """A profile that is older than is allowed, or that does not say its age where an age is asked for."""
     most = asked.max_age_days
     if most is None:
         return []
-    days = age_days(profile, asked.now)
-    remedy = "measure again: rlplan profile"
-    if days is None:
-        # The option is for profiles that have a date; a team that writes a limit down wants none without.
-        if asked.policy is None or asked.policy.policy.max_profile_age_days is None:
-            return []
-        what = f"the {profile.provenance} profile has no date of measurement; {asked.age_source} allows {most:g} days"
-        return [Fault("profile-undated", at, what, remedy)]
+    days, remedy = age_days(profile, asked.now), "measure again: rlplan profile"
+    allowed = f"{asked.age_source} allows {most:g} day{'s' * (most != 1)}"
+    if days is None or days < -CLOCKS_DAYS:
+        return [Fault("profile-undated", at, f"{_undated(profile)}; {allowed}", remedy)]
     if days <= most:
         return []
-    what = f"the profile was measured {days:.0f} days ago; {asked.age_source} allows {most:g}"
+    # Rounded up, in tenths: of 30 days and an hour "30 days, allows 30" would explain nothing.
+    what = f"the profile was measured {math.ceil(days * 10) / 10:g} days ago; {allowed}"
     return [Fault("profile-old", at, what, remedy)]
 
 
 def age_said(profile: Profile, asked: Asked) -> str:
     """How old a profile is, in words."""
     days = age_days(profile, asked.now)
-    if days is None:
-        return f"{profile.provenance} profile without a date"
+    if days is None or days < -CLOCKS_DAYS:
+        return _undated(profile).removeprefix("the ")
     return f"profile measured {max(0.0, days):.0f} days ago"
+
+
+def _undated(profile: Profile) -> str:
+    if profile.volatile is None:
+        return f"the {profile.provenance} profile has no date of measurement"
+    return f"the profile's date of measurement, '{profile.volatile.measured_at[:40]}', is no past ISO 8601 time"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...plans.checks.finding import Fault
 from ...plans.checks.policy_rules import memory_bars
-from ...plans.checks.predictions import CLOSE
+from ...plans.checks.predictions import CLOSE, close, nodes_taken
 from ...plans.cluster import Pool
 from ...plans.errors import InputError
 from ...plans.job import Job
@@ -21,7 +21,7 @@ from ...profiles.schema import Profile
 from ...profiles.train_layouts import MEMORY_SHARE, physics_of
 from ...profiles.train_model import TrainLayout, layout_faults
 from ..candidates import less_memory
-from ..costs import DecodeCost
+from ..costs import DecodeCost, LayoutKey, entry_of
 from ..kinds import decode_of, judge_of, train_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -64,11 +64,51 @@ def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterato
 
 def bars(plan: Plan) -> Iterator[Fault]:
     """Memory that, as the plan itself predicts it, does not hold."""
-    rules = {"kv": "kv-preempts", "train": "train-memory", "host_memory": "host-memory"}
     for loc, bar in memory_bars(plan):
         if bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
-            what = f"needs {bar.needed_bytes:.6g} bytes, and there are {bar.capacity_bytes:.6g}"
-            yield Fault(rules[str(loc[-1])], (*loc, "needed_bytes"), what, "decode fewer at once, or take more memory")
+            what = f"needs {_gb(bar.needed_bytes)}, and there are {_gb(bar.capacity_bytes)}"
+            kind = str(loc[-1])
+            yield Fault(_RULES[kind], (*loc, "needed_bytes"), what, _REMEDIES[kind])
+
+
+def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> Iterator[Fault]:
+    """Memory bars against the memory that there is: KV by the profile's entry, trainers and hosts by the pool. A bar
+    whose capacity is no longer so is a finding of its own, unless what is needed does not fit there either."""
+    rounds = plan.job.rounds
+    layouts = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
+    for loc, bar in memory_bars(plan):
+        kind = str(loc[-1])
+        if kind == "kv":
+            layout = layouts.get(str(loc[2]))
+            entry = layout and profile and entry_of(profile, LayoutKey(layout.tp, layout.engines))
+            room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
+        elif kind == "train":
+            room = pool.accelerators.memory_bytes if pool else None
+        else:  # a wrong number of nodes is a finding of its own
+            nodes = nodes_taken(plan, pool) if pool else None
+            room = nodes * pool.host_memory_bytes if pool and nodes == plan.predicted.nodes else None
+        # What does not hold by the plan's own word is told by `bars`.
+        if room is None or close(room, bar.capacity_bytes) or bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
+            continue
+        if bar.needed_bytes > room * (1 + CLOSE):
+            what = f"needs {_gb(bar.needed_bytes)}, and there are {_gb(room)} (the plan says {_gb(bar.capacity_bytes)})"
+            yield Fault(_RULES[kind], (*loc, "needed_bytes"), what, _REMEDIES[kind])
+        else:
+            what = f"is {_gb(bar.capacity_bytes)}, and {_SOURCES[kind]} makes it {_gb(room)}"
+            yield Fault("capacity-contradicts-inputs", (*loc, "capacity_bytes"), what, "solve again")
+
+
+_RULES = {"kv": "kv-preempts", "train": "train-memory", "host_memory": "host-memory"}
+_REMEDIES = {
+    "kv": "decode fewer at once (max_num_seqs), or take more accelerators per engine",
+    "train": "shard further (tp, pp), recompute activations, offload, or take smaller micro-batches",
+    "host_memory": "take fewer engines, one layout for both kinds of round, or nodes with more host memory",
+}
+_SOURCES = {"kv": "the profile's layout", "train": "the pool's accelerator", "host_memory": "the pool's nodes"}
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.4g} GB"
 
 
 def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture | None, int]:
@@ -126,13 +166,13 @@ def _update(
         return
     if pool is None or pool.accelerators.kind != "cuda":
         return
-    room = float(pool.accelerators.memory_bytes)
+    room, has = float(pool.accelerators.memory_bytes), "its accelerator has"
     if profile.train_law is not None:  # what solve holds a law to, whose accelerator is the data sheet's
-        room = MEMORY_SHARE * physics_of(profile.train_law).gpu.memory_bytes
+        whole = physics_of(profile.train_law).gpu.memory_bytes
+        room, has = MEMORY_SHARE * whole, f"of the {_gb(whole)} of its accelerator a plan may fill"
     if cost.peak_bytes > room:
-        what = f"a trainer needs {cost.peak_bytes / 1e9:.4g} GB at its peak, its accelerator has {room / 1e9:.4g} GB"
-        remedy = "shard further (tp, pp), recompute activations, offload, or take smaller micro-batches"
-        yield Fault("train-memory", at, what, remedy)
+        what = f"a trainer needs {_gb(cost.peak_bytes)} at its peak, and {has} {_gb(room)}"
+        yield Fault("train-memory", at, what, _REMEDIES["train"])
 
 
 def _host(costs: list[DecodeCost], pool: Pool) -> Iterator[Fault]:

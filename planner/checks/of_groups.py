@@ -8,8 +8,8 @@ from pathlib import Path
 from ...plans.checks.finding import Fault
 from ...plans.checks.groups import against_cluster, against_workload, of_itself
 from ...plans.checks.inputs import input_path, stale_inputs
-from ...plans.checks.policy_rules import group_breaches
-from ...plans.checks.solved import edited, other_version
+from ...plans.checks.policy_rules import group_breaches, unknown_pools
+from ...plans.checks.solved import edited, other_version, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.groups_plan import GroupsPlan
@@ -25,6 +25,7 @@ from .groups_state import against_jobs
 def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     """(faults, a line on what was checked)."""
     found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *of_itself(plan)]
+    found += undated(plan, asked.now)
     inputs = plan.inputs
     cluster = opened(input_path(inputs.cluster, path), inputs.cluster.path, Cluster, ("inputs", "cluster"), found)
     workload_path = input_path(inputs.workload, path)
@@ -40,6 +41,7 @@ def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]
             found.append(_unsolvable(("inputs", "workload"), error))
     if asked.policy is not None:
         found += group_breaches(plan, asked.policy)
+        found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
     jobs = sum(len(group.jobs) for group in plan.groups.values())
     return found, f"plan of {jobs} jobs in {len(plan.groups)} group(s)"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from ...plans.checks.finding import Fault
 from ...plans.checks.fit import misfits
 from ...plans.checks.inputs import input_path, stale_inputs
-from ...plans.checks.policy_rules import breaches
-from ...plans.checks.predictions import contradictions, prices_of
-from ...plans.checks.resources import overdrawn
-from ...plans.checks.solved import edited, other_version
+from ...plans.checks.policy_rules import breaches, unknown_pools
+from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of
+from ...plans.checks.resources import not_in_search, overdrawn
+from ...plans.checks.solved import edited, other_version, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import Job, JobPaths, job_paths, missing_files, model_heads
@@ -21,13 +21,14 @@ from ...plans.yaml_doc import Loc
 from ...profiles.architecture import architecture_of
 from ...profiles.fitness import unfit
 from ...profiles.schema import Profile
-from .asked import Asked, M, age_faults, age_said, opened
-from .memory import bars, priced
+from .asked import Asked, M, age_faults, age_said, opened, trace_faults
+from .memory import bars, bars_as_they_are, priced
 
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     """(faults, a line on what was checked)."""
     found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
+    found += undated(plan, asked.now)
     found += bars(plan)
 
     def read(name: str, file: InputFile, model: type[M]) -> M | None:
@@ -36,16 +37,22 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     inputs = plan.inputs
     cluster, job = read("cluster", inputs.cluster, Cluster), read("job", inputs.job, Job)
     profile = read("profile", inputs.profile, Profile)
+    found += trace_faults(input_path(inputs.lengths, path), inputs.lengths.path, ("inputs", "lengths"))
     paths, heads = _files(plan, path, job, found)
     if cluster is not None:
         found += prices_of(plan, cluster)
         if job is not None:
             found += misfits(plan, cluster, job, heads or _known_heads(job))
             found += overdrawn(plan, cluster, job, heads)
+    if job is not None:
+        found += [*baseline_of(plan, job), *lengths_of(plan, job), *not_in_search(plan, job)]
     if profile is not None:
         found += _profile(plan, profile, cluster, job, paths, asked)
+    pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
+    found += bars_as_they_are(plan, profile, pool)
     if asked.policy is not None:
         found += breaches(plan, asked.policy, job)
+        found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
         if asked.policy.policy.require_job_files and job is not None:
             found += _missing(plan, path, job, asked)
     age = age_said(profile, asked) if profile is not None else "no profile"

@@ -10,7 +10,7 @@ from ...plans.errors import InputError
 from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
 from ...plans.yaml_io import sha256_file
 from ...profiles.schema import Profile
-from .asked import Asked, age_faults, age_said
+from .asked import Asked, age_faults, age_said, trace_faults
 
 
 def job_faults(job: Job, path: str) -> list[Fault]:
@@ -46,7 +46,7 @@ def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:
     if changed:
         what = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
         found.append(Fault("input-changed", ("lengths", "sha256"), what, "restore the file, or profile again"))
-    return found
+    return found + trace_faults(trace, profile.lengths.path, ("lengths", "path"))
 
 
 def profile_said(profile: Profile, asked: Asked) -> str:

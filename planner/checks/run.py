@@ -22,7 +22,7 @@ from ...plans.errors import InputError
 from ...plans.groups_plan import GroupsPlan
 from ...plans.job import Job
 from ...plans.plan import Plan
-from ...plans.policy import Policy, PolicyFile, find_policy
+from ...plans.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
 from ...plans.workload import Workload
 from ...plans.yaml_io import document_name
 from ...profiles.schema import Profile
@@ -40,6 +40,7 @@ class FileReport:
         findings: by line.
         policy: the policy that it was held against; None without one.
         said: a line on what was checked, for a file without findings.
+        broken_policy: the policy that should hold for it and cannot be read; None without one.
     """
 
     file: str
@@ -47,6 +48,7 @@ class FileReport:
     findings: tuple[Finding, ...]
     policy: str | None = None
     said: str = ""
+    broken_policy: str | None = None
 
     @property
     def bad_input(self) -> bool:
@@ -82,24 +84,25 @@ class Checker:
         kind = None if read.mark is None else document_name(ALL_MODELS[read.mark])
         if read.value is None or read.document is None:
             return FileReport(path, kind, read.findings)
-        policy = self._policy_for(path)
+        policy, broken = self._policy_for(path)
         asked = Asked(self.now, policy, self.max_age_days)
         faults, said = _faults(read, asked)
         allowed = policy.policy if policy else None
         found = located((fault for fault in faults if not waived(fault.rule, allowed)), path, read.document)
         found.sort(key=lambda finding: finding.line or 0)
-        return FileReport(path, kind, tuple(dict.fromkeys(found)), policy.path if policy else None, said)
+        return FileReport(path, kind, tuple(dict.fromkeys(found)), policy.path if policy else None, said, broken)
 
-    def _policy_for(self, path: str) -> PolicyFile | None:
+    def _policy_for(self, path: str) -> tuple[PolicyFile | None, str | None]:
+        """(the policy that holds for a file, the path of one that should and cannot be read)."""
         if self.policy is not None:
-            return self.policy
+            return self.policy, None
         place = find_policy(path)
         if place is None:
-            return None
+            return None, None
         if place not in self._policies:
             self._policies[place] = _read_policy(shown(place))
         found = self._policies[place]
-        return found if isinstance(found, PolicyFile) else None
+        return (found, None) if isinstance(found, PolicyFile) else (None, found.file)
 
 
 def load_policy(path: str) -> PolicyFile:
@@ -121,12 +124,19 @@ def shown(path: Path) -> str:
 
 
 def _read_policy(path: str) -> PolicyFile | FileReport:
+    if Path(path).name == MISNAMED:
+        what, remedy = f"a policy is called {POLICY_NAME}, and this file is not read", "rename it"
+        return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, remedy),))
     read = read_document(path, ALL_MODELS)
     if isinstance(read.value, Policy) and read.document is not None:
         return PolicyFile(path, read.value, read.document)
     if read.findings:
         return FileReport(path, "policy", read.findings)
-    what = f"is a {document_name(ALL_MODELS[read.mark])}, and a policy is needed" if read.mark else "is no policy"
+    what = (
+        f"is a file of kind {document_name(ALL_MODELS[read.mark])}, and a policy is needed"
+        if read.mark
+        else "is no policy"
+    )
     return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, "pass a rlplan.policy.yaml"),))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ValidationError
 
@@ -70,14 +72,15 @@ class ReadDocument:
 def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> ReadDocument:
     """Read the file at `path` as whatever it is marked as. Raises nothing for what a file may hold."""
     try:
+        _refuse_special(path)
         text = read_text(path)
     except InputError as error:
-        return ReadDocument(path, None, None, None, (of_error("unreadable", error, path),))
+        return ReadDocument(path, None, None, None, (_unreadable(error, path),))
     try:
         document = parse(text, path)
     except InputError as error:
-        rule = "not-yaml" if text.strip() else "unreadable"
-        return ReadDocument(path, None, None, None, (of_error(rule, error, path),))
+        found = of_error("not-yaml", error, path) if text.strip() else _unreadable(error, path)
+        return ReadDocument(path, None, None, None, (found,))
     value = document.value
     if not isinstance(value, dict):
         found = Finding("wrong-document", path, 1, "", "must be a mapping of keys to values at the top")
@@ -90,7 +93,47 @@ def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> 
         return ReadDocument(path, mark, document, models[mark].model_validate(value))
     except ValidationError as error:
         findings = [_finding(path, fault) for fault in explain_all(error, document, models[mark])]
+        if mark == "rlplan_groups" and not any(found.rule == "job-in-two-groups" for found in findings):
+            findings[:0] = _shared_jobs(path, document)
         return ReadDocument(path, mark, document, None, tuple(findings))
+
+
+def _shared_jobs(path: str, document: Document) -> list[Finding]:
+    """Jobs in two groups: a plan whose groups have faults of their own does not come to look at all of them."""
+    groups, seen, found = document.value.get("groups"), dict[str, str](), list[Finding]()
+    for key, group in groups.items() if isinstance(groups, dict) else ():
+        jobs = group.get("jobs") if isinstance(group, dict) else None
+        for name in jobs if isinstance(jobs, dict) else ():
+            if name in seen:
+                at = ("groups", key, "jobs", name)
+                what = f"'{name}' is also in group '{seen[name]}'"
+                found.append(Finding("job-in-two-groups", path, document.line_of(at), ".".join(at), what))
+            seen.setdefault(name, key)
+    return found
+
+
+def _refuse_special(path: str) -> None:
+    """Raise InputError for what is no file at all: of a pipe the other end may never write."""
+    if not path:
+        raise InputError("an empty word is no file; name the file")
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 (pathlib raises for what can be no path)
+    except (OSError, ValueError):
+        return  # reading says so
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError("is a pipe or a device; a file is needed", path)
+
+
+_REMEDIES = {
+    "no such file": "check the path; it is relative to the current folder",
+    "is not UTF-8 text": "save it as UTF-8, or name another file",
+    "the file is empty": "write the document, or remove the file",
+}
+
+
+def _unreadable(error: InputError, path: str) -> Finding:
+    found = of_error("unreadable", error, path)
+    return found if found.remedy else replace(found, remedy=_REMEDIES.get(found.message, "make the file readable"))
 
 
 def _unmarked(path: str, document: Document, models: Mapping[str, type[BaseModel]]) -> Finding:

@@ -107,6 +107,10 @@ def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluste
         )
 
 
+def _narrower(each: int) -> str:
+    return f"one trainer alone takes {each} (tp x pp x cp): shard it less, or take a larger pool"
+
+
 def _train(at: Loc, train: RoundTrain, rollout: RoundRollout, cluster: Cluster, job: Job) -> Iterator[Fault]:
     longest = job.rollout.longest_tokens
     if train.micro_batch_tokens < longest:
@@ -126,5 +130,5 @@ def _train(at: Loc, train: RoundTrain, rollout: RoundRollout, cluster: Cluster, 
             (*at, "dp"),
             f"{train.dp} trainers need {train.accelerators} {unit}, pool '{rollout.pool}' has "
             f"{pool.accelerators_total}",
-            f"write at most {pool.accelerators_total // each}",
+            f"write at most {pool.accelerators_total // each}" if each <= pool.accelerators_total else _narrower(each),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ..cluster import Cluster
 from ..groups_plan import GroupsPlan
 from ..job import Job
 from ..plan import Plan
@@ -130,6 +131,17 @@ def _nodes(held: _Held, loc: Loc, taken: dict[str, int]) -> Iterator[Fault]:
         if taken.get(pool, 0) > most:
             what = f"takes {taken[pool]} nodes of pool '{pool}', at most {most} are allowed"
             yield held.fault("policy-nodes", loc, what, "max_nodes")
+
+
+def unknown_pools(file: PolicyFile, cluster: Cluster | None, at: Loc) -> Iterator[Fault]:
+    """Names in `max_nodes` that are nearly those of the cluster's pools: one policy may hold for several clusters, so a
+    name is wrong only where none of the names in it is a pool's."""
+    named = file.policy.max_nodes
+    if cluster is None or not named or any(pool in cluster.pools for pool in named):
+        return
+    what = f"cluster '{cluster.name}' has none of the pools {', '.join(named)}, so that nothing limits its nodes"
+    remedy = f"its pools are {', '.join(cluster.pools)}"
+    yield Fault("policy-unknown-pool", at, f"{what}; {file.place('max_nodes')} has max_nodes", remedy)
 
 
 def _headroom(held: _Held, loc: Loc, room: float) -> Iterator[Fault]:

@@ -9,7 +9,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from ..cluster import Cluster
+from ..cluster import Cluster, Pool
+from ..job import Job
 from ..plan import Plan, RoundRollout, RoundTrain
 from ..predicted import PredictedRound, Quantiles
 from ..yaml_doc import Loc
@@ -105,6 +106,28 @@ def _sums(plan: Plan) -> Iterator[Fault]:
             yield Fault("phases-do-not-add-up", ("predicted", "phases_s", phase), what, AGAIN)
 
 
+def baseline_of(plan: Plan, job: Job) -> Iterator[Fault]:
+    """A baseline whose seconds per sample are not those of its step; with dynamic sampling a step trains fewer samples,
+    since it replaces groups, so that only less than that is impossible."""
+    baseline, issue = plan.predicted.baseline, plan.job.issue
+    size = issue.prompts_per_step * issue.samples_per_prompt
+    least = baseline.step_s.mean / size
+    if close(baseline.seconds_per_sample, least):
+        return
+    if job.algorithm.dynamic_sampling and baseline.seconds_per_sample > least:
+        return
+    what = f"is {baseline.seconds_per_sample:.6g} s, and its mean step over {size} samples {least:.6g} s"
+    yield Fault("phases-do-not-add-up", ("predicted", "baseline", "seconds_per_sample"), what, AGAIN)
+
+
+def lengths_of(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Predicted lengths beyond the job's cap."""
+    longest, cap = plan.predicted.lengths_tokens[-1], job.rollout.max_response_tokens
+    if longest > cap:
+        what = f"is {longest}, and a response of the job ends at {cap} tokens (max_response_tokens)"
+        yield Fault("lengths-beyond-cap", ("predicted", "lengths_tokens", 20), what, "solve again")
+
+
 def _prices(plan: Plan) -> Iterator[Fault]:
     predicted = plan.predicted
     per_1k = 1000 * predicted.usd_per_hour / 3600 * predicted.seconds_per_sample
@@ -156,19 +179,25 @@ def _gap(plan: Plan) -> Iterator[Fault]:
         yield Fault("gap-contradicts-bound", ("solver", "gap"), what, AGAIN)
 
 
+def nodes_taken(plan: Plan, pool: Pool) -> int:
+    """Nodes of `pool` that the engines and trainers of either kind of round take."""
+    rounds = plan.job.rounds
+    parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
+    if rounds.long is not None:
+        parts.append((rounds.long.rollout, rounds.long.train))
+    return max(
+        max(pool.nodes_of(rollout.engines, rollout.tp), pool.nodes_of(1, train.accelerators))
+        for rollout, train in parts
+    )
+
+
 def prices_of(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
     """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs."""
     predicted, rounds = plan.predicted, plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is None:
         return
-    parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
-    if rounds.long is not None:
-        parts.append((rounds.long.rollout, rounds.long.train))
-    taken = max(
-        max(pool.nodes_of(rollout.engines, rollout.tp), pool.nodes_of(1, train.accelerators))
-        for rollout, train in parts
-    )
+    taken = nodes_taken(plan, pool)
     if predicted.nodes != taken:
         what = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), what, AGAIN)

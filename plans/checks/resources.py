@@ -24,6 +24,16 @@ def round_trains(plan: Plan) -> list[tuple[Loc, RoundTrain]]:
     return found
 
 
+def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Engines of a size that the job's search does not have, so that `solve` would not choose them."""
+    rounds = plan.job.rounds
+    kinds = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
+    for kind, rollout in kinds.items():
+        if rollout.tp not in job.search.tp:
+            what = f"is {rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
+            yield Fault("not-in-search", ("job", "rounds", kind, "rollout", "tp"), what, "add it there, or solve again")
+
+
 def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
     """More reward workers than cores, kinds of round on two pools, trainers that split the model's heads unevenly, a
     predicted p95 above the job's limit."""

@@ -28,7 +28,7 @@ class Rule:
 _TABLE = {
     "schema": """
 unreadable               a file that is missing, a folder, not text, or empty
-not-yaml                 text that is not YAML, or has repeated keys, anchors or tags
+not-yaml                 text that is not YAML, or has repeated keys, anchors (even unused) or tags
 wrong-document           a file that is marked as no document of rlplan's
 unknown-key              a key that is not declared, misspelt, or of a wrong unit
 missing-key              a key that must be there
@@ -46,7 +46,7 @@ residency                more sleeping state on a node of a group than its host 
 unknown-member           a timeline or a move that speaks of a job that is not there
 """,
     "inputs": """
-input-missing            an input file of a plan, or a file that a document names, that is not there
+input-missing            a file that a plan or another document names and that is not there; inputs.previous may be gone
 input-changed            an input file that is no longer the one that the plan was solved from
 input-unreadable         an input file that is no document of its kind any more
 decisions-edited         decisions that are not those that were solved; predictions are of others
@@ -56,8 +56,9 @@ profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
 profile-of-other-model   a derived profile of a model of another size than the job's
 profile-of-earlier-job   a profile measured before the job's model, data, reward or rollout section changed
+solved-at-unlikely       a plan whose time of solving is no time, or is still to come
 profile-old              a profile measured longer ago than is allowed
-profile-undated          a profile that does not say when it was measured, where a policy limits its age
+profile-undated          a profile without a date of measurement, or an unreadable or future one, where age is limited
 """,
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
@@ -73,6 +74,7 @@ micro-batch-too-small    a micro-batch that does not hold the longest sequence
 train-layout             an update whose tp, pp, cp or ep does not divide the model
 too-many-reward-workers  more reward workers than host cores
 pools-differ             kinds of round on different pools; they take turns on one
+not-in-search            engines of a tensor-parallel size that the job's search does not have
 layout-unmeasured        engines that the profile has no costs of
 update-unmeasured        an update that the profile has no costs of
 batch-unmeasured         more sequences at once than were ever measured
@@ -83,6 +85,7 @@ engine-memory            weights and KV cache that an engine's accelerators do n
 kv-preempts              a KV cache that the sequences of a round outgrow, so that some are preempted
 train-memory             a trainer's peak that its accelerator does not hold
 host-memory              engines, sleeping ones included, that host memory does not hold
+capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,
@@ -95,6 +98,7 @@ nodes-do-not-add-up      a number of nodes that is not what engines and trainers
 front-contradicts-plan   a front whose chosen point is not this plan, or that has none or several
 bias-over-budget         a predicted length ratio outside the plan's own bias budget
 gap-contradicts-bound    a gap that is not what value and bound make it
+lengths-beyond-cap       a predicted length beyond the job's longest response
 tail-beyond-rollout      a tail longer than its rollout, or slack longer than its step
 """,
     "groups": """
@@ -130,6 +134,7 @@ policy-error             an expected error above the policy's
 policy-slowdown          a job in a group that is slower than the policy allows
 policy-bounds-kept       fewer bounds kept than the policy wants
 policy-nodes             more nodes of a pool than the policy allows
+policy-unknown-pool      a policy that limits nodes of pools none of which the cluster has
 policy-job-files         a job whose data or model is not there, where the policy wants them
 """,
 }

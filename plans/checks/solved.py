@@ -1,9 +1,10 @@
-"""Whether a plan's decisions are those that were solved, and by which version of rlplan."""
+"""Whether a plan's decisions are those that were solved, by which version of rlplan, and when."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from ... import __version__
 from ..digest import groups_decisions, job_decisions
@@ -41,6 +42,31 @@ def other_version(plan: Plan | GroupsPlan, installed: str = __version__) -> Iter
         f"was solved by rlplan {wrote}, {'newer' if newer else 'older'} than the {installed} that is installed",
         f"{'install that version' if newer else 'solve again'}, or say allow_other_versions: true in a policy",
     )
+
+
+CLOCKS_DAYS = 1.0
+"""By how much the clocks of two machines, or a date without its zone, may differ."""
+
+
+def days_since(written: str, now: datetime) -> float | None:
+    """Days from an ISO 8601 time (UTC where it names no zone) to `now`, negative of one to come; None if unreadable."""
+    try:
+        then = datetime.fromisoformat(written)
+        return (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds() / 86400
+    except (ValueError, OverflowError):
+        return None
+
+
+def undated(plan: Plan | GroupsPlan, now: datetime) -> Iterator[Fault]:
+    """A plan whose time of solving is no time, or is still to come."""
+    days, written = days_since(plan.volatile.solved_at, now), plan.volatile.solved_at[:40]
+    if days is None:
+        what = f"'{written}' is no ISO 8601 time"
+    elif days < -CLOCKS_DAYS:
+        what = f"'{written}' is still to come"
+    else:
+        return
+    yield Fault("solved-at-unlikely", ("volatile", "solved_at"), what, "solve again, or set the clock of this machine")
 
 
 def _version(text: str) -> tuple[tuple[int, str], ...]:

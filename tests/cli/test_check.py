@@ -118,7 +118,8 @@ def test_a_policy_that_cannot_be_read_is_bad_input_in_one_line(solved):
         rlplan("check", solved / "groups.yaml", "--policy", solved / POLICY_NAME), f"{POLICY_NAME}:2", "max_usd_per_h"
     )
     code, out = check(solved / "groups.yaml", solved / "cluster.yaml")
-    assert code == 2 and out.count("[unknown-key]") == 1 and f"{POLICY_NAME}:2" in out and "groups.yaml: ok" in out
+    assert code == 2 and out.count("[unknown-key]") == 1 and f"{POLICY_NAME}:2" in out and "groups.yaml: ok" not in out
+    assert "groups.yaml: not held against its policy" in out
 
 
 def test_the_rules_are_listed_with_what_they_find(solved):
@@ -126,5 +127,41 @@ def test_the_rules_are_listed_with_what_they_find(solved):
     assert code == 0
     listed = [line.split(maxsplit=1) for line in out.splitlines() if line.startswith("  ")]
     assert [name for name, _ in listed] == list(RULES) and all(len(finds) > 20 for _, finds in listed)
+    code, out = check("--rules", "--json")
+    assert code == 0 and [rule["rule"] for rule in json.loads(out)["rules"]] == list(RULES)
     refused_usage = rlplan("check")
     assert refused_usage.returncode == 2 and "Traceback" not in refused_usage.stderr
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "-1", "0"])
+def test_an_age_that_is_no_number_of_days_is_refused(days, solved):
+    refused(rlplan("check", solved / "groups.yaml", f"--max-age-days={days}"), "--max-age-days")
+
+
+def test_annotations_count_from_the_workspace_or_the_root_of_the_repository(monkeypatch, tmp_path):
+    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo" / "plans").mkdir()
+    monkeypatch.chdir(tmp_path / "repo" / "plans")
+    finding = Finding("unknown-key", "a.yaml", 3, "k", "bad")
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    assert "file=plans/a.yaml," in annotation(finding)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    assert "file=repo/plans/a.yaml," in annotation(finding)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "elsewhere"))
+    assert "file=plans/a.yaml," in annotation(finding)
+
+
+def test_a_policy_that_is_misnamed_or_a_link_to_nowhere_is_not_passed_over(solved):
+    (solved / "rlplan.policy.yml").write_text("rlplan_policy: 1\n")
+    code, out = check(solved / "groups.yaml")
+    assert code == 2 and "a policy is called rlplan.policy.yaml" in out
+    (solved / "rlplan.policy.yml").unlink()
+    (solved / POLICY_NAME).symlink_to("nowhere.yaml")
+    code, out = check(solved / "groups.yaml")
+    assert code == 2 and f"{solved / POLICY_NAME}: [unreadable] no such file" in out
+
+
+def test_an_anchor_is_refused_though_nothing_uses_it_and_an_empty_word_is_no_file(solved):
+    (solved / "anchor.yaml").write_text("rlplan: &a 1\n")
+    code, out = check(solved / "anchor.yaml", "")
+    assert code == 2 and "anchor.yaml:1: [not-yaml] anchors and aliases" in out and "name the file" in out

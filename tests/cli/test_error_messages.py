@@ -252,14 +252,15 @@ TABLE = [
         None,
         "",
         "",
-        "{at}/nowhere.yaml: [unreadable] no such file\n1 finding in 1 of 1 file; 1 of them no document",
+        "{at}/nowhere.yaml: [unreadable] no such file; check the path; it is relative to the current folder\n"
+        "1 finding in 1 of 1 file; 1 of them no document",
     ),
     (
         "check {at}/plan.yaml --policy {at}/nowhere.yaml",
         None,
         "",
         "",
-        "error: {at}/nowhere.yaml: no such file",
+        "error: {at}/nowhere.yaml: no such file; check the path; it is relative to the current folder",
     ),
     (
         "diff {at}/plan.yaml {at}/nowhere.yaml",

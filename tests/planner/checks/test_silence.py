@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from ...cli.solved_folder import write_profiled
 from .conftest import gpus, run
-from .edits import check
+from .edits import Checker
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "plans" / "examples" / "groups"
+EXAMPLES = Path(__file__).resolve().parents[3] / "plans" / "examples"
+EXAMPLE = EXAMPLES / "groups"
+
+
+def check(path):
+    return Checker(datetime.now(UTC)).check_file(str(path))
 
 
 def told(report):
@@ -56,3 +62,10 @@ def test_the_documents_that_plans_are_solved_from_have_no_finding(solved):
     for which in ("laptop", "gpus", "groups"):
         for file in sorted(solved(which).glob("*.yaml")):
             assert told(check(file)) == [], file.name
+
+
+@pytest.mark.parametrize(
+    "file", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda file: file.relative_to(EXAMPLES).as_posix()
+)
+def test_the_shipped_examples_have_no_finding(file):
+    assert told(check(file)) == []
