@@ -16,15 +16,9 @@ if TYPE_CHECKING:
     from ..plans.predicted import FrontPoint
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
-_ROUGH_ROUNDS = 24
 
 # Told elsewhere on the screen.
 _TOLD = ("rounds", "step")
-
-
-def is_rough(point: FrontPoint) -> bool:
-    """Whether so few rounds of it were simulated that its figures are no more than about right."""
-    return not point.chosen and point.rounds < _ROUGH_ROUNDS
 
 
 def front_table(plan: Plan) -> Table:
@@ -33,7 +27,7 @@ def front_table(plan: Plan) -> Table:
     left_out = f" of {len(p.front)}" if len(shown) < len(p.front) else ""
     drawn = table(f"<front, {len(shown)}{left_out}", "x sync", "length", "USD/1000")
     for point in shown:
-        mark, rough = ("*" if point.chosen else " "), ("~" if is_rough(point) else "")
+        mark, rough = ("*" if point.chosen else " "), ("~" if point.rough else "")
         drawn.add_row(
             f"{mark} {point.mode}",
             f"{rough}{p.baseline.seconds_per_sample / point.seconds_per_sample:.2f}",

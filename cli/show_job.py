@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .figures import bytes_of, gauge, histogram, percent, seconds, table
-from .show_alternatives import front_table, is_rough, why_parts
+from .show_alternatives import front_table, why_parts
 from .show_rounds import LEGEND, charts
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         *why_parts(plan, wide),
     ]
-    if any(map(is_rough, plan.predicted.front)):
+    if any(point.rough for point in plan.predicted.front):
         parts.append(Text("* this plan; ~ of few simulated rounds", style="dim"))
     return Renderables(*parts)
 
