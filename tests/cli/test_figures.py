@@ -22,7 +22,8 @@ def test_small_shares_are_not_rounded_away():
 def test_bytes_are_in_the_unit_of_what_there_is():
     assert bytes_of(28.7e9, 70.5e9) == "28.7 of 70.5 GB"
     assert bytes_of(80e9, 16e12) == "0.1 of 16.0 TB"
-    assert bytes_of(40_000, 900_000_000) == "0 of 900 MB"
+    assert bytes_of(40_000, 900_000_000) == "<1 of 900 MB"
+    assert bytes_of(0, 900_000_000) == "0 of 900 MB"
 
 
 @given(st.floats(0, 1), st.integers(3, 40))
