@@ -162,7 +162,7 @@ def alive(pid):
     try:
         # A zombie waits for Ray to reap it and runs no more.
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, or gone between opening and reading
         return False
 
 
