@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plans.check import input_path
+from ..plans.checks.inputs import input_files, input_path
 from ..plans.errors import InputError
 from ..plans.job import Job, job_paths
 from ..plans.plan import load_plan
@@ -49,6 +49,4 @@ def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) 
 
 def plan_inputs(plan_path: Path) -> list[Path]:
     """A plan and the files that it was solved from."""
-    inputs = load_plan(plan_path).inputs
-    files = (inputs.cluster, inputs.job, inputs.profile, inputs.lengths)
-    return [plan_path, *(input_path(file, plan_path) for file in files)]
+    return [plan_path, *(input_path(file, plan_path) for _, file in input_files(load_plan(plan_path)))]

@@ -102,9 +102,12 @@ SCHEMA_FOLDER = ".rlplan"
 def document_name(model: type[BaseModel]) -> str | None:
     """`plan`, `job`, … of a model that is a whole document; None of a part of one."""
     marker = next(iter(model.model_fields))
-    if not marker.startswith("rlplan"):
-        return None
-    return marker.removeprefix("rlplan").removeprefix("_") or "plan"
+    return kind_of_mark(marker) if marker.startswith("rlplan") else None
+
+
+def kind_of_mark(mark: str) -> str:
+    """`job` of the mark `rlplan_job`, and so on; `plan` of `rlplan`."""
+    return mark.removeprefix("rlplan").removeprefix("_") or "plan"
 
 
 def header(model: type[BaseModel]) -> str:
@@ -165,6 +168,7 @@ __all__ = [
     "dump",
     "error_at",
     "header",
+    "kind_of_mark",
     "load",
     "loads",
     "read_text",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,21 +12,19 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from ...plans.checks.documents import MODELS, read_document
+from ...plans.checks.documents import read_document
 from ...plans.checks.finding import Fault
 from ...plans.checks.solved import CLOCKS_DAYS
 from ...plans.errors import InputError
 from ...plans.policy import PolicyFile
 from ...plans.yaml_doc import Loc
 from ...plans.yaml_io import document_name
+from ...profiles.documents import ALL_MODELS
 from ...profiles.fitness import age_days
 from ...profiles.lengths import read_lengths
 from ...profiles.schema import Profile
 
 M = TypeVar("M", bound=BaseModel)
-
-ALL_MODELS: Mapping[str, type[BaseModel]] = {**MODELS, "rlplan_profile": Profile}
-"""Models of all documents by mark."""
 
 
 @dataclass(frozen=True)

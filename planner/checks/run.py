@@ -25,9 +25,10 @@ from ...plans.plan import Plan
 from ...plans.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
 from ...plans.workload import Workload
 from ...plans.yaml_io import document_name
+from ...profiles.documents import ALL_MODELS
 from ...profiles.schema import Profile
 from . import of_groups, of_plan, of_rest
-from .asked import ALL_MODELS, Asked
+from .asked import Asked
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ..checks.inputs import input_files
 from ..errors import InputError
 from ..groups_plan import GroupsPlan
 from ..origin import InputFile
@@ -90,13 +91,9 @@ class InputFiles:
 
 def inputs_of(plan: Plan | GroupsPlan) -> dict[str, InputFile]:
     """The inputs of a plan by name, in the plan's order; a group plan's sources are `sources.JOB`."""
-    if isinstance(plan, Plan):
-        i = plan.inputs
-        return {"cluster": i.cluster, "job": i.job, "profile": i.profile, "lengths": i.lengths}
-    j = plan.inputs
-    found = {"workload": j.workload, "cluster": j.cluster}
-    found |= {f"sources.{name}": file for name, file in j.sources.items()}
-    return found | ({"previous": j.previous} if j.previous else {})
+    found = {".".join(map(str, loc[1:])): file for loc, file in input_files(plan)}
+    previous = plan.inputs.previous if isinstance(plan, GroupsPlan) else None
+    return found | ({"previous": previous} if previous else {})
 
 
 def input_changes(

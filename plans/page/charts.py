@@ -47,6 +47,17 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
+def share_axis(title: str, most: float = 1.0) -> dict[str, Any]:
+    """An axis of shares from 0 to `most`, told in quarters; a little room, so that the last label is not cut."""
+    return axis(
+        title,
+        range=[0, most * 1.005],
+        tickformat=".0%",
+        tickvals=[0, 0.25, 0.5, 0.75, 1],
+        ticklabeloverflow="allow",
+    )
+
+
 def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[str, Any]:
     """A vertical axis of named rows: (position, name); rows run downwards from `low` to `high`."""
     return axis(

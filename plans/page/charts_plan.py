@@ -7,7 +7,7 @@ from typing import Any
 
 from ..plan import Plan
 from ..predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
-from .charts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes
+from .charts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes, share_axis
 from .palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
 from .shell import Chart, Swatch
 from .text import digits, listed, percent, ratio, seconds, size, usd
@@ -221,9 +221,7 @@ def filled(rows: list[tuple[str, float, float, str]]) -> tuple[Any, int]:
             textposition="middle left", textfont={"size": 11, "color": MUTED}, cliponaxis=False,
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis(
-            "", range=[0, most * 1.005], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1], ticklabeloverflow="allow"
-        ),
+        xaxis=share_axis("", most),
         yaxis=lanes([(i, row[0]) for i, row in enumerate(rows)], -0.75, len(rows) - 0.5),
     )
     return chart, 46 * len(rows) + 40

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .charts import BandGroup, BandRow, Spread, axis, bands, figure
+from .charts import BandGroup, BandRow, Spread, axis, bands, figure, share_axis
 from .palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, faded
 from .shell import Chart, Swatch
 from .text import count, esc, listed, percent, seconds
@@ -176,13 +176,7 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
         )
     chart.add_hline(y=0.25, line={"color": MUTED, "width": 1, "dash": "dash"})
     chart.update_layout(
-        xaxis=axis(
-            "share of the rollout's seconds",
-            range=[0, 1.005],
-            tickformat=".0%",
-            tickvals=[0, 0.25, 0.5, 0.75, 1],
-            ticklabeloverflow="allow",
-        ),
+        xaxis=share_axis("share of the rollout's seconds"),
         yaxis=axis("sequences running, share of the most", range=[0, 1.05], tickformat=".0%", nticks=6),
     )
     caption = (

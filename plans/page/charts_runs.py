@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .charts import axis, cut, figure, lanes
+from .charts import axis, cut, figure, lanes, share_axis
 from .charts_plan import length_axis
 from .charts_run import Detail
 from .palette import GOOD, INK, MODE, MUTED, PHASE, faded
@@ -141,13 +141,7 @@ def waste(runs: Runs) -> Chart | None:
                        for name, t, total in zip(runs, tokens, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis(
-            "share of the tokens of samples that ended",
-            range=[0, 1.005],
-            tickformat=".0%",
-            tickvals=[0, 0.25, 0.5, 0.75, 1],
-            ticklabeloverflow="allow",
-        ),
+        xaxis=share_axis("share of the tokens of samples that ended"),
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
     said = [
