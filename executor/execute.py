@@ -21,7 +21,7 @@ from ..plans.cluster import Pool
 from ..plans.data import read_prompts
 from ..plans.errors import InputError
 from ..plans.job import Job
-from ..plans.plan import Plan
+from ..plans.plan import LossPlan, Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
 from .supported import unsupported
@@ -209,19 +209,23 @@ def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool) -> An
         name,
         dp=train.dp,
         threads=max(pool.cores // train.dp, 1),
-        arguments=trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind),
+        arguments=trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind, plan.job.loss),
     )
 
 
-def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str) -> dict[str, Any]:
+def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str, loss: LossPlan) -> dict[str, Any]:
     """Arguments of `Trainer` that do not depend on its rank."""
+    from .losses import Divisors
+    from .step_checks import LOGPROB_LIMITS
+
     return {
         "model_path": model,
         "algorithm": job.algorithm.model_dump(),
         "micro_batch_tokens": micro_batch_tokens,
         "samples_per_prompt": job.rollout.samples_per_prompt,
         "temperature": job.rollout.temperature,
-        "max_response_tokens": job.rollout.max_response_tokens,
+        "divisors": Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),
+        "logprob_limits": LOGPROB_LIMITS[job.model.dtype],
         "device": kind,
         "dtype": job.model.dtype,
     }
@@ -255,6 +259,8 @@ async def _until(
                 watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
                 continue
             watcher.step_done(run.name, record)
+            if record.metrics.get("skipped"):
+                watcher.note(f"{run.name}: step {record.step} was skipped, its weights are those of the step before")
             if run.step_number % options.checkpoint_every == 0:
                 await run.checkpoint()
 

@@ -3,11 +3,14 @@
 Invariants (design.md, "What must always hold"):
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
+- a step whose loss, log-probs or gradient are not finite changes no weight, and counts as a step all the same: what it
+  sampled is settled, since drawing it again would condition on what it was; the trace says so (event `skipped`);
 - a trainer that dies takes the run back to its last checkpoint, never to a state in between.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -27,13 +30,10 @@ from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
 from .run_state import load_checkpoint, save_checkpoint
 from .samples import TrainSample
+from .step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW, refusal
 from .trainers import TrainerDied, TrainerGroup
 
 MAX_TRAINER_RESTARTS = 3
-
-# Log-probs of engine and trainer differ by rounding only, in float32; beyond this they are of different weights or
-# different distributions, and training on would be off-policy in disguise.
-LOGPROB_ALARM = {"float32": 1e-2, "bfloat16": 1.0, "float16": 1.0}
 
 
 def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
@@ -85,6 +85,7 @@ class TrainingRun:
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._trainer_restarts = 0
+        self._skipped_in_a_row = 0
         self.saved_step = -1
 
     async def start(self, resume: bool, facts: dict[str, Any]) -> None:
@@ -133,7 +134,7 @@ class TrainingRun:
         groups, violations = self._groups(outcome, result, version)
         metrics = await self._trainer.step(groups, self._budget(kind)) if groups else {}
         trained = time.perf_counter()
-        self._alarm(metrics)
+        self._judge(metrics, len(groups))
 
         self.step_number += 1
         record = self._record(
@@ -144,6 +145,7 @@ class TrainingRun:
         assert self._recorder is not None
         self._recorder.samples(self._t(), record.step, epoch, round_, result)
         self._recorder.step(self._t(), record)
+        self._stop_if_lost(metrics)
         return record
 
     def _budget(self, kind: str) -> int:
@@ -184,13 +186,26 @@ class TrainingRun:
         assert violations == 0, f"{violations} samples of step {self.step_number} were not decoded by {version}"
         return train_groups(outcome, result.samples), violations
 
-    def _alarm(self, metrics: dict[str, float]) -> None:
-        limit = LOGPROB_ALARM[self._job.model.dtype]
-        if metrics.get("logprob_max_abs_diff", 0.0) > limit:
-            raise RunFailed(
-                f"step {self.step_number}: engine and trainer log-probs differ by "
-                f"{metrics['logprob_max_abs_diff']:.3g} (limit {limit:g}); they do not hold the same model"
-            )
+    def _judge(self, metrics: dict[str, float], groups: int) -> None:
+        """Count and tell a step that the trainer skipped. Raises RunFailed where training cannot go on."""
+        if not metrics.get("skipped"):
+            self._skipped_in_a_row = 0 if metrics else self._skipped_in_a_row
+            return
+        refused = refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype])
+        assert refused is not None, "the trainer skips by the same rule"
+        step = self.step_number + 1
+        if refused.kind == "log-probs":
+            raise RunFailed(f"step {step}: {refused.text}")
+        self._skipped_in_a_row += 1
+        self.event("skipped", step=step, reason=refused.text, groups=groups)
+
+    def _stop_if_lost(self, metrics: dict[str, float]) -> None:
+        """Raise RunFailed after so many skipped steps, or if the update itself left weights that are not finite."""
+        kept = f"the checkpoint of step {self.saved_step} is kept"
+        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise RunFailed(f"{self._skipped_in_a_row} steps in a row were skipped, for what is not finite; {kept}")
+        if not math.isfinite(metrics.get("parameter_norm", 0.0)):
+            raise RunFailed(f"the update of step {self.step_number} left weights that are not finite; {kept}")
 
     def _record(
         self, kind: str, epoch: int, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
@@ -253,6 +268,7 @@ class TrainingRun:
             "elapsed_s": self._t(),
             "schedule": self.schedule.state(),
             "timeouts": self.timeouts.state(),
+            "skipped_in_a_row": self._skipped_in_a_row,
         }
         await save_checkpoint(self.run_dir, self.step_number, state, self._trainer)
         self.saved_step = self.step_number
@@ -266,6 +282,7 @@ class TrainingRun:
             raise InputError(f"{error}; put the data back, or start a new run", str(self.run_dir)) from None
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
+        self._skipped_in_a_row = int(state["skipped_in_a_row"])
         self.step_number = self.saved_step = int(state["step"])
         return state
 

@@ -41,6 +41,7 @@ from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
 from .highs import MAX_NODES
 from .length_model import fit_lengths
+from .loss_divisors import expected_loss
 from .predict import least_p95, predict
 from .program import Solution, solve_program
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
@@ -147,8 +148,9 @@ def solve_fully(
             deadline_s=job.reward.deadline_s,
             adaptive_timeout=job.reward.adaptive_timeout,
         ),
+        loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, path_of(predicted)),
+        why=explain(search, solution.cycle, baseline, path_of(predicted)) | _overridden(job),
     )
     plan = Plan(
         rlplan=1,
@@ -232,6 +234,12 @@ def prepare(
         node_memory_bytes=pool.host_memory_bytes,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
+
+
+def _overridden(job: Job) -> dict[str, str]:
+    """What of its algorithm the job sets otherwise; a plan's reader should not take the name for the paper's."""
+    overrides = job.algorithm.overrides()
+    return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
 
 
 def _few_lengths(trace: LengthTrace) -> str | None:

@@ -64,6 +64,7 @@ profile-undated          a profile without a date of measurement, or an unreadab
 wrong-job                a plan whose job has another name than job.yaml
 wrong-step-size          prompts per step or samples per prompt that are not the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
+loss-divisor             samples or tokens to divide the loss by that no synchronous step of the job has
 heads-not-divided        a tensor-parallel size that does not divide the model's heads
 unknown-pool             a pool that the cluster does not have
 engine-wider-than-node   an engine of more accelerators than a node has

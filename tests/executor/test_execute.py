@@ -81,6 +81,7 @@ def plan_document(folder):
                     "long": {"issue": {"prompts": P, "samples": N, "copies": 1}, "rollout": rollout, "train": train},
                 },
                 "reward": {"workers": 1, "deadline_s": 5.0},
+                "loss": {"samples": P * N, "tokens": P * N * CUTOFF // 2},
                 "sync": {"checksum_every": 2},
                 "why": {},
             },
