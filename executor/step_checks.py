@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-# One bad batch should not end a run of days; three in a row are the weights' fault or the data's, each at a round's cost.
+# One bad batch should not end a run of days; three in a row are the weights' fault or the data's, each costs a round.
 MAX_SKIPPED_IN_A_ROW = 3
 
 
