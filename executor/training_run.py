@@ -5,11 +5,13 @@ Invariants (design.md, "What must always hold"):
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
 - a step whose loss, log-probs or gradient are not finite changes no weight, and counts as a step all the same: what it
   sampled is settled, since drawing it again would condition on what it was; the trace says so (event `skipped`);
-- a trainer that dies takes the run back to its last checkpoint, never to a state in between.
+- a trainer that dies takes the run back to its last checkpoint, never to a state in between;
+- while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import asdict
@@ -28,7 +30,7 @@ from ..rounds.timeouts import Timeouts, TimeoutSpec
 from .fleet import EngineHandle, Fleet, Layout
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
-from .run_state import load_checkpoint, save_checkpoint
+from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .samples import TrainSample
 from .step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW, refusal
 from .trainers import TrainerDied, TrainerGroup
@@ -87,6 +89,12 @@ class TrainingRun:
         self._trainer_restarts = 0
         self._skipped_in_a_row = 0
         self.saved_step = -1
+        self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
+        self._updating = False  # the trainer has begun to change, and the step is not written down yet
+        self.checkpoint_fault: str | None = None
+        """Why the latest checkpoint could not be written; None if it was."""
+        self.damaged_checkpoints: list[str] = []
+        """What was found damaged when a checkpoint was loaded, until somebody has told it."""
 
     async def start(self, resume: bool, facts: dict[str, Any]) -> None:
         """Start the trainer; load the last checkpoint if `resume`, else write the first one."""
@@ -112,6 +120,7 @@ class TrainingRun:
 
     async def _step(self) -> StepRecord:
         began = time.perf_counter()
+        self._last_state = self._state()
         epoch, kind = self.schedule.epoch, self.schedule.next_kind()
         layout = self._layouts.get(kind, self._layouts["short"])
         version = f"{self.name}:{self.step_number}"
@@ -132,6 +141,7 @@ class TrainingRun:
         for prompt, reason in sorted(outcome.failures.items()):
             self.event("failed", step=self.step_number + 1, prompt=prompt, reason=reason)
         groups, violations = self._groups(outcome, result, version)
+        self._updating = True
         metrics = await self._trainer.step(groups, self._budget(kind)) if groups else {}
         trained = time.perf_counter()
         self._judge(metrics, len(groups))
@@ -145,6 +155,7 @@ class TrainingRun:
         assert self._recorder is not None
         self._recorder.samples(self._t(), record.step, epoch, round_, result)
         self._recorder.step(self._t(), record)
+        self._last_state, self._updating = None, False
         self._stop_if_lost(metrics)
         return record
 
@@ -195,17 +206,24 @@ class TrainingRun:
         assert refused is not None, "the trainer skips by the same rule"
         step = self.step_number + 1
         if refused.kind == "log-probs":
+            self._updating = False  # the trainer has changed nothing: it is at the last step's end
             raise RunFailed(f"step {step}: {refused.text}")
         self._skipped_in_a_row += 1
         self.event("skipped", step=step, reason=refused.text, groups=groups)
 
     def _stop_if_lost(self, metrics: dict[str, float]) -> None:
         """Raise RunFailed after so many skipped steps, or if the update itself left weights that are not finite."""
-        kept = f"the checkpoint of step {self.saved_step} is kept"
-        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise RunFailed(f"{self._skipped_in_a_row} steps in a row were skipped, for what is not finite; {kept}")
+        step, skipped = self.step_number, self._skipped_in_a_row
+        if skipped >= MAX_SKIPPED_IN_A_ROW:
+            raise RunFailed(
+                f"{skipped} steps in a row were skipped, because losses or gradients are not finite; the weights are "
+                f"those of step {step - skipped}, and no checkpoint holds others; the trace says of each what was seen"
+            )
         if not math.isfinite(metrics.get("parameter_norm", 0.0)):
-            raise RunFailed(f"the update of step {self.step_number} left weights that are not finite; {kept}")
+            raise RunFailed(
+                f"the update of step {step} left weights that are not finite; the checkpoint of step {self.saved_step} "
+                "is kept, resume from there with a lower learning rate"
+            )
 
     def _record(
         self, kind: str, epoch: int, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
@@ -253,29 +271,67 @@ class TrainingRun:
         assert self._recorder is not None
         self._recorder.event(event, self._t(), **fields)
 
+    @property
+    def round_can_be_left(self) -> bool:
+        """Whether nothing is lost but what the round has sampled if the step at hand is cancelled now."""
+        return not self._updating
+
     async def checkpoint(self) -> None:
-        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then."""
+        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then.
+
+        If it cannot be written, `checkpoint_fault` says why, and so does the trace.
+        """
         try:
             await self._checkpoint()
         except TrainerDied as death:
             await self._recover(death)
+        except CheckpointFailed as failure:
+            self._note_fault(failure)
 
-    async def _checkpoint(self) -> None:
-        if self.saved_step == self.step_number:
+    async def rescue(self) -> None:
+        """Checkpoint the last step's end before the run ends early, if the trainer still has it.
+
+        Nothing is recovered or raised; `checkpoint_fault` says what went wrong.
+        """
+        if self._updating:
+            self.checkpoint_fault = "the trainer was in the middle of a step"
             return
-        state = {
+        try:
+            await self._checkpoint()
+        except (RunFailed, ray.exceptions.RayError) as failure:
+            self._note_fault(failure)
+
+    def _note_fault(self, failure: Exception) -> None:
+        self.checkpoint_fault = str(failure).splitlines()[0]
+        with contextlib.suppress(RunFailed):  # the trace may be on the same full disk
+            self.event("checkpoint_failed", step=self.step_number, reason=self.checkpoint_fault)
+
+    def _state(self) -> dict[str, Any]:
+        """All of the driver's state, between two steps."""
+        assert self._recorder is not None
+        return {
             "step": self.step_number,
             "elapsed_s": self._t(),
+            "trace_bytes": self._recorder.trace_bytes(),
             "schedule": self.schedule.state(),
             "timeouts": self.timeouts.state(),
             "skipped_in_a_row": self._skipped_in_a_row,
         }
-        await save_checkpoint(self.run_dir, self.step_number, state, self._trainer)
+
+    async def _checkpoint(self) -> None:
+        self.checkpoint_fault = None
+        if self.saved_step == self.step_number:
+            return
+        await save_checkpoint(self.run_dir, self.step_number, self._last_state or self._state(), self._trainer)
         self.saved_step = self.step_number
         self.event("checkpoint", step=self.step_number)
 
     async def _load(self) -> dict[str, Any]:
-        state = await load_checkpoint(self.run_dir, self._trainer)
+        loaded = await load_checkpoint(self.run_dir, self._trainer)
+        for name, fault in loaded.damaged.items():
+            self.event("checkpoint_damaged", checkpoint=name, reason=fault)
+            self.damaged_checkpoints.append(f"{name}: {fault}")
+        state = loaded.state
         try:
             self.schedule.restore(state["schedule"])
         except ValueError as error:
@@ -284,6 +340,7 @@ class TrainingRun:
             self.timeouts.restore(state["timeouts"])
         self._skipped_in_a_row = int(state["skipped_in_a_row"])
         self.step_number = self.saved_step = int(state["step"])
+        self._last_state, self._updating = None, False
         return state
 
     async def _recover(self, death: TrainerDied) -> None:
