@@ -106,13 +106,11 @@ def _training(detail: dict[str, Any]) -> list[str]:
     """Steps that changed nothing, how engine and trainer differ, and what importance weights did."""
     lines = []
     if skipped := detail.get("skipped_steps"):
-        lines.append(
-            f"  {skipped} steps were skipped, since a loss or a gradient was not finite: they changed no weight"
-        )
+        lines.append(f"  {skipped} steps were skipped, since a loss or a gradient was not finite: no weight changed")
     if "logprob_p99_abs_diff" in detail:
         mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], ".1e") for name in ("mean", "p99"))
-        share = _figure(detail["logprob_beyond_share"], ".2%")
-        lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {share} of the tokens beyond the bound")
+        beyond = _figure(detail["logprob_beyond_share"], ".2%")
+        lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {beyond} of the tokens beyond the bound")
     for done in ("truncated", "masked"):
         if (share := detail.get(f"importance_{done}_share")) is not None:
             ratio = _figure(detail["importance_ratio_mean"], ".4f")

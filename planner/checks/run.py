@@ -150,7 +150,7 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
     job: Any = read.value
     if isinstance(job, Plan):
         # A job that cannot be read is a finding of the plan's.
-        job = read_document(input_path(job.inputs.job, read.path), ALL_MODELS).value
+        job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     return (f"the job overrides its algorithm: {', '.join(overrides)}",) if overrides else ()
 
