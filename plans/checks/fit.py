@@ -37,7 +37,9 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
             f"is {short.cutoff_tokens}, but a response ends at {cap} tokens anyway (max_response_tokens)",
             f"write less than {cap}",
         )
-    yield from _loss(planned, job)
+    step = (planned.issue.prompts_per_step, planned.issue.samples_per_prompt)
+    if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else that is the fault
+        yield from _loss(planned, job)
     kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
     for kind, rollout, train in kinds:
         at: Loc = ("job", "rounds", kind)
