@@ -234,7 +234,7 @@ def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round_with_the_reas
         async def during():
             fakes.actors[0].core_dead = True
 
-        with pytest.raises(RunFailed, match="engine-0 was started again 0 times within an hour.*core process died"):
+        with pytest.raises(RunFailed, match=r"engine-0 was started again 0 times within an hour.*core process died"):
             await run_round(fakes, weights, 1, during)
         with pytest.raises(RunFailed, match="engine-0"):
             await fakes.fleet.some_ready(fakes.fleet.all_engines())
@@ -252,7 +252,7 @@ def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(weights):
         late = engine.submit([Request("late", (3,), 8)], "v1")
         engine.fail("killed by the test")
         await engine.ready()
-        with pytest.raises(RunFailed, match="killed by the test|ended"):
+        with pytest.raises(RunFailed, match="killed by the test"):
             await late
         assert ("engine-0", "submit", "late") not in fakes.log
         await fakes.fleet.close()
