@@ -38,6 +38,12 @@ from .main import EXIT_INTERRUPTED
     show_default=True,
     help="How often an engine or the trainer may be replaced within any hour before the run ends.",
 )
+@click.option(
+    "--grace-s",
+    type=click.FloatRange(min=0),
+    default=None,
+    help="Seconds from SIGINT or SIGTERM until the round is left and what was trained is saved; default: no limit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
     plans: tuple[Path, ...],
@@ -48,6 +54,7 @@ def execute_command(
     checkpoint_every: int,
     stall_timeout: float,
     restarts_per_hour: int,
+    grace_s: float | None,
     as_json: bool,
 ) -> int:
     """Run real synchronous training by PLANS.
@@ -55,7 +62,8 @@ def execute_command(
     One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
     of its own under --out, so that they can be compared on a machine that others use too.
 
-    Ctrl-C ends the run at the round's end, with a checkpoint (exit code 130); a second one ends it at once.
+    Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
+    leaves the round: what was trained is saved, what the round has sampled is not. A third one ends the run at once.
     """
     from ..plans.errors import InputError
     from ..plans.groups_plan import document_kind
@@ -76,7 +84,7 @@ def execute_command(
         names = [execution.name for execution in executions]
         click.echo(json.dumps({"checked": names}) if as_json else f"fits job, cluster and files: {', '.join(names)}")
         return 0
-    options = Options(steps, resume, checkpoint_every, stall_timeout, restarts_per_hour)
+    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour)
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}

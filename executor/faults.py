@@ -51,10 +51,11 @@ class InfrastructureFailed(RunFailed):
     fault: ClassVar[Fault] = Fault.INFRASTRUCTURE
 
 
-# A disk or a quota is full, a device fails, a network file system lost its server, file handles are used up.
-_PASSING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+# A disk, a quota or a limit of file sizes is reached, a device fails, a network file system lost its server, file
+# handles are used up.
+_PASSING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EFBIG}
 _PASSING = re.compile(
-    r"No space left on device|StorageFull|Disk quota exceeded|os error (?:28|122)\b|code: (?:28|122),"
+    r"No space left on device|StorageFull|Disk quota exceeded|File too large|(?:os error |code: )(?:27|28|122)\b"
 )
 
 # A collective that lost a rank: gloo raises plain RuntimeErrors, NCCL and the store classes of their own. A rank that

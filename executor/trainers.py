@@ -50,6 +50,8 @@ class TrainerGroup:
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
         self._longest_start_s = 0.0
+        self.parameters = 0
+        """Parameters of the policy; known once started."""
 
     async def start(self) -> None:
         """Start the ranks; a start that a rank does not survive is tried again. Raises RunFailed."""
@@ -80,7 +82,9 @@ class TrainerGroup:
             )
             for rank in range(self._dp)
         ]
-        await self._all("parameters", self.supervisor.patience.start_deadline_s(self._longest_start_s))
+        self.parameters = int(
+            await self._all("parameters", self.supervisor.patience.start_deadline_s(self._longest_start_s))
+        )
         self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
