@@ -28,8 +28,8 @@ from .main import EXIT_INTERRUPTED
     type=click.FloatRange(min=1),
     default=120.0,
     show_default=True,
-    help="Seconds without a sign of life after which an engine or a trainer rank is replaced. Must exceed the longest "
-    "prefill.",
+    help="Seconds without a sign of life after which an engine or a trainer rank is replaced; must exceed the longest "
+    "prefill. A start may take five times as long.",
 )
 @click.option(
     "--restarts-per-hour",

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .core_watch import CoreWatch
-from .engine_guard import guard_children
 from .faults import ActorFailed
+from .guard import guard_group
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -114,7 +114,6 @@ class RolloutEngine:
         self._news = asyncio.Event()
         self._died: str | None = None
         self._grew = False
-        self._guard: Any = None
         self._watch: CoreWatch | None = None
 
     async def start(self) -> dict[str, Any]:
@@ -123,7 +122,7 @@ class RolloutEngine:
         Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises.
         """
         began = time.perf_counter()
-        self._guard = guard_children()
+        guard_group()
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 

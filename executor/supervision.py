@@ -24,8 +24,9 @@ from .faults import ActorFailed, Fault, classify, reason
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
-START_DEADLINE_S = 600.0  # of a first start, when nobody knows yet how long they take here
 QUICK_START_S = 60.0  # a start may always take so long
+START_STALLS = 5.0  # a start, of which nothing is heard until it is over, may take so often the time of a silence
+START_FACTOR = 5.0  # or so often what the longest took, if that is less
 CALL_DEADLINE_S = 600.0
 STARTS_IN_A_ROW = 4
 PAUSE_S = 0.5  # before a second try, and longer before each that follows
@@ -50,9 +51,8 @@ class Patience:
 
     def start_deadline_s(self, longest_s: float) -> float:
         """Seconds that a start may take where one took `longest_s` (0: none was seen yet)."""
-        if not longest_s:
-            return START_DEADLINE_S
-        return min(max(5.0 * longest_s, QUICK_START_S, self.stall_s), START_DEADLINE_S)
+        most_s = max(START_STALLS * self.stall_s, QUICK_START_S)
+        return min(max(START_FACTOR * longest_s, QUICK_START_S, self.stall_s), most_s) if longest_s else most_s
 
 
 class LastHeard:

@@ -21,6 +21,7 @@ import ray
 
 from ..plans.errors import RunFailed
 from .faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
+from .guard import guard_group
 from .samples import TrainSample
 from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, PULSE_S, LastHeard, Supervisor, track
 from .trainer import Trainer
@@ -82,6 +83,8 @@ class TrainerGroup:
             )
             for rank in range(self._dp)
         ]
+        for actor in self._ranks:
+            actor.__ray_call__.remote(_guard)
         self.parameters = int(
             await self._all("parameters", self.supervisor.patience.start_deadline_s(self._longest_start_s))
         )
@@ -204,6 +207,11 @@ class TrainerGroup:
         """End the ranks."""
         await self.discard()
         self._ranks = []
+
+
+def _guard(trainer: Trainer) -> None:
+    """Runs in a rank."""
+    guard_group()
 
 
 def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:

@@ -189,10 +189,11 @@ def test_what_the_infrastructure_refuses_is_tried_again_for_a_while_and_nothing_
 
 
 def test_a_start_is_waited_for_as_long_as_starts_take_here_once_that_is_known():
-    patience = Patience(stall_s=5.0)
+    patience = Patience()
     assert patience.start_deadline_s(0.0) == 600.0
-    assert patience.start_deadline_s(10.0) == 60.0 and patience.start_deadline_s(40.0) == 200.0
+    assert patience.start_deadline_s(10.0) == 120.0 and patience.start_deadline_s(40.0) == 200.0
     assert patience.start_deadline_s(400.0) == 600.0
+    assert Patience(stall_s=5.0).start_deadline_s(0.0) == 60.0, "an impatient run is impatient with starts"
 
 
 def test_checkpoints_come_as_often_as_deaths_and_their_own_cost_call_for():
