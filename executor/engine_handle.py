@@ -23,7 +23,7 @@ import ray
 from ..plans.errors import InputError, RunFailed
 from .engine import EngineConfig, EngineEvent, Request, RolloutEngine
 from .faults import ActorFailed, Fault, classify, failure, reason
-from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, LastHeard, Supervisor, track
+from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, LastHeard, Supervisor, end_actor, track
 
 POLL_S = 1.0  # shorter than any patience: what a poll does not tell is silence
 CLOSE_S = 20.0
@@ -76,11 +76,6 @@ def spawn_engine(config: EngineConfig) -> Any:
     """A new actor for an engine."""
     environment = {"env_vars": config.environment()}
     return ray.remote(RolloutEngine).options(**ACTOR_OPTIONS, max_concurrency=8, runtime_env=environment).remote(config)
-
-
-def end_actor(actor: Any) -> None:
-    """Kill an actor now, whatever it does."""
-    ray.kill(actor, no_restart=True)
 
 
 class EngineHandle:

@@ -1,8 +1,8 @@
 """What sees to it that an actor and all that it started are gone when they should be, whatever state they are in.
 
 A SIGKILLed actor can end nobody any more, and its engine core would hold cores and memory for ever; a stopped actor
-does not notice that Ray and the driver are gone. So the actor makes itself the leader of a process group, into which all
-that it starts is born, and a shell beside them kills the group, itself included, when either
+does not notice that Ray and the driver are gone. So the actor makes itself the leader of a process group, into which
+all that it starts is born, and a shell beside them kills the group, itself included, when either
 - the end of a pipe comes that only the actor holds: the kernel closes it when the actor is gone, also in mid-start; or
 - the actor's parent, the Ray daemon of its node, is gone, which it is soon after the driver.
 """

@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import ray
+
 from ..plans.errors import InputError, RunFailed
 from .faults import ActorFailed, Fault, classify, reason
 
@@ -173,6 +175,11 @@ async def again_while_it_passes(
                 raise
         await pause(2.0 ** (attempt - 1))
     raise AssertionError("unreachable")
+
+
+def end_actor(actor: Any) -> None:
+    """Kill an actor now, whatever it does."""
+    ray.kill(actor, no_restart=True)
 
 
 def track(call: Any) -> asyncio.Future[Any]:

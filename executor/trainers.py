@@ -23,7 +23,7 @@ from ..plans.errors import RunFailed
 from .faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from .guard import guard_group
 from .samples import TrainSample
-from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, PULSE_S, LastHeard, Supervisor, track
+from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, PULSE_S, LastHeard, Supervisor, end_actor, track
 from .trainer import Trainer
 
 STEP_DEADLINE_S = 3600.0
@@ -65,6 +65,20 @@ class TrainerGroup:
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
         began = time.monotonic()
+        self._gone = asyncio.get_running_loop().create_future()
+        self._gone.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
+        self._ranks = self._spawn()
+        self.parameters = int(
+            await self._all("parameters", self.supervisor.patience.start_deadline_s(self._longest_start_s))
+        )
+        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
+        self._pulses = [
+            asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
+            for rank, actor in enumerate(self._ranks)
+        ]
+
+    def _spawn(self) -> list[Any]:
+        """New actors of all ranks."""
         method = f"tcp://127.0.0.1:{_free_port()}" if self._dp > 1 else None
         # Spinning threads would take the cores from each other and from whoever shares the machine.
         environment = {
@@ -75,24 +89,15 @@ class TrainerGroup:
         # Ray's stubs do not know this option.
         remote: Any = ray.remote(concurrency_groups={PULSE_GROUP: 1})(Trainer)  # type: ignore[call-overload]
         options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
-        self._gone = asyncio.get_running_loop().create_future()
-        self._gone.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
-        self._ranks = [
+        ranks = [
             remote.options(**options).remote(
                 **self._arguments, threads=self._threads, rank=rank, world_size=self._dp, init_method=method
             )
             for rank in range(self._dp)
         ]
-        for actor in self._ranks:
+        for actor in ranks:
             actor.__ray_call__.remote(_guard)
-        self.parameters = int(
-            await self._all("parameters", self.supervisor.patience.start_deadline_s(self._longest_start_s))
-        )
-        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
-        self._pulses = [
-            asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
-            for rank, actor in enumerate(self._ranks)
-        ]
+        return ranks
 
     async def _watch(self, rank: int, actor: Any) -> None:
         silence = LastHeard(time.monotonic())
@@ -201,7 +206,7 @@ class TrainerGroup:
     def _kill(self) -> None:
         for rank in self._ranks:
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.kill(rank, no_restart=True)
+                end_actor(rank)
 
     async def close(self) -> None:
         """End the ranks."""
