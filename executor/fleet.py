@@ -100,7 +100,13 @@ class Fleet:
         # On a GPU vLLM measures how much memory is free, so engines that share one must not start together.
         together = [self.all_engines()] if self._kind == "cpu" else list(self._engines.values())
         for engines in together:
-            await asyncio.gather(*(engine.start() for engine in engines))
+            starts = [asyncio.ensure_future(engine.start()) for engine in engines]
+            try:
+                await asyncio.gather(*starts)
+            finally:  # where one cannot be started, the others must not go on being started
+                for start in starts:
+                    start.cancel()
+                await asyncio.gather(*starts, return_exceptions=True)
         return time.perf_counter() - began
 
     def engines(self, layout: Layout) -> list[EngineHandle]:

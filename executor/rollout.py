@@ -210,7 +210,7 @@ class _RoundInProgress:
         self._waiting: list[Issue] = []  # issues that found no engine alive
         self._restarts: list[str] = []
         self._began = time.perf_counter()
-        self._last_decode_s = 0.0
+        self._last_decode_s = self._looked_s = 0.0
         self._scoring: set[str] = set()  # requests whose reward is being computed
         self._failed = 0  # samples whose reward failed for good
         runner.progress = Progress()
@@ -246,6 +246,7 @@ class _RoundInProgress:
                 for event in self._translate(item):
                     actions.extend(self._round.handle(event))
             self._apply(actions)
+            self._look()
         ended = self._now()
         rollout_s = self._last_decode_s or ended
         return RolloutResult(rollout_s, max(ended - rollout_s, 0.0), self._samples, self._restarts)
@@ -257,11 +258,18 @@ class _RoundInProgress:
                 return await asyncio.wait_for(self._inbox.get(), LOOK_S)
             except TimeoutError:
                 silent_s += LOOK_S
-            for index, engine in enumerate(self._engines):
-                if self._balancer.running(index):
-                    engine.watch_progress()
+            self._look()
             if silent_s >= self._r._stall_s and self._inbox.empty() and not self._awaited():
                 raise RunFailed(f"no event for {silent_s:.0f} s, and nobody is left to wait for")
+
+    def _look(self) -> None:
+        """Each engine that has samples must decode, whatever the others do."""
+        if self._now() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = self._now()
+        for index, engine in enumerate(self._engines):
+            if self._balancer.running(index):
+                engine.watch_progress()
 
     def _awaited(self) -> bool:
         """Whether anybody is to be heard of; each of them has a deadline of its own."""

@@ -148,6 +148,31 @@ def test_one_engine_that_hangs_is_named_and_replaced_while_the_others_talk(weigh
     asyncio.run(body())
 
 
+def test_an_engine_that_lives_and_does_not_decode_is_replaced_while_the_others_decode(weights, monkeypatch):
+    from rlplan.executor import engine_handle
+
+    monkeypatch.setattr(engine_handle, "PROGRESS_S", 0.6)
+
+    async def body():
+        fakes = FakeFleet(2)
+        await fakes.fleet.start()
+        fakes.actors[0].decode_s = 60.0
+
+        async def talk():
+            # The other engine has something to say all the time.
+            for _ in range(200):
+                fakes.fleet.on_events(fakes.fleet.all_engines()[1], [])
+                await asyncio.sleep(0.02)
+
+        talking = asyncio.create_task(talk())
+        result = await run_round(fakes, weights, 2)
+        talking.cancel()
+        assert [r.split(" for")[0] for r in result.restarts] == ["engine-0: decoded nothing"]
+        await fakes.fleet.close()
+
+    asyncio.run(body())
+
+
 def test_an_abort_never_overtakes_its_submit_and_nothing_decodes_after_a_round(weights):
     async def body():
         fakes = FakeFleet(1)
