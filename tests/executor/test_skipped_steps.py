@@ -17,7 +17,9 @@ pytest.importorskip("ray")
 pytest.importorskip("transformers")
 
 import torch
+from safetensors.torch import load_file
 
+from rlplan.executor.checksum import tensor_checksum
 from rlplan.executor.losses import Divisors
 from rlplan.executor.policy import packed_logprobs, packed_row
 from rlplan.executor.report_state import incidents
@@ -91,6 +93,9 @@ class InThisProcess:
 
     async def close(self) -> None: ...
 
+    async def lost(self) -> None:
+        await asyncio.Event().wait()
+
     def weights(self) -> torch.Tensor:
         return torch.cat([p.detach().flatten().clone() for p in self.trainer._model.parameters()])
 
@@ -123,8 +128,19 @@ class MadeUpRounds:
         return RolloutResult(0.1, 0.0, samples, [])
 
 
-class NoEngines:
+class MadeUpEngine:
+    """A fleet of one engine, which takes any weights for what they are."""
+
     def engines(self, layout: Any) -> list[Any]:
+        return [self]
+
+    async def some_ready(self, engines: list[Any]) -> list[Any]:
+        return engines
+
+    async def load(self, path: str, version: str, checked: bool) -> dict[str, str]:
+        return {name: tensor_checksum(tensor) for name, tensor in load_file(path).items()}
+
+    def take_missed(self) -> list[Any]:
         return []
 
 
@@ -136,7 +152,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def start(model: str, folder: Path, resume: bool = False) -> tuple[TrainingRun, InThisProcess, MadeUpRounds]:
     group = InThisProcess(model)
     rounds = MadeUpRounds(group)
-    parts: Any = {"fleet": NoEngines(), "runner": rounds, "trainer": group}
+    parts: Any = {"fleet": MadeUpEngine(), "runner": rounds, "trainer": group}
     run = TrainingRun(
         "toy", PlannedJob.model_validate(PLAN), loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS)
     )
