@@ -68,7 +68,7 @@ async def _measure(
     samples = job.rollout.samples_per_step
     start_ray()
     notify("starting reward workers")
-    rewards = RewardPool(job.reward.model_dump(), job.reward.workers, search_path=str(paths.data.parent))
+    rewards = RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s)
     fleet = Fleet(
         layouts,
         model_path=paths.model,

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .functions import InfrastructureError, PolicyError, PolicyTimeout, RowError
+from .functions import MEMORY_BYTES, InfrastructureError, PolicyError, PolicyTimeout, RowError
 
 START_S = 10.0
 """A sandbox that is not up by then is the machine's fault; it takes 0.05 s on an idle one."""
-MEMORY_BYTES = 1 << 30
-"""Address space of the response's process; an interpreter alone takes 20 MB."""
 FILE_BYTES = 16 << 20
 """Largest file that the response may write, its stderr included."""
 

@@ -25,6 +25,10 @@ RewardFunction = Callable[[str, str, Any], float]
 
 KINDS = ("function", "math", "code")
 
+MEMORY_BYTES = 1 << 30
+"""Address space that a response may take where the job says nothing: of the process that runs its code, in which an
+interpreter alone takes 20 MB; of the one that scores many, beyond what the function's imports take."""
+
 
 class PolicyError(Exception):
     """The response itself made scoring fail; the sample's reward is 0 and its outcome `policy_error`."""
@@ -77,7 +81,7 @@ def resolve(
 
     `function` is the dotted path `pkg.mod:name` when `kind` is `function`, else unused. `search_path` is a folder,
     usually the job file's, that is searched for the module before the rest of `sys.path`. `memory_bytes` limits the
-    sandboxes of kind `code`, None: as `code.MEMORY_BYTES`; for other kinds the process around the function keeps it.
+    sandboxes of kind `code`, None: `MEMORY_BYTES`; for other kinds the process around the function keeps it.
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
@@ -90,7 +94,7 @@ def resolve(
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
         return _left_to_the_alarm(score, deadline_s)
     if kind == "code":
-        from .code import MEMORY_BYTES, START_S, CodeReward, probe
+        from .code import START_S, CodeReward, probe
 
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
         sandboxed = partial(CodeReward, memory_bytes=memory_bytes or MEMORY_BYTES)

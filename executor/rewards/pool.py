@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.errors import InputError
+from ...plans.job import Job, JobPaths
 from .charges import ALONE, COUNTED, FINAL, RewardResult, Sample, tries, verdict
 from .process import RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
 from .scoring import Scored
@@ -82,6 +83,12 @@ class RewardPool:
         self._seconds = 0.0
         self._recent_s = 0.0
         self._notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_job(cls, job: Job, paths: JobPaths, workers: int, deadline_s: float) -> RewardPool:
+        """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
+        spec = {**job.reward.model_dump(), "deadline_s": deadline_s}
+        return cls(spec, workers, search_path=paths.reward_folder)
 
     async def start(self) -> None:
         """Start all workers.

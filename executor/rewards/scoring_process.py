@@ -24,8 +24,6 @@ from typing import Any
 from .scoring import Outcome, Scored
 from .scoring_child import LENGTH
 
-MEMORY_BYTES = 1 << 30
-"""Address space that scoring a response may take beyond what the function takes by its imports."""
 GRACE_S = 1.0
 """Beyond the deadline, for Python to run the alarm's handler on a busy machine; what never runs it is killed then."""
 START_S = 600.0
@@ -42,7 +40,7 @@ class ScoringProcess:
 
     Args:
         kind, function, deadline_s, folder: as `resolve` takes them.
-        memory_bytes: see `MEMORY_BYTES`.
+        memory_bytes: address space that a response may take beyond what the function takes by its imports.
     """
 
     def __init__(
