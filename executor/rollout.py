@@ -29,9 +29,7 @@ from ..rounds.timeouts import Execution
 from .engine import EngineEvent, Request
 from .fleet import EngineDied, EngineHandle, Fleet, Layout
 from .samples import TrainSample
-
-# So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
-HOPELESS_FAILURES = 16
+from .scoring_health import ScoringHealth
 
 
 @dataclass(slots=True)
@@ -52,6 +50,7 @@ class Generated:
     reward_s: float = 0.0
     reward_deadline_s: float | None = None
     reward_outcome: str = ""
+    reward_detail: str = ""
     engine: str = ""
     attempt: int = 0
     aborted: bool = False
@@ -143,6 +142,7 @@ class RoundRunner:
         self._temperature = temperature
         self._stall_s = stall_s
         self._ignore_eos = ignore_eos
+        self._health = ScoringHealth(len(prompts))
         self.progress = Progress()
 
     async def run(
@@ -200,7 +200,7 @@ class _RoundInProgress:
         self._restarts: list[str] = []
         self._began = time.perf_counter()
         self._last_decode_s = 0.0
-        self._failed = 0  # samples whose reward failed for good
+        runner._health.begin_round()
         runner.progress = Progress()
 
     # -- messages in ---------------------------------------------------------------------------------------------------
@@ -405,12 +405,13 @@ class _RoundInProgress:
                 return
             result = done.result()
             sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
+            sample.reward_detail = result.detail
+            hopeless = self._r._health.hear(sample.prompt, result.outcome, result.detail)
+            if hopeless is not None:
+                self._inbox.put_nowait(RunFailed(hopeless))
+                return
             if result.outcome == "infra_failed":
-                self._failed += 1
-                if self._failed >= HOPELESS_FAILURES and not self._r.progress.scored:
-                    what = f"none of the round's first {self._failed} samples could be scored: {result.detail}"
-                    self._inbox.put_nowait(RunFailed(what))
-                    return
+                # The one outcome that says nothing about the response; any other is worth its reward, be it 0.
                 self._inbox.put_nowait(Failed(key, result.detail))
                 return
             sample.reward = float(result.reward)
