@@ -265,8 +265,6 @@ async def _until(runs: Sequence[Any], options: Options, watcher: Watcher, runner
                 _tell_faults(run, watcher)
             else:
                 watcher.step_done(run.name, record)
-                for what, number in record.reward_failures.items():
-                    watcher.note(f"{run.name}: step {record.step}: {what} of {number} sample(s); see the report")
                 # What could not be written is tried again after each step.
                 if run.step_number % options.checkpoint_every == 0 or run.checkpoint_fault is not None:
                     await run.checkpoint()

@@ -406,17 +406,11 @@ class _RoundInProgress:
             result = done.result()
             sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
             sample.reward_detail = result.detail
-            hopeless = self._r._health.hear(sample.prompt, result.outcome, result.detail)
-            if hopeless is not None:
-                self._inbox.put_nowait(RunFailed(hopeless))
-                return
-            if result.outcome == "infra_failed":
-                # The one outcome that says nothing about the response; any other is worth its reward, be it 0.
-                self._inbox.put_nowait(Failed(key, result.detail))
-                return
-            sample.reward = float(result.reward)
-            self._r.progress.scored += 1
-            self._inbox.put_nowait(Scored(key, sample.reward))
+            event = self._r._health.event(key, sample.prompt, result)
+            if isinstance(event, Scored):
+                sample.reward = event.reward
+                self._r.progress.scored += 1
+            self._inbox.put_nowait(event)
 
         future.add_done_callback(scored)
 

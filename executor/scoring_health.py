@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from ..plans.errors import RunFailed
+from ..rounds.events import Failed, SampleKey, Scored
+
 UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
 """Outcomes of samples that the reward function came to no value for, timeouts aside, of which there may be many."""
 
@@ -20,6 +23,17 @@ HOPELESS_FAILURES = 16
 HOPELESS_SHARE = 0.9
 HOPELESS_PROMPTS = 3
 """Of so many prompts at least, or all if there are fewer."""
+
+
+class Result(Protocol):
+    """How a sample was scored (rewards/charges.RewardResult)."""
+
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def reward(self) -> float: ...
+    @property
+    def detail(self) -> str: ...
 
 
 class ScoringHealth:
@@ -50,6 +64,15 @@ class ScoringHealth:
             heard = len(self._round) + self._scored
             return f"only {self._scored} of the round's {heard} samples could be scored: {detail}"
         return None
+
+    def event(self, key: SampleKey, prompt: str, result: Result) -> Scored | Failed | RunFailed:
+        """What a sample's result is to its round: `infra_failed` alone says nothing about the response."""
+        hopeless = self.hear(prompt, result.outcome, result.detail)
+        if hopeless is not None:
+            return RunFailed(hopeless)
+        if result.outcome == "infra_failed":
+            return Failed(key, result.detail)
+        return Scored(key, float(result.reward))
 
     def _hopeless(self, prompts: list[str]) -> bool:
         return len(prompts) >= HOPELESS_FAILURES and len(set(prompts)) >= self._enough

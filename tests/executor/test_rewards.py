@@ -115,6 +115,30 @@ def test_the_worker_imports_no_heavy_package():
     assert said.stdout.strip() == "[]"
 
 
+def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_data_lie(tmp_path):
+    pytest.importorskip("ray")
+    from rlplan.executor.rewards.pool import RewardPool
+    from rlplan.plans.job import job_paths, load_job
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "data.jsonl").write_text("")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "job.yaml").write_text(
+        "rlplan_job: 1\nname: toy\nmodel: {path: model, dtype: float32}\ndata: {path: elsewhere/data.jsonl}\n"
+        "reward: {kind: function, function: 'mine:score', workers: 2, deadline_s: 5.0, memory_bytes: 3000000}\n"
+        "rollout: {prompts_per_step: 4, samples_per_prompt: 2, max_prompt_tokens: 8, max_response_tokens: 48}\n"
+        "algorithm: {name: grpo, learning_rate: 0.001}\nsearch: {tp: [1], micro_batch_tokens: [64]}\n"
+    )
+    job = load_job(tmp_path / "job.yaml")
+    pool = RewardPool.of_job(job, job_paths(job, tmp_path / "job.yaml"), 3, 2.0)
+    assert [process._arguments for process in pool._workers] == [
+        ("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
+    ] * 3
+    for room in ("profiles/measure.py", "executor/execute.py"):
+        source = (HERE.parent.parent / room).read_text()
+        assert "RewardPool.of_job(" in source and "search_path" not in source
+
+
 # ---- the pool, over real workers ----
 
 
