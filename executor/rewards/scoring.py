@@ -58,9 +58,9 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
             armed = False
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except PolicyTimeout as error:
-        outcome, detail = "policy_timeout", str(error)
+        outcome, detail = "policy_timeout", str(error)[:500]
     except PolicyError as error:
-        outcome, detail = "policy_error", str(error)
+        outcome, detail = "policy_error", str(error)[:500]
     except _DeadlinePassed:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -47,6 +47,7 @@ class ScoringProcess:
         self, kind: str, function: str | None, deadline_s: float, folder: str | None, memory_bytes: int
     ) -> None:
         self._arguments = (kind, function, deadline_s, folder, memory_bytes)
+        self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._answers = -1
         self._read = b""
@@ -103,7 +104,11 @@ class ScoringProcess:
             said = self._next(began + deadline_s + GRACE_S)
             now = time.monotonic()
             if isinstance(said, list):
-                results.append(Scored(*said))
+                scored = Scored(*said)
+                if scored.outcome == "policy_memory":
+                    limit = f"; it may take {self._memory_bytes} bytes (reward.memory_bytes)"
+                    scored = scored._replace(detail=scored.detail + limit)
+                results.append(scored)
                 began = now
             elif isinstance(said, dict):
                 if said["worn"]:

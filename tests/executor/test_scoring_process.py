@@ -39,6 +39,7 @@ def test_a_response_that_takes_memory_without_end_fails_in_its_own_process_and_s
     assert fine.outcome == "ok"
     assert (scored.outcome, scored.reward, scored.renew) == ("policy_memory", 0.0, True)
     assert scored.detail.startswith("MemoryError") and "reward_fakes.py" in scored.detail
+    assert scored.detail.endswith("it may take 67108864 bytes (reward.memory_bytes)")
 
 
 def test_a_process_that_keeps_what_it_was_given_is_replaced_before_it_fails_another_response(process):
