@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ class StepRecord:
     """One step as it was. Times in seconds, lengths in tokens.
 
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
-    are the counts since the run began (rounds/timeouts.Counts).
+    are the counts since the run began (rounds/timeouts.Counts); `epochs` are those that issued the round's prompts.
     """
 
     step: int
     kind: str
-    epoch: int
+    epochs: list[int]
     sync_s: float
     rollout_s: float
     reward_exposed_s: float
@@ -67,8 +68,10 @@ class Recorder:
         self._trace.write(event, t_s, **fields)
         self._trace.flush()
 
-    def samples(self, t_s: float, step: int, epoch: int, round_: Round, result: RolloutResult) -> None:
-        """Append one event per sample that finished decoding."""
+    def samples(
+        self, t_s: float, step: int, epoch_of: Callable[[str], int], round_: Round, result: RolloutResult
+    ) -> None:
+        """Append one event per sample that finished decoding; `epoch_of` gives the epoch that issued a prompt."""
         trained = {
             (draw.number, sample)
             for draw in round_.draws
@@ -87,7 +90,7 @@ class Recorder:
                 t_s,
                 step=step,
                 prompt=sample.prompt,
-                epoch=epoch,
+                epoch=epoch_of(sample.prompt),
                 draw=key.draw,
                 sample=key.sample,
                 tokens=len(sample.tokens),

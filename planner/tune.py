@@ -207,7 +207,7 @@ def _simulate(
     epoch: int = 0,
     allowed: SearchDrafts | None = None,
 ) -> float:
-    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`.
+    """Seconds per trained sample from `epoch` on; `steps` 0: until all `prompts` of that epoch were issued.
 
     `allowed`: the drafts that the job considers.
     """
@@ -221,7 +221,7 @@ def _simulate(
 def _gain(
     new: PlannedJob, old: PlannedJob, job: Job, profile: Profile, model: LengthModel, seed: int
 ) -> tuple[float, float]:
-    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs.
+    """(gain, its standard error): each plan trains the same prompts with the same luck, but for those of the last step.
 
     In the second one where a plan learns from the first.
     """

@@ -65,17 +65,20 @@ class Trained:
 
         schedule = Schedule(mode, prompt_ids(PROMPTS), seed)
         lengths: list[int] = []
-        self.deferred = self.exhausted = 0
+        self.deferred = self.exhausted = self.whole = 0
         self.longest: dict[str, list[int]] = {"short": [], "long": []}
         for step in steps(schedule, length, lambda s: 1.0, order=order, checked=False):
-            if step.epoch == epochs:
-                break
-            lengths.extend(t for group in step.outcome.trained for t in group.tokens)
+            # Epochs run into each other: what is trained for a later one does not belong to these.
+            groups = [g for g in step.outcome.trained if step.epochs[g.prompt] < epochs]
+            lengths.extend(t for group in groups for t in group.tokens)
             self.longest[step.run.machine.kind].append(
                 max((t for g in step.outcome.trained for t in g.tokens), default=0)
             )
-            self.deferred += len(step.outcome.prompts[Fate.DEFERRED])
-            self.exhausted += len(step.outcome.exhausted)
+            self.whole += len(step.outcome.trained) == P
+            self.deferred += sum(step.epochs[p] < epochs for p in step.outcome.prompts[Fate.DEFERRED])
+            self.exhausted += sum(step.epochs[p] < epochs for p in step.outcome.exhausted)
+            if len(lengths) == epochs * PROMPTS * N:
+                break
         self.lengths = np.array(lengths)
         # Each prompt is trained once an epoch, n samples at a time.
         assert len(lengths) == epochs * PROMPTS * N
