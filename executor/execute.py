@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
-from ..plans.data import read_prompts
+from ..plans.data import enough_prompts
 from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import Plan
@@ -88,7 +88,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
                 "so they must be of one job",
                 str(other.plan_path),
             )
-    read_prompts(first.checked.paths.data)
+    enough_prompts(first.checked.job, first.checked.paths.data)
     return executions
 
 

@@ -26,6 +26,7 @@ missing. An epoch without any history (the first) has short rounds only, which a
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,19 @@ class RoundSpec:
             raise ValueError(f"mode {self.mode} issues exactly P prompts")
         if self.mode == "predict" and not 0.0 < self.long_share < 1.0:
             raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
+
+
+def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0) -> int:
+    """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
+
+    While a short round is issued, up to P - 1 prompts wait for a long one, and nobody is issued twice. In `predict` a
+    short round that goes on into the next epoch also passes over those of its own prompts.
+    """
+    if mode == "predict":
+        return math.ceil(3 * target / (1.0 - long_share))
+    if mode == "sync" or (mode != "exact" and short_prompts == target):
+        return target
+    return short_prompts + target - 1
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import random
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlplan.rounds import schedule as schedule_module
 from rlplan.rounds.outcome import Fate
-from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, RoundSpec, Schedule
+from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, RoundSpec, Schedule, prompts_wanted
 
 from .driver import CAP, SEEDS, Sample, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 
@@ -51,6 +52,21 @@ def test_whatever_the_size_of_the_data_set_every_round_of_many_epochs_trains_p_g
         waits = sum(prompt == name for name, _, _ in state["deferred"])
         assert trained[prompt] == state["next_epoch"] - ahead - waits, "each epoch that is begun, or it still waits"
         assert prompt in schedule.deferred or epochs - 1 <= trained[prompt] <= epochs + 1
+
+
+@many
+@given(spec=specs(modes=("sync", "race", "defer", "predict")), more=st.integers(0, 20), seed=SEEDS)
+def test_a_data_set_as_large_as_rounds_want_gives_each_of_them_all_that_it_issues(
+    spec: RoundSpec, more: int, seed: int
+) -> None:
+    spec = dataclasses.replace(spec, dynamic_sampling=False)
+    wanted = prompts_wanted(spec.mode, spec.prompts_per_step, spec.short_prompts, spec.long_share)
+    schedule = Schedule(spec, prompt_ids(wanted + more), seed)
+    run_of = steps(schedule, keyed_lengths(seed), keyed_rewards(seed), order=random.Random(seed), checked=False)
+    for step in itertools.islice(run_of, 40):
+        assert len(step.outcome.trained) == spec.prompts_per_step
+        issued = spec.short_prompts if step.run.machine.kind == "short" else spec.prompts_per_step
+        assert len(step.outcome.taken) == issued
 
 
 @many
