@@ -79,7 +79,7 @@ class Trained:
             self.deferred += sum(step.epochs[p] < epochs for p in step.outcome.prompts[Fate.DEFERRED])
             self.exhausted += sum(step.epochs[p] < epochs for p in step.outcome.exhausted)
             # A machine that puts a prompt off for ever lets the others go on without it.
-            if len(lengths) == epochs * PROMPTS * N or schedule.epoch > 2 * epochs:
+            if len(lengths) == epochs * PROMPTS * N or schedule.round_number > 2 * epochs * PROMPTS / P:
                 break
         self.lengths = np.array(lengths)
         # Each prompt is trained once an epoch, n samples at a time.
