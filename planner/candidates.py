@@ -19,6 +19,7 @@ from ..plans.job import Job
 from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
+from ..rounds.schedule import prompts_wanted
 from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
@@ -128,10 +129,12 @@ def enumerate_space(
     model: LengthModel,
     modes: Sequence[Mode],
     fewer_nodes: bool = False,
+    prompts: int | None = None,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible when no layout or no update is left, naming why.
+    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode.
 
-    `fewer_nodes`: also those that leave nodes of the pool unused.
+    `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
+    many as any round wants; rounds that want more are left out.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
@@ -153,6 +156,11 @@ def enumerate_space(
     short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
     if "predict" in modes:
         short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+    if prompts is not None:
+        short, without = _with_prompts(short, target, prompts)
+        if without is not None and len(modes) == 2:
+            raise Infeasible(f"{without}; add prompts, or plan mode sync")
+        refused = refused if without is None else (*refused, without)
     short.sort()
     laws = sorted({s.law for s in short if defers(s.law, target)})
     drafted = _drafted(job, decode)
@@ -178,6 +186,18 @@ def enumerate_space(
         layout_switch_s=_layout_switch_s(profile),
         drafted=drafted,
     )
+
+
+def _with_prompts(keys: Sequence[ShortKey], target: int, prompts: int) -> tuple[list[ShortKey], str | None]:
+    """(rounds that find what they issue among so many prompts, what to say if a mode has none; None if all have)."""
+    wanted = {key: prompts_wanted(key.mode, target, key.prompts, key.long_share) for key in keys}
+    found = [key for key in keys if wanted[key] <= prompts]
+    gone = {key.mode for key in keys} - {key.mode for key in found}
+    if not gone:
+        return found, None
+    least = {mode: min(count for key, count in wanted.items() if key.mode == mode) for mode in sorted(gone)}
+    needs = ", ".join(f"{mode} {count}" for mode, count in least.items())
+    return found, f"the data has {prompts} prompts; a round's and those that wait for another are at least: {needs}"
 
 
 def _drafted(job: Job, decode: dict[LayoutKey, DecodeCost]) -> dict[tuple[LayoutKey, int], DraftedCost]:
