@@ -125,8 +125,10 @@ def holds_run(run_dir: Path) -> bool:
 class Options:
     """How far and how carefully to run.
 
-    `stall_s`: seconds without any event until a wait is given up. `grace_s`: seconds from SIGINT or SIGTERM until the
-    round at hand is left and what was trained is checkpointed; None: the round is waited for.
+    `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
+    how often one may be, within any hour. `checkpoint_every`: in steps; more often where trainers die (`cadence`).
+    `grace_s`: seconds from SIGINT or SIGTERM until the round at hand is left and what was trained is checkpointed;
+    None: the round is waited for.
     """
 
     steps: int
@@ -134,6 +136,7 @@ class Options:
     checkpoint_every: int = 10
     stall_s: float = 120.0
     grace_s: float | None = None
+    restarts_per_hour: int = 12
 
 
 def execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
@@ -157,6 +160,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .prompts import load_prompts, load_tokenizer
     from .rewards.pool import RewardPool
     from .rollout import RoundRunner
+    from .supervision import Patience, Supervisor
     from .trainers import TrainerGroup
     from .training_run import TrainingRun
 
@@ -168,7 +172,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     watcher.phase("starting Ray")
     start_ray()
     settings = configuration([e.plan.job for e in executions], job, paths, pool)
-    fleet = Fleet(**settings.fleet)
+    supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
+    fleet = Fleet(**settings.fleet, supervisor=supervisor)
     rewards = RewardPool.of_job(job, paths, settings.reward_workers, settings.reward_deadline_s)
     runner = RoundRunner(
         fleet,
@@ -197,7 +202,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 execution.run_dir,
                 fleet=fleet,
                 runner=runner,
-                trainer=TrainerGroup(execution.name, **trainer),
+                trainer=TrainerGroup(execution.name, **trainer, supervisor=supervisor),
                 prompt_ids=list(prompts),
             )
             runs.append(run)
@@ -214,12 +219,12 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         await fleet.close()
 
 
-def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool) -> Any:
+def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool, supervisor: Any = None) -> Any:
     """The trainer ranks of a plan; all kinds of round share them."""
     from .configuration import trainer_settings
     from .trainers import TrainerGroup
 
-    return TrainerGroup(name, **trainer_settings(plan.job, job, model, pool))
+    return TrainerGroup(name, **trainer_settings(plan.job, job, model, pool), supervisor=supervisor)
 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:
@@ -266,7 +271,7 @@ async def _until(runs: Sequence[Any], options: Options, watcher: Watcher, runner
             else:
                 watcher.step_done(run.name, record)
                 # What could not be written is tried again after each step.
-                if run.step_number % options.checkpoint_every == 0 or run.checkpoint_fault is not None:
+                if run.checkpoint_due(options.checkpoint_every) or run.checkpoint_fault is not None:
                     await run.checkpoint()
                     _tell_faults(run, watcher)
 
