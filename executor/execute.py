@@ -171,8 +171,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
 
     watcher.phase("starting Ray")
     start_ray()
-    settings = configuration([e.plan.job for e in executions], job, paths, pool)
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
+    settings = configuration([e.plan.job for e in executions], job, paths, pool)
     fleet = Fleet(**settings.fleet, supervisor=supervisor)
     rewards = RewardPool.of_job(job, paths, settings.reward_workers, settings.reward_deadline_s)
     runner = RoundRunner(

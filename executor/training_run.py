@@ -153,7 +153,7 @@ class TrainingRun:
         self._last_state, self._updating = None, False
         return record
 
-    def _for(self, kind: str, values: Mapping[str, T]) -> T:
+    def _for(self, kind: str, values: Mapping[str, Result]) -> Result:
         """What the plan says for a kind of round; a plan without long rounds says it for short ones alone."""
         return values.get(kind, values["short"])
 
