@@ -173,8 +173,8 @@ class TrainerGroup:
         metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, micro_batch_tokens)
         return metrics
 
-    async def export(self, path: Path, version: str) -> dict[str, str]:
-        """Write the weights as safetensors, named `version` in the file; returns the checksum of each tensor."""
+    async def export(self, path: Path, version: str | None = None) -> dict[str, str]:
+        """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor."""
         sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version)
         return sums
 

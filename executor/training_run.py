@@ -37,6 +37,7 @@ from .scoring_health import unscored
 from .supervision import again_while_it_passes
 from .trainers import TrainerDied, TrainerGroup
 
+T = TypeVar("T")
 Result = TypeVar("Result")
 
 # Log-probs of engine and trainer differ by rounding only, in float32; beyond this they are of different weights or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,17 @@ class Ranks:
         return True
 
 
+class NoDeaths:
+    """A watch over cores that all live."""
+
+    def deaths(self) -> Any:
+        return contextlib.nullcontext()
+
+
 def engine(ranks: Ranks) -> RolloutEngine:
     made = RolloutEngine(EngineConfig("e", "m", "float32", 2, 64, 4, "cpu", 10**8, (0, 1)))
     made._engine = ranks
+    made._watch = NoDeaths()
     return made
 
 
