@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.assemble import alone, grow, pinned, resident, resident_bytes
-from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Way
+from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import State, depart_in_place, moved_within, moves, next_id, nodes_of_pins
+from rlplan.planner.groups.rates import units_per_hour
 
 KINDS = {"a": NodeKind("a", 10.0, 1e12), "b": NodeKind("b", 30.0, 1e12)}
 
@@ -122,3 +123,11 @@ def test_one_job_that_goes_to_other_nodes_of_a_large_group_is_the_only_one_that_
     assert len(moved) <= 1
     if len(to) != len(on[-1]):
         assert moved == [f"j{len(on) - 1}"]
+
+
+def test_a_job_whose_phases_share_nodes_is_priced_alone_at_these_nodes_once():
+    colocated = GroupJob("c", 1.5, (Way("a", 3, 1, 100.0, 1e9),), (Way("a", 2, 1, 50.0, 1e9),))
+    for one in (colocated, job("x", nodes=2)):
+        assert one.solo_usd_per_hour(KINDS) == alone(one, KINDS).usd_per_hour(KINDS)
+    # A unit is what one USD buys alone, so alone a job does as many units an hour as it pays.
+    assert units_per_hour({"c": Slowdown(1.0, 1.0, 1.0)}, {"c": colocated}, KINDS) == 30.0
