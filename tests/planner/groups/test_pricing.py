@@ -1,7 +1,6 @@
 """Pricing: what is worth more than it costs."""
 
-from itertools import combinations
-from typing import Any
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -125,12 +124,10 @@ def wide(rows: list[tuple[int, int, int, int]]) -> dict[str, GroupJob]:
     }
 
 
-def searched(
-    jobs: dict[str, GroupJob], values: list[float], floor: float = 0.0, **options: Any
-) -> tuple[Table, Pricing]:
+def searched(jobs: dict[str, GroupJob], values: list[float], floor: float = 0.0, cap: int = 3) -> tuple[Table, Pricing]:
     tab = table({name: modes(job, KINDS, Rules()) for name, job in jobs.items()}, KINDS)
     usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
-    return tab, price(tab, np.array(values), usd, len(jobs), floor, Known(), False, **options)
+    return tab, price(tab, np.array(values), usd, cap, floor, Known(), False)
 
 
 def overlaps(members: Members) -> tuple[object, ...]:
@@ -155,23 +152,17 @@ def test_every_way_in_which_wide_phases_can_meet_is_tried_once(widths: list[int]
     # All sets of nodes, those of the first job fixed; the others' are among its nodes and as many others as they need.
     width = [(job.rollout[0].nodes, job.train[0].nodes) for job in jobs.values()]
     r_all, t_all = (range(100 * phase, 100 * phase + sum(w[phase] for w in width)) for phase in (0, 1))
-    places: list[list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = [
-        [(0, tuple(r_all[: width[0][0]]), tuple(t_all[: width[0][1]]))]
-    ]
+    places = [[(0, tuple(r_all[: width[0][0]]), tuple(t_all[: width[0][1]]))]]
     for at in range(1, count):
-        places = [
-            [*p, (at, a, b)]
-            for p in places
-            for a in combinations(r_all, width[at][0])
-            for b in combinations(t_all, width[at][1])
-        ]
+        here = list(product([at], combinations(r_all, width[at][0]), combinations(t_all, width[at][1])))
+        places = [[*p, one] for p in places for one in here]
     assert set(got) == {overlaps(p) for p in places if connected(p)}
 
 
 def test_phases_of_more_nodes_than_a_word_has_bits_are_priced() -> None:
     jobs = wide([(300, 40, 100, 60), (300, 40, 100, 60), (280, 40, 100, 60)])
     alone = 300 * 14.8 + 40 * 42.24
-    tab, result = searched(jobs, [0.7 * alone] * 3, floor=0.39 * alone)
+    tab, result = searched(jobs, [0.7 * alone] * 3, 0.39 * alone, cap=2)
     best = result.found[0]
     assert result.floor == 0.39 * alone
     assert sorted(tab.modes[m].job for m, _, _ in best.members) in (["j0", "j1"], ["j0", "j2"], ["j1", "j2"])
