@@ -13,7 +13,7 @@ from .model import Group, GroupJob, NodeKind, Pin, Rules
 from .policy import node_of_units
 from .rates import feasible
 
-MOST_CHOICES = 2_000
+MOST_CHOICES = 64
 """Sets of nodes that a policy which places one job looks at for each number of new nodes. Only many wide jobs in one
 group have more; such a policy proves nothing, and the group program (pricing.py) does not ask here."""
 
