@@ -60,13 +60,13 @@ class State(NamedTuple):
 
 def empty_state(jobs: int, words: int = 1) -> State:
     """Arrays for groups of up to `jobs`, whose units take so many words."""
-    kinds = {"held": np.uint64, "free": np.uint64, "some": np.uint64}
+    kinds: dict[str, Any] = {"held": np.uint64, "free": np.uint64, "some": np.uint64}
     kinds |= {"running": np.bool_, "tail": np.bool_, "asked": np.bool_, "waiting": np.bool_}
     kinds |= {
         name: np.int64
         for name in ("phase", "place", "places", "overtaken", "begun", "urgent", "holder", "last_unit", "done")
     }
-    sizes = {"holder": 64 * words, "last_unit": 1, "places": 1, "held": (jobs, words), "free": words, "some": words}
+    sizes: dict[str, Any] = {"holder": 64 * words, "last_unit": 1, "places": 1, "held": (jobs, words), "free": words, "some": words}
     return State(**{name: np.zeros(sizes.get(name, jobs), kinds.get(name, np.float64)) for name in State._fields})
 
 
