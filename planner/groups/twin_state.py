@@ -66,7 +66,14 @@ def empty_state(jobs: int, words: int = 1) -> State:
         name: np.int64
         for name in ("phase", "place", "places", "overtaken", "begun", "urgent", "holder", "last_unit", "done")
     }
-    sizes: dict[str, Any] = {"holder": 64 * words, "last_unit": 1, "places": 1, "held": (jobs, words), "free": words, "some": words}
+    sizes: dict[str, Any] = {
+        "holder": 64 * words,
+        "last_unit": 1,
+        "places": 1,
+        "held": (jobs, words),
+        "free": words,
+        "some": words,
+    }
     return State(**{name: np.zeros(sizes.get(name, jobs), kinds.get(name, np.float64)) for name in State._fields})
 
 
