@@ -1,4 +1,4 @@
-"""What runs inside each vLLM worker process: receiving weights, and not outliving its engine.
+"""What runs inside each vLLM worker process: receiving weights, and telling that it lives.
 
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
 """
@@ -6,17 +6,10 @@ vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a v
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from .checksum import tensor_checksum
-
-ACTOR_CHECK_S = 0.5
+from .checksum import VERSION_KEY, tensor_checksum
 
 
 class WeightReceiver:
@@ -24,24 +17,31 @@ class WeightReceiver:
 
     model_runner: Any
 
-    def receive_weights(self, path: str, checksums: bool) -> dict[str, str]:
-        """Load a safetensors file with Hugging Face names; returns tensor checksums as received ({} if unasked)."""
+    def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
+        """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
+
+        Returns the version that the file names, and tensor checksums as received ({} if unasked). A file that names
+        none, which no trainer wrote, is taken for what it is called.
+        """
         from safetensors import safe_open
 
         sums: dict[str, str] = {}
+        with safe_open(path, framework="pt") as file:  # once: the file at this path may be replaced any time
+            found = (file.metadata() or {}).get(VERSION_KEY, version)
+            if found != version:
+                return found, sums
 
-        def tensors() -> Iterator[tuple[str, Any]]:
-            with safe_open(path, framework="pt") as file:
+            def tensors() -> Iterator[tuple[str, Any]]:
                 for name in sorted(file.keys()):
                     tensor = file.get_tensor(name)
                     if checksums:
                         sums[name] = tensor_checksum(tensor)
                     yield name, tensor
 
-        # reload_weights, not load_weights: CPU linears repack their weights, and only the former unpacks them first.
-        self.model_runner.reload_weights(weights_iterator=tensors())
+            # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
+            self.model_runner.reload_weights(weights_iterator=tensors())
         self._renew_tied_head()
-        return sums
+        return found, sums
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.
@@ -65,17 +65,6 @@ class WeightReceiver:
             digest.update(f"{name}:{tensor_checksum(parameter.data)}".encode())
         return digest.hexdigest()[:16]
 
-    def die_with(self, actor_pid: int) -> None:
-        """Exit when the actor does: a SIGKILLed actor must not leave an engine that holds cores and memory.
-
-        With tensor parallelism vLLM's core stands between the actor and this process; it is ended too.
-        """
-
-        def watch() -> None:
-            while Path(f"/proc/{actor_pid}").exists():
-                time.sleep(ACTOR_CHECK_S)
-            if os.getppid() not in (1, actor_pid):
-                os.kill(os.getppid(), signal.SIGKILL)
-            os._exit(1)
-
-        threading.Thread(target=watch, name="rlplan-actor-watch", daemon=True).start()
+    def pulse(self) -> bool:
+        """A sign of life; it comes between two engine steps."""
+        return True

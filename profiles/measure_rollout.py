@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..executor.engine import EngineEvent, Request
-from ..executor.fleet import EngineHandle, Fleet, Layout, within
+from ..executor.engine_handle import EngineHandle
+from ..executor.fleet import Fleet, Layout
+from ..executor.supervision import within
 from ..plans.errors import RunFailed
 from .fit import DecodeFit, fit_decode
 from .schema import DecodePoint, Spread
@@ -159,16 +161,16 @@ async def measure_layout(
     max_len: int,
     vocabulary: int,
     seeded: bool,
-    export: Callable[[], Awaitable[Any]],
+    export: Callable[[str], Awaitable[Any]],
     weights_path: str,
     notify: Notify,
 ) -> RolloutCosts:
     """Everything about one layout. `samples` is a plain round's; `seeded`: each has its own seed; lengths in tokens."""
     engines = fleet.engines(layout)
     notify("first weights")  # as in a run: the first load builds what decoding then reads
-    await export()
+    await export(version := "profile")
     for engine in engines:
-        await engine.load(weights_path, "profile", False)
+        await engine.load(weights_path, version, False)
     bench = _Bench(fleet, vocabulary, seed=layout.tp, seeded=seeded)
     decode = await measure_decode(bench, engines, decode_grid(samples, layout.engines, max_len), notify)
     notify("prefill")
