@@ -313,7 +313,8 @@ def node_counts(pool: Pool, fewer: bool) -> list[int]:
 def feasible_train(
     cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False
 ) -> tuple[TrainCost, ...]:
-    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost.
+    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost
+    and, where the job considers handing engines over, on any part of the accelerators.
 
     Measured entries count if they fit the pool; a law gives all layouts of the nodes. Raises Infeasible when there is
     none.
@@ -325,7 +326,8 @@ def feasible_train(
     fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
-            fits += _unbeaten(train_costs(profile, nodes * pool.accelerators.per_node, budgets))
+            costs = train_costs(profile, nodes * pool.accelerators.per_node, budgets)
+            fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(
             "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
@@ -335,11 +337,20 @@ def feasible_train(
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 
 
-def _unbeaten(costs: Sequence[TrainCost]) -> list[TrainCost]:
+def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
+    """Of updates on equally many accelerators those that no other beats whatever is trained.
+
+    `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
+    update whose replicas are larger may train nothing there. It trains on at least as many of any number of
+    accelerators if its replicas divide the other's.
+    """
+
     def terms(t: TrainCost) -> tuple[float, ...]:
-        return t.step_s, t.per_token_s, t.per_token_squared_s
+        return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
+        if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
+            return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]
