@@ -159,6 +159,7 @@ def solve_fully(
             gap=solution.gap,
             bound=solution.bound,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
+            forced_mode=mode,
             candidates=count_cycles(*search.columns(), search.needs_long),
         ),
         decisions_sha256=job_decisions(planned),
