@@ -40,7 +40,7 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, path: CriticalPath) -
     for kind, column in (("short", cycle.short), ("long", cycle.long)):
         measured = search.space.decode[column.layout].measured_engines if column is not None else 0
         if column is not None and measured:
-            why[f"rounds.{kind}.rollout.engines"] = (
+            why[f"rounds.{kind}.rollout.costs"] = (
                 f"{column.layout} is priced as {measured} engine{'s' * (measured > 1)} of tp {column.layout.tp} "
                 f"measured at once, of the profile's entries the nearest"
             )

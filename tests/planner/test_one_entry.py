@@ -81,7 +81,7 @@ def test_a_plan_says_which_entry_prices_engines_that_were_not_measured_together(
     def why(*entries):
         profile, inputs = profile_of(*entries), base.plan.inputs
         plan = solve_fully(cluster, job, profile, base.trace, inputs, passes=QUICK, mode="sync").plan
-        return plan.job.why.get("rounds.short.rollout.engines", "")
+        return plan.job.why.get("rounds.short.rollout.costs", "")
 
     assert "priced as 1 engine of tp 1 measured at once" in why(ONE) and why(ONE, TWO) == ""
     assert list(feasible_layouts(cluster, job, profile_of(ONE))[1]) == [PAIR]

@@ -71,10 +71,10 @@ def test_a_simulated_plan_of_mode_predict_has_the_history_that_it_was_predicted_
     documents = solved(mode="predict")
     plan, rounds = documents.plan, documents.plan.job.rounds
     # An epoch of more steps than are simulated: its plain first epoch would be all that is seen.
-    run = simulate_plan(plan, documents.job, documents.profile, documents.trace, steps=60, prompts=800)
+    run = simulate_plan(plan, documents.job, documents.profile, documents.trace, steps=150, prompts=2400)
     assert run.steps[-1].epoch == 0
-    assert run.long_share() == pytest.approx(rounds.short.long_share, rel=0.35)
-    assert run.seconds_per_sample() == pytest.approx(plan.predicted.seconds_per_sample, rel=0.15)
+    assert run.long_share() == pytest.approx(rounds.short.long_share, rel=0.2)
+    assert run.seconds_per_sample() < 0.8 * plan.predicted.baseline.seconds_per_sample
 
 
 def test_the_nodes_of_a_plan_hold_its_engines_its_trainers_and_their_host_memory():
