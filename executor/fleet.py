@@ -126,9 +126,9 @@ class EngineHandle:
         self.version = version
         return sums
 
-    async def submit(self, requests: list[Request], version: str) -> None:
-        """Start decoding on this engine."""
-        await within(CALL_DEADLINE_S, self._actor.submit.remote(requests, version), f"engine {self.name}")
+    async def submit(self, requests: list[Request], version: str, at_once: int | None = None) -> None:
+        """Start decoding on this engine, at most `at_once` requests at a time (None: all that it was built for)."""
+        await within(CALL_DEADLINE_S, self._actor.submit.remote(requests, version, at_once), f"engine {self.name}")
 
     async def abort(self, request_ids: list[str]) -> None:
         """Stop requests; a dead engine has nothing to stop."""

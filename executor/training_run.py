@@ -56,6 +56,12 @@ def layouts(planned: PlannedJob) -> dict[str, Layout]:
     return result
 
 
+def sequences_at_once(planned: PlannedJob) -> dict[str, int]:
+    """Samples that an engine decodes at a time in each kind of round."""
+    rounds = {"short": planned.rounds.short, "long": planned.rounds.long}
+    return {kind: of.rollout.max_num_seqs for kind, of in rounds.items() if of is not None}
+
+
 class TrainingRun:
     """A job executed by one plan, in one folder. `start()`, then `step()` until done, then `close()`."""
 
@@ -82,6 +88,7 @@ class TrainingRun:
         self._runner = runner
         self._trainer = trainer
         self._layouts = layouts(planned)
+        self._at_once = sequences_at_once(planned)
         self._weights = run_dir / "weights" / "current.safetensors"
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
@@ -131,7 +138,14 @@ class TrainingRun:
         round_ = self.schedule.begin()
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
         result = await self._runner.run(
-            round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
+            round_,
+            layout,
+            version,
+            str(self._weights),
+            tag,
+            self._seeds(kind),
+            self.timeouts.deadline_s,
+            self._at_once.get(kind, self._at_once["short"]),
         )
         outcome = self.schedule.end(round_)
         self.timeouts.end_round(executions(round_, result.samples))
