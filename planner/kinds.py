@@ -111,7 +111,7 @@ def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool) -> int:
 
     Raises InputError if the profile lacks a layout of the plan.
     """
-    rounds = [planned.rounds.short, *([planned.rounds.long] if planned.rounds.long else [])]
+    rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
     held = {cost.key: cost.host_bytes for cost in (decode_of(profile, kind.rollout) for kind in rounds)}
     return max(
         -(-sum(held.values()) // pool.host_memory_bytes),
