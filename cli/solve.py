@@ -198,6 +198,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     return {
         "plan": str(out),
         "mode": plan.job.bias.mode,
+        "forced_mode": plan.solver.forced_mode,
         "step_s": predicted.step_s.mean,
         "baseline_step_s": predicted.baseline.step_s.mean,
         "speedup": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,

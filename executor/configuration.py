@@ -29,6 +29,8 @@ class RunSettings:
     timeouts: TimeoutSpec
     layouts: dict[str, Layout]
     """The engine set of each kind of round."""
+    at_once: dict[str, int]
+    """Samples that an engine decodes at a time, by kind of round."""
     micro_batch_tokens: dict[str, int]
     """By kind of round."""
     checksum_every: int
@@ -70,15 +72,14 @@ def layouts(planned: PlannedJob) -> dict[str, Layout]:
 def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     """A plan as `TrainingRun` takes it."""
     short, long = planned.rounds.short, planned.rounds.long
-    budgets = {"short": short.train.micro_batch_tokens}
-    if long is not None:
-        budgets["long"] = long.train.micro_batch_tokens
+    kinds = {"short": short} if long is None else {"short": short, "long": long}
     return RunSettings(
         mode=planned.bias.mode,
         rounds=round_spec(planned, job),
         timeouts=TimeoutSpec(**planned.reward.timeout_numbers()),
         layouts=layouts(planned),
-        micro_batch_tokens=budgets,
+        at_once={kind: of.rollout.max_num_seqs for kind, of in kinds.items()},
+        micro_batch_tokens={kind: of.train.micro_batch_tokens for kind, of in kinds.items()},
         checksum_every=planned.sync.checksum_every,
     )
 

@@ -157,15 +157,17 @@ class RoundRunner:
         tag: str,
         seeds: RoundSeeds | None = None,
         deadline_s: Callable[[str], float] | None = None,
+        at_once: int | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
         Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
-        sample of a prompt may take; without it, the reward workers' own.
+        sample of a prompt may take; without it, the reward workers' own. `at_once` is how many samples an engine
+        decodes at a time; without it, as many as it was built for.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout)
-        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s)
+        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s, at_once)
         self._fleet.listen(state.on_engine_events, state.on_death, state.on_back, state.on_fault)
         try:
             return await state.drive()
@@ -192,8 +194,10 @@ class _RoundInProgress:
         tag: str,
         seeds: RoundSeeds | None,
         deadline_s: Callable[[str], float] | None,
+        at_once: int | None,
     ) -> None:
         self._r = runner
+        self._at_once = at_once
         self._deadline_s = deadline_s
         self._seeds = None if seeds is None else SeedLedger(seeds)
         self._round = round_
@@ -426,7 +430,7 @@ class _RoundInProgress:
             self._r.progress.issued += 1
             self._r.progress.decoding += 1
         for index, requests in batches.items():
-            self._send(self._engines[index].submit(requests, self._version), "submit")
+            self._send(self._engines[index].submit(requests, self._version, self._at_once), "submit")
 
     def _request_id(self, sample: Generated) -> str:
         return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"

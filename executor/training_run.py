@@ -124,7 +124,14 @@ class TrainingRun:
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
         result = await self._with_trainer(
             self._runner.run(
-                round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
+                round_,
+                layout,
+                version,
+                str(self._weights),
+                tag,
+                self._seeds(kind),
+                self.timeouts.deadline_s,
+                self._for(kind, self.settings.at_once),
             )
         )
         outcome = self.schedule.end(round_)

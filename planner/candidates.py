@@ -20,7 +20,7 @@ from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from ..rounds.schedule import prompts_wanted
-from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
+from .costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
 
@@ -246,7 +246,7 @@ def feasible_layouts(
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
     The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
-    Engines on GPUs do not wait for each other, so an entry for one of them is a layout for as many as there are GPUs.
+    Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs (costs.entry_of).
     """
     kind = profile.machine.kind
     pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
@@ -262,13 +262,15 @@ def feasible_layouts(
         raise Infeasible(short_of)
     decode: dict[LayoutKey, DecodeCost] = {}
     refused: list[str] = []
-    for entry in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)):
-        if kind == "cuda" and entry.engines == 1:
-            counts = sorted({n * (pool.accelerators.per_node // entry.tp) for n in node_counts(pool, fewer_nodes)})
-        else:
-            counts = [entry.engines]
-        for count in counts:
-            cost = decode_cost(profile, entry, count)
+    for tp in sorted({entry.tp for entry in profile.rollout}):
+        counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
+        if kind == "cuda":
+            # One engine that was measured stands for as many as there are GPUs; on GPUs nobody plans a single one.
+            counts = {count for count in counts if count > 1}
+            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
+        for count in sorted(counts):
+            cost = layout_cost(profile, LayoutKey(tp, count))
+            assert cost is not None, "there is an entry of this tp"
             fault = _layout_fault(cost, job, pool, pools[0])
             if fault is None:
                 decode[cost.key] = cost

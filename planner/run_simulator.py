@@ -20,9 +20,11 @@ from ..profiles.schema import Profile
 from ..rounds.events import SampleKey
 from ..rounds.hand_over import HandOver
 from ..rounds.outcome import Fate, TrainedGroup
+from ..rounds.predict import LengthHistory
 from ..rounds.schedule import RoundSpec, Schedule
 from .costs import DecodeCost, RewardCost
 from .draws import Draws, RoundLuck, prompt_name
+from .earlier_epoch import EarlierEpoch
 from .kinds import Kind, kinds, scoring
 from .length_model import fit_lengths
 from .scoring import Scoring
@@ -137,6 +139,7 @@ def simulate_run(
     epochs: int = 1,
     drift_per_step: float = 0.0,
     switch_s: float = 0.0,
+    history: bool = False,
     watch: Watch | None = None,
 ) -> SimulatedRun:
     """Run `steps` steps over epochs of `prompts` synthetic prompts.
@@ -146,9 +149,12 @@ def simulate_run(
         drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
             is taken as the cap, so shrinking lengths are shrunk a little too much.
         switch_s: seconds before a round whose layout is not the previous round's.
+        history: in mode `predict` begin with an epoch that has a history; without, with one that is plain.
         watch: told what happens.
     """
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed)
+    if history and spec.mode == "predict":
+        _remember(schedule, EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0), prompts)
     luck = RoundLuck(draws, spec.dynamic_sampling)
     rewards = Scoring(reward, draws)
     watch = watch or Watch()
@@ -226,6 +232,16 @@ def simulate_run(
     return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
 
 
+def _remember(schedule: Schedule, history: LengthHistory, prompts: int) -> None:
+    """Begin the schedule's first epoch with what an earlier one has recorded."""
+    names = [prompt_name(i, 0) for i in range(prompts)]
+    known = {
+        "history": history.state(),
+        "expected_long": sorted(history.expected_long(names, schedule.spec.long_share)),
+    }
+    schedule.restore(schedule.state() | known)
+
+
 def _hand_over(kind: Kind, samples: int) -> HandOver | None:
     return HandOver(kind.hand_over, samples, kind.decode.key.engines) if kind.hand_over else None
 
@@ -266,7 +282,8 @@ def simulate_plan(
     switch_s: float = 0.0,
     watch: Watch | None = None,
 ) -> SimulatedRun:
-    """Simulate a plan as written, hand edits included; arguments as of `simulate_run`.
+    """Simulate a plan as written, hand edits included, from an epoch on that has a history where its mode learns from
+    one; arguments as of `simulate_run`.
 
     Raises InputError if the profile lacks its layout or update, or if an engine cannot hold a whole sequence. A trace
     that was sampled under a lower cap is extrapolated, with a warning.
@@ -285,5 +302,15 @@ def simulate_plan(
     draws = Draws(model, seed, max(spec.short_samples, 1))
     reward = scoring(plan.job, profile)
     return simulate_run(
-        spec, short, long, reward, draws, steps, prompts, drift_per_step=drift_per_step, switch_s=switch_s, watch=watch
+        spec,
+        short,
+        long,
+        reward,
+        draws,
+        steps,
+        prompts,
+        drift_per_step=drift_per_step,
+        switch_s=switch_s,
+        history=True,
+        watch=watch,
     )

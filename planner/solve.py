@@ -34,9 +34,9 @@ from ..plans.plan import (
 )
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
-from .candidates import MODES, LongKey, ShortKey, Space, enumerate_space
+from .candidates import MODES, LongKey, ShortKey, enumerate_space
 from .columns import Setting
-from .costs import LayoutKey, reward_cost
+from .costs import reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
 from .highs import MAX_NODES
@@ -154,7 +154,7 @@ def solve_fully(
         issue=StepIssue(
             prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
         ),
-        rounds=_rounds(search.space, solution.cycle, job),
+        rounds=_rounds(search, solution.cycle, job),
         reward=RewardPlan(
             workers=job.reward.workers,
             deadline_s=job.reward.deadline_s,
@@ -172,6 +172,7 @@ def solve_fully(
             gap=solution.gap,
             bound=solution.bound,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
+            forced_mode=mode,
             candidates=count_cycles(*search.columns(), search.needs_long),
         ),
         decisions_sha256=job_decisions(planned),
@@ -298,22 +299,16 @@ def _baseline(search: Search) -> Cycle:
     return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
-def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
-    short, long = cast(ShortKey, cycle.short.key), cycle.long
+def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
+    space, short, long = search.space, cast(ShortKey, cycle.short.key), cycle.long
     size, target = job.rollout.samples_per_prompt, job.rollout.prompts_per_step
-    issued = {short.layout: short.prompts * short.samples}
-    if long is not None:
-        copies = cast(LongKey, long.key).copies
-        issued[long.layout] = max(issued.get(long.layout, 0), target * size * copies)
 
-    def rollout(layout: LayoutKey, draft_tokens: int) -> RoundRollout:
-        # One number for both kinds of round on one layout: they share its engines.
-        most = space.decode[layout].max_sequences
-        at_once = max(1, min(most, math.ceil(issued[layout] / layout.engines)))
+    def rollout(key: ShortKey | LongKey) -> RoundRollout:
+        layout, at_once = key.layout, search.setting.at_once(key)
         drafts = None
-        if draft_tokens:
-            up_to = min(at_once, space.drafted[layout, draft_tokens].up_to_sequences)
-            drafts = RoundDrafts(tokens=draft_tokens, up_to_sequences=up_to)
+        if key.draft_tokens:
+            up_to = min(at_once, space.drafted[layout, key.draft_tokens].up_to_sequences)
+            drafts = RoundDrafts(tokens=key.draft_tokens, up_to_sequences=up_to)
         return RoundRollout(pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts)
 
     def hand_over(key: LongKey) -> RoundHandOver | None:
@@ -337,14 +332,14 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
             cutoff_tokens=short.cutoff or None,
             long_share=short.long_share or None,
-            rollout=rollout(short.layout, short.draft_tokens),
+            rollout=rollout(short),
             train=train(cycle.train),
         ),
         long=None
         if long is None
         else LongRound(
             issue=LongIssue(prompts=target, samples=size, copies=cast(LongKey, long.key).copies),
-            rollout=rollout(long.layout, long.key.draft_tokens),
+            rollout=rollout(long.key),
             train=train(cycle.long_train),
             hand_over=hand_over(cast(LongKey, long.key)),
         ),

@@ -126,8 +126,16 @@ def slower(profile: Profile, decode: float = 1.0, train: float = 1.0, layouts: s
         r.model_copy(
             update={
                 name: decode * getattr(r, name)
-                for name in ("step_s", "step_s_per_sequence", "step_s_per_kv_token", "prefill_s", "prefill_s_per_token")
+                for name in (
+                    "step_s",
+                    "step_s_per_sequence",
+                    "step_s_per_kv_token",
+                    "prefill_s",
+                    "prefill_s_per_token",
+                    "prefill_s_per_token_squared",
+                )
             }
+            | {"curve_s": tuple(decode * s for s in r.curve_s)}
         )
         if layouts is None or (r.tp, r.engines) in layouts
         else r
@@ -141,4 +149,9 @@ def slower(profile: Profile, decode: float = 1.0, train: float = 1.0, layouts: s
         )
         for t in profile.train
     )
-    return profile.model_copy(update={"rollout": rollout, "train": updates})
+    law = profile.train_law
+    if law is not None:
+        # An expert's factor comes on top of `compute`.
+        factors = {name: (1.0 if name == "experts" else train) * value for name, value in law.factors.items()}
+        law = law.model_copy(update={"factors": factors})
+    return profile.model_copy(update={"rollout": rollout, "train": updates, "train_law": law})
