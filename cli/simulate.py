@@ -66,6 +66,7 @@ def simulate_command(
         refuse_options_but("a plan of groups", "as_json")
         return simulate_groups_command(plan_path, as_json)
 
+    from ..planner.kinds import nodes_of
     from ..planner.run_simulator import simulate_plan
     from ..planner.run_summary import BusyMeter, summarize
     from ..planner.timeline import Timeline
@@ -84,9 +85,11 @@ def simulate_command(
     plan, job = documents.plan, documents.job
     if plan.job.bias.mode == "predict":
         click.echo(
-            "note: the plan predicts epochs that have a history; the first one, simulated here too, is plain", err=True
+            "note: simulated from an epoch on that has a history, as the plan predicts; a run's first one is plain",
+            err=True,
         )
     pool = documents.cluster.pools[plan.job.rounds.short.rollout.pool]
+    nodes = nodes_of(plan.job, documents.profile, pool)
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
@@ -105,7 +108,7 @@ def simulate_command(
         switch_s=switch_s,
         watch=meter,
     )
-    result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool)}
+    result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool, nodes)}
     if drawn is not None and timeline is not None:
         atomic_write(timeline, compact(drawn.document()))
         result["timeline"] = str(timeline)
@@ -160,8 +163,9 @@ def _show(result: dict[str, Any]) -> None:
     console.print(
         f"{1000 * result['seconds_per_sample']:.2f} ms per trained sample (plan: "
         f"{1000 * predicted['seconds_per_sample']:.2f}), {result['accelerator_s_per_1k_samples']:.1f} accelerator-"
-        f"seconds and {result['usd_per_1k_samples']:.4g} USD per 1000; trained / unconditioned mean length "
-        f"{result['length_ratio']:.3f} (plan: {predicted['length_ratio']:.3f}); {result['epochs']} epoch(s), "
+        f"seconds and {result['usd_per_1k_samples']:.4g} USD per 1000 on {result['nodes']} node(s); "
+        f"trained / unconditioned mean length {result['length_ratio']:.3f} (plan: {predicted['length_ratio']:.3f}); "
+        f"{result['epochs']} epoch(s), "
         f"{result['owed_prompts']} prompts owed at the end, settled in {result['settling_steps']} more steps",
         highlight=False,
         soft_wrap=True,

@@ -40,6 +40,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     from ..planner.measured import load_run
     from ..planner.tune import tune
     from ..planner.what_if import load_documents
+    from .job_timeline import data_prompts
     from .paths import check_target, plan_inputs
     from .progress import share
 
@@ -56,7 +57,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     executed = load_documents(executed_path)
     force = executed if force_path == executed_path else load_documents(force_path)
     with share("tune") as update:
-        tuned = tune(run, executed, force, seed=seed, progress=update)
+        tuned = tune(run, executed, force, seed=seed, progress=update, prompts=data_prompts(force, force_path))
     if tuned.change:
         _write(tuned, force, force_path, out)
     result = _result(tuned, force_path, out)
@@ -166,6 +167,9 @@ def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
             "sync": {f"{e} x tp {t}": line.factor for (t, e), line in costs.sync.items()},
             "reward": costs.reward.factor if costs.reward else 1.0,
         },
+        "not_run": list(tuned.not_run),
+        "objective": tuned.plan.solver.objective,
+        "forced_mode": tuned.plan.solver.forced_mode,
         "in_force": str(force_path),
         "plan": str(out) if tuned.change else None,
     }
@@ -181,16 +185,23 @@ def _text(result: dict[str, Any]) -> str:
         + ", ".join(f"rollout on {layout} {factor:.2f}" for layout, factor in factors["rollout"].items())
         + f", train {factors['train']:.2f}, reward {factors['reward']:.2f}"
     )
+    if result["errors"]["transfer"]:
+        lines.append(
+            f"not run: {'; '.join(result['not_run'])}; they take a part of these factors, which may be off by "
+            f"{result['errors']['transfer']:.1%} of a step"
+        )
     which = max(result["errors"], key=lambda name: result["errors"][name])
     reason = {
         "costs": "of the refitted costs on steps left out",
         "run": "of the refitted model on the run as a whole",
         "simulation": "of the simulated gain",
-        "transfer": "of layouts that the run did not use",
+        "transfer": "of layouts and updates that the run did not use",
         "least": "below which a change is not worth a review",
     }[which]
+    unit = "USD" if result["objective"] == "usd_per_sample" else "time"
+    best = f"the best {result['forced_mode']} plan" if result["forced_mode"] else "the best plan"
     judged = (
-        f"the best plan now gains {result['gain']:.1%} over {result['in_force']}, the error is {result['error']:.1%}"
+        f"{best} now gains {result['gain']:.1%} {unit} over {result['in_force']}, the error is {result['error']:.1%}"
     )
     lines.append(f"{result['decision']}: {judged} ({reason})" + (f" -> {result['plan']}" if result["plan"] else ""))
     return "\n".join(lines)

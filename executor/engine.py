@@ -4,6 +4,7 @@ Invariants:
 - a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
   ends; weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
 - each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
+- at most as many requests decode at once as the round's plan says; others wait here, in the order of submission;
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
 - an engine is heard of: a poll that finds no other event tells `alive` if any request grew since the last, else `pulse`
   if vLLM's processes answered since the last, which they are asked to once a second;
@@ -110,6 +111,8 @@ class RolloutEngine:
         self._version = ""
         self._engine: Any = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._at_once = config.max_num_seqs
+        self._room = asyncio.Semaphore(self._at_once)
         self._outbox: list[EngineEvent] = []
         self._news = asyncio.Event()
         self._died: str | None = None
@@ -185,13 +188,19 @@ class RolloutEngine:
         """Load the safetensors file at `path` into all ranks and name the weights `version`.
 
         Returns the checksum of each tensor as the ranks received it ({} unless `checksums`). Raises RuntimeError if
-        requests are running or if ranks received different bytes.
+        requests are running, if the file says that it holds another version, or if ranks received different bytes.
         """
         if self._tasks:
             raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
         assert self._watch is not None, "weights come after start()"
         with self._watch.deaths():
-            received = await self._engine.collective_rpc("receive_weights", args=(path, checksums))
+            answers = await self._engine.collective_rpc("receive_weights", args=(path, version, checksums))
+        for found, _ in answers:
+            if found != version:
+                # A rank that read another file may have taken it, so none of them may decode.
+                self._version = ""
+                raise RuntimeError(f"{self._config.name}: {path} holds weights {found!r}, not {version!r}")
+        received = [sums for _, sums in answers]
         if any(other != received[0] for other in received[1:]):
             raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")
         if not await self._engine.reset_prefix_cache():
@@ -204,10 +213,16 @@ class RolloutEngine:
         """One digest over the parameters as the engine's kernels hold them (fused, sharded, repacked)."""
         return "-".join(str(part) for part in await self._engine.collective_rpc("live_checksum"))
 
-    async def submit(self, requests: list[Request], version: str) -> None:
-        """Start decoding. Raises RuntimeError if the engine does not hold `version`."""
+    async def submit(self, requests: list[Request], version: str, at_once: int | None = None) -> None:
+        """Start decoding, at most `at_once` requests at a time (None: as many as vLLM was built for).
+
+        Raises RuntimeError if the engine does not hold `version`.
+        """
         if version != self._version:
             raise RuntimeError(f"{self._config.name}: asked to decode with {version!r}, holds {self._version!r}")
+        wanted = self._config.max_num_seqs if at_once is None else at_once
+        if wanted != self._at_once:  # another kind of round: nothing of the one before it decodes any more
+            self._at_once, self._room = wanted, asyncio.Semaphore(wanted)
         for request in requests:
             task = asyncio.get_running_loop().create_task(self._decode(request))
             self._tasks[request.request_id] = task
@@ -238,17 +253,18 @@ class RolloutEngine:
         began = time.perf_counter()
         prompt = {"prompt_token_ids": list(request.prompt_tokens)}
         try:
-            async for output in self._engine.generate(prompt, params, request.request_id):
-                self._grew = True
-                part = output.outputs[0]
-                event.tokens.extend(part.token_ids)
-                if part.logprobs is not None:
-                    event.logprobs.extend(part.logprobs.logprobs)
-                if output.finished:
-                    event.truncated = part.finish_reason == "length"
-                elif watch is not None and len(event.tokens) >= watch:
-                    self._tell(EngineEvent("cutoff", request.request_id))
-                    watch = None
+            async with self._room:
+                async for output in self._engine.generate(prompt, params, request.request_id):
+                    self._grew = True
+                    part = output.outputs[0]
+                    event.tokens.extend(part.token_ids)
+                    if part.logprobs is not None:
+                        event.logprobs.extend(part.logprobs.logprobs)
+                    if output.finished:
+                        event.truncated = part.finish_reason == "length"
+                    elif watch is not None and len(event.tokens) >= watch:
+                        self._tell(EngineEvent("cutoff", request.request_id))
+                        watch = None
             event.version_end = self._version
             event.decode_s = time.perf_counter() - began
             self._tell(event)

@@ -235,9 +235,12 @@ class EngineHandle:
         life = self._life
         return body()
 
-    def submit(self, requests: list[Request], version: str) -> Coroutine[Any, Any, None]:
-        """Start decoding on this engine. Raises ActorFailed if it is gone: the samples are lost then."""
-        return self._in_turn("submit", (requests, version), self._life)
+    def submit(self, requests: list[Request], version: str, at_once: int | None = None) -> Coroutine[Any, Any, None]:
+        """Start decoding on this engine, at most `at_once` requests at a time (None: all that it was built for).
+
+        Raises ActorFailed if it is gone: the samples are lost then.
+        """
+        return self._in_turn("submit", (requests, version, at_once), self._life)
 
     def abort(self, request_ids: list[str]) -> Coroutine[Any, Any, None]:
         """Stop requests. Raises ActorFailed if the engine is gone: there is nothing to stop then."""

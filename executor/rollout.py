@@ -31,10 +31,8 @@ from .engine_handle import EngineDied, EngineHandle
 from .faults import Fault, classify, failure
 from .fleet import Fleet, Layout
 from .samples import TrainSample
+from .scoring_health import ScoringHealth
 from .supervision import LOOK_S, spawn
-
-# So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
-HOPELESS_FAILURES = 16
 
 
 @dataclass(slots=True)
@@ -55,6 +53,7 @@ class Generated:
     reward_s: float = 0.0
     reward_deadline_s: float | None = None
     reward_outcome: str = ""
+    reward_detail: str = ""
     engine: str = ""
     attempt: int = 0
     aborted: bool = False
@@ -146,6 +145,7 @@ class RoundRunner:
         self._temperature = temperature
         self._stall_s = stall_s
         self._ignore_eos = ignore_eos
+        self._health = ScoringHealth(len(prompts))
         self.progress = Progress()
 
     async def run(
@@ -157,15 +157,17 @@ class RoundRunner:
         tag: str,
         seeds: RoundSeeds | None = None,
         deadline_s: Callable[[str], float] | None = None,
+        at_once: int | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
         Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
-        sample of a prompt may take; without it, the reward workers' own.
+        sample of a prompt may take; without it, the reward workers' own. `at_once` is how many samples an engine
+        decodes at a time; without it, as many as it was built for.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout)
-        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s)
+        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s, at_once)
         self._fleet.listen(state.on_engine_events, state.on_death, state.on_back, state.on_fault)
         try:
             return await state.drive()
@@ -192,8 +194,10 @@ class _RoundInProgress:
         tag: str,
         seeds: RoundSeeds | None,
         deadline_s: Callable[[str], float] | None,
+        at_once: int | None,
     ) -> None:
         self._r = runner
+        self._at_once = at_once
         self._deadline_s = deadline_s
         self._seeds = None if seeds is None else SeedLedger(seeds)
         self._round = round_
@@ -212,7 +216,7 @@ class _RoundInProgress:
         self._began = time.perf_counter()
         self._last_decode_s = self._looked_s = 0.0
         self._scoring: set[str] = set()  # requests whose reward is being computed
-        self._failed = 0  # samples whose reward failed for good
+        runner._health.begin_round()
         runner.progress = Progress()
 
     # -- messages in ---------------------------------------------------------------------------------------------------
@@ -426,7 +430,7 @@ class _RoundInProgress:
             self._r.progress.issued += 1
             self._r.progress.decoding += 1
         for index, requests in batches.items():
-            self._send(self._engines[index].submit(requests, self._version), "submit")
+            self._send(self._engines[index].submit(requests, self._version, self._at_once), "submit")
 
     def _request_id(self, sample: Generated) -> str:
         return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"
@@ -452,17 +456,12 @@ class _RoundInProgress:
                 return
             result = done.result()
             sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
-            if result.outcome == "infra_failed":
-                self._failed += 1
-                if self._failed >= HOPELESS_FAILURES and not self._r.progress.scored:
-                    what = f"none of the round's first {self._failed} samples could be scored: {result.detail}"
-                    self._inbox.put_nowait(RunFailed(what))
-                    return
-                self._inbox.put_nowait(Failed(key, result.detail))
-                return
-            sample.reward = float(result.reward)
-            self._r.progress.scored += 1
-            self._inbox.put_nowait(Scored(key, sample.reward))
+            sample.reward_detail = result.detail
+            event = self._r._health.event(key, sample.prompt, result)
+            if isinstance(event, Scored):
+                sample.reward = event.reward
+                self._r.progress.scored += 1
+            self._inbox.put_nowait(event)
 
         future.add_done_callback(scored)
 

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,40 +24,25 @@ from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import PlannedJob
 from ..rounds.outcome import Outcome
-from ..rounds.schedule import RoundSpec, Schedule
+from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
-from ..rounds.timeouts import Timeouts, TimeoutSpec
+from ..rounds.timeouts import Timeouts
 from .cadence import Cadence
+from .configuration import run_settings
 from .engine_handle import EngineHandle
 from .faults import ActorFailed
-from .fleet import Fleet, Layout
+from .fleet import Fleet
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
 from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .samples import TrainSample
+from .scoring_health import unscored
 from .step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW, refusal
 from .supervision import again_while_it_passes
 from .trainers import TrainerDied, TrainerGroup
 
+T = TypeVar("T")
 Result = TypeVar("Result")
-
-
-def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
-    """The plan's rounds as the state machines take them."""
-    return RoundSpec(
-        **planned.round_numbers(),
-        max_tokens=job.rollout.max_response_tokens,
-        dynamic_sampling=job.algorithm.dynamic_sampling,
-    )
-
-
-def layouts(planned: PlannedJob) -> dict[str, Layout]:
-    """The engine set of each kind of round."""
-    short, long = planned.rounds.short.rollout, planned.rounds.long
-    result = {"short": Layout(short.tp, short.engines)}
-    if long is not None:
-        result["long"] = Layout(long.rollout.tp, long.rollout.engines)
-    return result
 
 
 class TrainingRun:
@@ -76,16 +61,15 @@ class TrainingRun:
         prompt_ids: list[str],
     ) -> None:
         self.name = name
-        self.planned = planned
+        self.settings = run_settings(planned, job)
         self.run_dir = run_dir
         self.step_number = 0
-        self.schedule = Schedule(round_spec(planned, job), prompt_ids, job.data.seed)
-        self.timeouts = Timeouts(TimeoutSpec(**planned.reward.timeout_numbers()))
+        self.schedule = Schedule(self.settings.rounds, prompt_ids, job.data.seed)
+        self.timeouts = Timeouts(self.settings.timeouts)
         self._job = job
         self._fleet = fleet
         self._runner = runner
         self._trainer = trainer
-        self._layouts = layouts(planned)
         self._weights = run_dir / "weights" / "current.safetensors"
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
@@ -112,7 +96,7 @@ class TrainingRun:
             self._cadence.saved(time.monotonic() - began)  # reading one costs about what writing it does
             self.event("resume", step=self.step_number, **facts)
         else:
-            self.event("run", name=self.name, mode=self.planned.bias.mode, **facts)
+            self.event("run", name=self.name, mode=self.settings.mode, **facts)
             # A trainer that is started again here is what it was: nothing was trained yet.
             await self._despite_deaths(self._checkpoint)
 
@@ -129,10 +113,10 @@ class TrainingRun:
     async def _step(self) -> StepRecord:
         began = time.perf_counter()
         self._last_state = self._state()
-        epoch, kind = self.schedule.epoch, self.schedule.next_kind()
-        layout = self._layouts.get(kind, self._layouts["short"])
+        kind = self.schedule.next_kind()
+        layout = self._for(kind, self.settings.layouts)
         version = f"{self.name}:{self.step_number}"
-        checked = self.step_number == 0 or self.step_number % self.planned.sync.checksum_every == 0
+        checked = self.step_number == 0 or self.step_number % self.settings.checksum_every == 0
 
         mismatches = await self._sync(self._fleet.engines(layout), version, checked)
         synced = time.perf_counter()
@@ -141,7 +125,14 @@ class TrainingRun:
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
         result = await self._with_trainer(
             self._runner.run(
-                round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
+                round_,
+                layout,
+                version,
+                str(self._weights),
+                tag,
+                self._seeds(kind),
+                self.timeouts.deadline_s,
+                self._for(kind, self.settings.at_once),
             )
         )
         outcome = self.schedule.end(round_)
@@ -150,33 +141,34 @@ class TrainingRun:
 
         for prompt, reason in sorted(outcome.failures.items()):
             self.event("failed", step=self.step_number + 1, prompt=prompt, reason=reason)
+        for what, found in sorted(unscored(result.samples.values()).items()):
+            self.event("unscored", step=self.step_number + 1, outcome=what, samples=found.samples, reason=found.reason)
         groups, violations = self._groups(outcome, result, version)
         self._updating = True
-        metrics = await self._trainer.step(groups, self._budget(kind)) if groups else {}
+        metrics = await self._trainer.step(groups, self._for(kind, self.settings.micro_batch_tokens)) if groups else {}
         trained = time.perf_counter()
         self._judge(metrics, len(groups))
 
         self.step_number += 1
         record = self._record(
-            kind, epoch, outcome, result, metrics, mismatches=mismatches, violations=violations,
+            kind, outcome, result, metrics, mismatches=mismatches, violations=violations,
             sync_s=synced - began, train_s=trained - rolled_out,
             other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s, total_s=trained - began,
         )  # fmt: skip
         assert self._recorder is not None
-        self._recorder.samples(self._t(), record.step, epoch, round_, result)
+        self._recorder.samples(self._t(), record.step, self.schedule.epoch_of, round_, result)
         self._recorder.step(self._t(), record)
         self._last_state, self._updating = None, False
         self._stop_if_lost(metrics)
         return record
 
-    def _budget(self, kind: str) -> int:
-        """Micro-batch tokens of a kind of round."""
-        rounds = self.planned.rounds
-        return (rounds.long if kind == "long" and rounds.long else rounds.short).train.micro_batch_tokens
+    def _for(self, kind: str, values: Mapping[str, Result]) -> Result:
+        """What the plan says for a kind of round; a plan without long rounds says it for short ones alone."""
+        return values.get(kind, values["short"])
 
     async def _sync(self, engines: list[EngineHandle], version: str, checked: bool) -> int:
         """Bring the trainer's weights to the engines. Raises RunFailed if one received other bytes; returns 0."""
-        expected = await again_while_it_passes(lambda: self._trainer.export(self._weights))
+        expected = await again_while_it_passes(lambda: self._trainer.export(self._weights, version))
         mismatches = loaded = 0
         while not loaded:
             # One that is being replaced joins the round when it is up: it is waited for only if there is no other.
@@ -210,9 +202,9 @@ class TrainingRun:
     def _seeds(self, kind: str) -> RoundSeeds | None:
         if not self._job.rollout.seed_per_sample:
             return None
-        whole = kind == "long" or self.planned.bias.mode in ("sync", "predict")
+        whole = kind == "long" or self.settings.mode in ("sync", "predict")
         schedule = self.schedule
-        return RoundSeeds(self._job.algorithm.seed, schedule.epoch, None if whole else schedule.round_number)
+        return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, None if whole else schedule.round_number)
 
     def _groups(self, outcome: Outcome, result: RolloutResult, version: str) -> tuple[list[list[TrainSample]], int]:
         """The groups to train, sorted, and how many of their samples are off-policy (must be 0)."""
@@ -250,7 +242,7 @@ class TrainingRun:
             )
 
     def _record(
-        self, kind: str, epoch: int, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
+        self, kind: str, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
         mismatches: int, violations: int, sync_s: float, train_s: float, other_s: float, total_s: float,
     ) -> StepRecord:  # fmt: skip
         lengths = [len(s.tokens) for s in result.samples.values() if s.finished_s is not None]
@@ -260,7 +252,7 @@ class TrainingRun:
         return StepRecord(
             step=self.step_number,
             kind=kind,
-            epoch=epoch,
+            epochs=sorted({self.schedule.epoch_of(prompt) for prompt in outcome.taken}),
             sync_s=sync_s,
             rollout_s=result.rollout_s,
             reward_exposed_s=result.reward_exposed_s,
@@ -281,6 +273,7 @@ class TrainingRun:
             checksum_mismatches=mismatches,
             exhausted=len(outcome.exhausted),
             restarts=result.restarts,
+            reward_failures={what: of.samples for what, of in sorted(unscored(result.samples.values()).items())},
             timeouts=asdict(self.timeouts.counts),
             metrics=metrics,
         )
@@ -366,7 +359,9 @@ class TrainingRun:
         try:
             self.schedule.restore(state["schedule"])
         except ValueError as error:
-            raise InputError(f"{error}; put the data back, or start a new run", str(self.run_dir)) from None
+            raise InputError(
+                f"{error}; put back what it was written with, or start a new run", str(self.run_dir)
+            ) from None
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
         self._skipped_in_a_row = int(state["skipped_in_a_row"])

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..plans.predicted import Predicted
+from .cost_line import Line
 from .measured import MeasuredRun, Replayed
-from .refit import Line, Priced, Refit
+from .refit import Priced, Refit
 
 # A phase that is off by less than this share of itself, or of the step, is as predicted.
 NEAR, NEAR_STEP = 0.05, 0.01
@@ -54,14 +55,14 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
         line = lines(item, found.rollout)
         return line.overhead + line.factor * (item.times.decode_end_s - base_s)
 
-    base_update_s = priced.short.train.step_s
-    train = found.train or Line(base_update_s, 1.0, 0.0, 0.0, 0)
     reward = found.reward.factor if found.reward else 1.0
     kinds = _by_kind(predicted)
     share = sum(s.kind == "long" for s in run.steps) / len(run.steps)
 
-    def update_s(item: Replayed, overhead_s: float) -> float:
-        return overhead_s + train.factor * (item.update_s - base_update_s)
+    def update_s(item: Replayed, whole: bool) -> float:
+        base_s = priced.of(item.step.kind).train.step_s
+        line = found.updates.get(priced.of(item.step.kind).train, Line(base_s, 1.0, 0.0, 0.0, 0))
+        return (line.overhead if whole else base_s) + line.factor * (item.update_s - base_s)
 
     def mixed(phase: int, otherwise: float) -> float:
         if "long" not in kinds:
@@ -101,11 +102,11 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
                 ("", expected.train),
                 ("share of long rounds", mixed(1, expected.train)),
                 ("lengths", _mean([r.update_s for r in warm])),
-                ("train speed", _mean([update_s(r, base_update_s) for r in warm])),
-                ("overhead of an update", _mean([update_s(r, train.overhead) for r in warm])),
+                ("train speed", _mean([update_s(r, whole=False) for r in warm])),
+                ("overhead of an update", _mean([update_s(r, whole=True) for r in warm])),
                 ("not explained", _mean([r.step.train_s for r in warm])),
             ],
-            _factors({"a token": train.factor}),
+            _factors({"a token": found.train.factor if found.train else 1.0}),
         ),
         "sync": _phase(
             step_s,

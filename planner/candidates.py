@@ -19,7 +19,8 @@ from ..plans.job import Job
 from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
-from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
+from ..rounds.schedule import prompts_wanted
+from .costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
 
@@ -128,10 +129,12 @@ def enumerate_space(
     model: LengthModel,
     modes: Sequence[Mode],
     fewer_nodes: bool = False,
+    prompts: int | None = None,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible when no layout or no update is left, naming why.
+    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode.
 
-    `fewer_nodes`: also those that leave nodes of the pool unused.
+    `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
+    many as any round wants; rounds that want more are left out.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
@@ -153,6 +156,11 @@ def enumerate_space(
     short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
     if "predict" in modes:
         short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+    if prompts is not None:
+        short, without = _with_prompts(short, target, prompts)
+        if without is not None and len(modes) == 2:
+            raise Infeasible(f"{without}; add prompts, or plan mode sync")
+        refused = refused if without is None else (*refused, without)
     short.sort()
     laws = sorted({s.law for s in short if defers(s.law, target)})
     drafted = _drafted(job, decode)
@@ -178,6 +186,18 @@ def enumerate_space(
         layout_switch_s=_layout_switch_s(profile),
         drafted=drafted,
     )
+
+
+def _with_prompts(keys: Sequence[ShortKey], target: int, prompts: int) -> tuple[list[ShortKey], str | None]:
+    """(rounds that find what they issue among so many prompts, what to say if a mode has none; None if all have)."""
+    wanted = {key: prompts_wanted(key.mode, target, key.prompts, key.long_share) for key in keys}
+    found = [key for key in keys if wanted[key] <= prompts]
+    gone = {key.mode for key in keys} - {key.mode for key in found}
+    if not gone:
+        return found, None
+    least = {mode: min(count for key, count in wanted.items() if key.mode == mode) for mode in sorted(gone)}
+    needs = ", ".join(f"{mode} {count}" for mode, count in least.items())
+    return found, f"the data has {prompts} prompts; a round's and those that wait for another are at least: {needs}"
 
 
 def _drafted(job: Job, decode: dict[LayoutKey, DecodeCost]) -> dict[tuple[LayoutKey, int], DraftedCost]:
@@ -226,7 +246,7 @@ def feasible_layouts(
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
     The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
-    Engines on GPUs do not wait for each other, so an entry for one of them is a layout for as many as there are GPUs.
+    Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs (costs.entry_of).
     """
     kind = profile.machine.kind
     pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
@@ -242,13 +262,15 @@ def feasible_layouts(
         raise Infeasible(short_of)
     decode: dict[LayoutKey, DecodeCost] = {}
     refused: list[str] = []
-    for entry in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)):
-        if kind == "cuda" and entry.engines == 1:
-            counts = sorted({n * (pool.accelerators.per_node // entry.tp) for n in node_counts(pool, fewer_nodes)})
-        else:
-            counts = [entry.engines]
-        for count in counts:
-            cost = decode_cost(profile, entry, count)
+    for tp in sorted({entry.tp for entry in profile.rollout}):
+        counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
+        if kind == "cuda":
+            # One engine that was measured stands for as many as there are GPUs; on GPUs nobody plans a single one.
+            counts = {count for count in counts if count > 1}
+            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
+        for count in sorted(counts):
+            cost = layout_cost(profile, LayoutKey(tp, count))
+            assert cost is not None, "there is an entry of this tp"
             fault = _layout_fault(cost, job, pool, pools[0])
             if fault is None:
                 decode[cost.key] = cost
@@ -293,7 +315,8 @@ def node_counts(pool: Pool, fewer: bool) -> list[int]:
 def feasible_train(
     cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False
 ) -> tuple[TrainCost, ...]:
-    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost.
+    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost
+    and, where the job considers handing engines over, on any part of the accelerators.
 
     Measured entries count if they fit the pool; a law gives all layouts of the nodes. Raises Infeasible when there is
     none.
@@ -305,7 +328,8 @@ def feasible_train(
     fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
-            fits += _unbeaten(train_costs(profile, nodes * pool.accelerators.per_node, budgets))
+            costs = train_costs(profile, nodes * pool.accelerators.per_node, budgets)
+            fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(
             "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
@@ -315,11 +339,20 @@ def feasible_train(
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 
 
-def _unbeaten(costs: Sequence[TrainCost]) -> list[TrainCost]:
+def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
+    """Of updates on equally many accelerators those that no other beats whatever is trained.
+
+    `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
+    update whose replicas are larger may train nothing there. It trains on at least as many of any number of
+    accelerators if its replicas divide the other's.
+    """
+
     def terms(t: TrainCost) -> tuple[float, ...]:
-        return t.step_s, t.per_token_s, t.per_token_squared_s
+        return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
+        if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
+            return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]

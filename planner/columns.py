@@ -14,6 +14,7 @@ round's (there the deferring draw is the first, which loses nothing: any draw th
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.base import Mode
-from ..rounds.exact import MAX_DRAWS
+from ..rounds.exact import MAX_DRAWS, most_draws_at_once
 from ..rounds.hand_over import HandOverSpec
 from ..rounds.outcome import Fate
 from .candidates import LongKey, ShortKey, defers
@@ -60,6 +61,19 @@ class Setting:
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """What decoding costs in a kind of round."""
         return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
+
+    def at_once(self, key: ShortKey | LongKey) -> int:
+        """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.
+
+        As many as the round can have in flight, so that none waits for it, but at most as many as were measured. Short
+        rounds issue anew only in the place of what has ended; long rounds of `exact` draw in waves that double.
+        """
+        if isinstance(key, ShortKey):
+            issued = key.prompts * key.samples
+        else:
+            draws = most_draws_at_once(key.copies) if key.law.mode == "exact" else 1
+            issued = self.target * self.group_size * draws
+        return max(1, min(self.cost_of(key).max_sequences, math.ceil(issued / key.layout.engines)))
 
     @cached_property
     def earlier(self) -> EarlierEpoch:
@@ -157,7 +171,7 @@ class ShortColumn:
             prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
             more=given < len(self._fresh),
         )
-        return places, luck, _play(setting, self._setup, luck, self._cost)
+        return places, luck, _play(setting, self.key, self._setup, luck)
 
 
 class LongColumn:
@@ -198,7 +212,7 @@ class LongColumn:
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
         numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
         luck = self._luck(numbers, laps + 1)
-        played = _play(setting, self._setup, luck, self._cost, self._hand_over)
+        played = _play(setting, self.key, self._setup, luck, self._hand_over)
         firsts = np.empty(len(numbers), dtype=np.int64)
         for lap in np.unique(laps):
             mine = laps == lap
@@ -248,12 +262,11 @@ class LongColumn:
 
 
 def _play(
-    setting: Setting, setup: RoundSetup, luck: Luck, cost: DecodeCost, hand_over: HandOverSpec | None = None
+    setting: Setting, key: ShortKey | LongKey, setup: RoundSetup, luck: Luck, hand_over: HandOverSpec | None = None
 ) -> Played:
     observe = setting.watch() if setting.watch else None
-    return play(
-        setup, luck, cost, setting.reward, cost.max_sequences, hand_over, reference=setting.reference, observe=observe
-    )
+    cost, at_once = setting.cost_of(key), setting.at_once(key)
+    return play(setup, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe)
 
 
 def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:

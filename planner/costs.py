@@ -9,7 +9,7 @@ import numpy as np
 
 from ..plans.base import Recompute
 from ..plans.levers import TimeoutNumbers
-from ..profiles.schema import Profile, Reward, Rollout, Train, TrainLaw
+from ..profiles.schema import Profile, Reward, Rollout, RoundCheck, Train, TrainLaw
 from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
 from ..rounds.timeouts import TimeoutSpec
@@ -45,6 +45,7 @@ class DecodeCost:
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
         prefill_s_per_token_squared: seconds more per squared token to prefill.
         curve: (sequences, seconds), ascending from 1; empty: the line.
+        measured_engines: engines that ran at once when it was measured; 0: as many as the layout has.
         base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
@@ -62,6 +63,7 @@ class DecodeCost:
     finish_s: float = 0
     prefill_s_per_token_squared: float = 0
     curve: tuple[tuple[int, float], ...] = ()
+    measured_engines: int = 0
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,26 +108,46 @@ HOST_PROCESS_BYTES = 1_000_000_000
 
 
 def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
-    """The profile's entry for a layout: one of as many engines, or, on GPUs, of one of them; None without any."""
-    one = profile.machine.kind == "cuda"
-    fits = [
-        r for r in profile.rollout if r.tp == layout.tp and (r.engines == layout.engines or (one and r.engines == 1))
-    ]
-    return fits[0] if fits else None
+    """The profile's entry that a layout is priced by; None without any. Every command looks it up here.
+
+    The one that was measured with as many engines. Else, on GPUs, the nearest: that whose number of engines is off by
+    the smallest factor, of two the larger. Engines on GPUs share nothing that decoding waits for, so one says what many
+    do; engines on a CPU share its cores, and no other number of them tells.
+    """
+    alike = [entry for entry in profile.rollout if entry.tp == layout.tp]
+    own = [entry for entry in alike if entry.engines == layout.engines]
+    if own or not alike or profile.machine.kind != "cuda":
+        return own[0] if own else None
+    count = max(1, layout.engines)
+    return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
+
+
+def checks_of(profile: Profile, layout: LayoutKey) -> tuple[RoundCheck, ...]:
+    """The whole rounds that say how far a layout's costs are off: its own, else its entry's, else all others'."""
+    entry = entry_of(profile, layout)
+    for engines in (layout.engines, entry.engines if entry is not None else 0):
+        own = tuple(c for c in profile.checks if (c.tp, c.engines) == (layout.tp, engines))
+        if own:
+            return own
+    return profile.checks
+
+
+def layout_cost(profile: Profile, layout: LayoutKey) -> DecodeCost | None:
+    """Costs of a layout by its entry (`entry_of`); None where the profile has none for it."""
+    entry = entry_of(profile, layout)
+    return None if entry is None else decode_cost(profile, entry, layout.engines)
 
 
 def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) -> DecodeCost:
-    """Costs of one entry of `profile.rollout`, scaled to what whole rounds of its layout took.
+    """Costs of one entry of `profile.rollout`, scaled to what whole rounds of the layout took (`checks_of`).
 
-    `engines`: of how many engines; None, as many as the entry is of. Where no round of that layout was checked, the
-    means over other layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's,
-    unless it is one engine on GPUs: these share nothing that decoding waits for, so one says what many do.
+    `engines`: of how many engines; None, as many as the entry is of. Where no round was checked, the means over other
+    layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's, unless on GPUs.
     """
     count = rollout.engines if engines is None else engines
-    if count != rollout.engines and (profile.machine.kind != "cuda" or rollout.engines != 1):
+    if count != rollout.engines and profile.machine.kind != "cuda":
         raise ValueError(f"{count} engines of tp {rollout.tp} were not measured, {rollout.engines} were")
-    own = [c for c in profile.checks if (c.tp, c.engines) == (rollout.tp, rollout.engines)]
-    known = own or profile.checks
+    known = checks_of(profile, LayoutKey(rollout.tp, count))
     factor = sum(c.factor for c in known) / len(known) if known else 1.0
     overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
@@ -151,6 +173,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         finish_s=count * per_sample_s,
         prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
         curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
+        measured_engines=0 if count == rollout.engines else rollout.engines,
     )
 
 

@@ -30,16 +30,22 @@ class EarlierEpoch:
         self._block = block
         self._histories: dict[int, LengthHistory] = {}
 
-    def expected_long(self, block: int, share: float) -> NDArray[np.bool_]:
-        """By place in the block, whether the prompt is among the `share` of its epoch with the longest history."""
-        names = [prompt_name(n, 0) for n in range(block * self._block, (block + 1) * self._block)]
-        history = self._histories.get(block)
-        if history is None:
+    def _names(self, block: int) -> list[str]:
+        return [prompt_name(n, 0) for n in range(block * self._block, (block + 1) * self._block)]
+
+    def history(self, block: int) -> LengthHistory:
+        """What the earlier epoch recorded of the block's prompts."""
+        if block not in self._histories:
             history = self._histories[block] = LengthHistory()
             numbers = np.arange(block * self._block, (block + 1) * self._block)
             groups = self._draws.firsts(numbers, _STREAM)[:, 0, : self._group_size].tolist()
-            for name, tokens in zip(names, groups, strict=True):
+            for name, tokens in zip(self._names(block), groups, strict=True):
                 history.record(name, tokens)
+        return self._histories[block]
+
+    def expected_long(self, block: int, share: float) -> NDArray[np.bool_]:
+        """By place in the block, whether the prompt is among the `share` of its epoch with the longest history."""
+        names, history = self._names(block), self.history(block)
         expected = history.expected_long(names, share)
         return np.array([name in expected for name in names])
 

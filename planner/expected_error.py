@@ -24,14 +24,12 @@ import math
 from collections.abc import Sequence
 
 from ..plans.errors import InputError
+from ..profiles.fit import MEAN_OVER_DEVIATION
 from ..profiles.schema import Profile
-from .costs import LayoutKey, TrainCost, entry_of
+from .costs import LayoutKey, TrainCost, checks_of, entry_of
 from .kinds import measured_update
 from .parts import Part
 from .round_log import mean
-
-MEAN_OVER_DEVIATION = math.sqrt(2 / math.pi)
-"""Mean absolute value of a normal error over its standard deviation."""
 
 
 def step_error(profile: Profile, parts: Sequence[Part]) -> float:
@@ -49,8 +47,7 @@ def step_error(profile: Profile, parts: Sequence[Part]) -> float:
 
 def rollout_error(profile: Profile, layout: LayoutKey) -> float:
     """Relative standard deviation of a rollout's seconds in a layout."""
-    own = [check.error for check in profile.checks if (check.tp, check.engines) == (layout.tp, layout.engines)]
-    known = own or [check.error for check in profile.checks]
+    known = [check.error for check in checks_of(profile, layout)]
     if known:
         return mean(known) / MEAN_OVER_DEVIATION
     entry = entry_of(profile, layout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..plans.base import Recompute
+from ..plans.cluster import Pool
 from ..plans.errors import InputError
 from ..plans.levers import RewardJudge, SearchDrafts
 from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
@@ -16,8 +17,7 @@ from .costs import (
     LayoutKey,
     RewardCost,
     TrainCost,
-    decode_cost,
-    entry_of,
+    layout_cost,
     reward_cost,
     train_cost,
     train_cost_in,
@@ -95,10 +95,10 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
 
 
 def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
-    """Of the plan's engines: an entry for as many, or, on GPUs, for one of them."""
-    entry = entry_of(profile, LayoutKey(rollout.tp, rollout.engines))
-    if entry is not None:
-        return decode_cost(profile, entry, rollout.engines)
+    """Of the plan's engines, by the entry that is theirs (costs.entry_of)."""
+    cost = layout_cost(profile, LayoutKey(rollout.tp, rollout.engines))
+    if cost is not None:
+        return cost
     known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
@@ -106,16 +106,28 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     )
 
 
+def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool) -> int:
+    """Nodes that a plan takes of its pool: for engines, for trainers, and for the host memory of all its engines.
+
+    Raises InputError if the profile lacks a layout of the plan.
+    """
+    rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
+    held = {cost.key: cost.host_bytes for cost in (decode_of(profile, kind.rollout) for kind in rounds)}
+    return max(
+        -(-sum(held.values()) // pool.host_memory_bytes),
+        *(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds),
+        *(pool.nodes_of(1, kind.train.accelerators) for kind in rounds),
+    )
+
+
 def train_of(profile: Profile, train: RoundTrain) -> TrainCost:
     """Of the plan's update: a measured entry, else by the profile's law."""
-    wanted = sizes(train)
     entry = measured_update(profile, train)
     if entry is not None:
         return train_cost(entry)
     if profile.train_law is not None:
-        dp, tp, pp, cp, ep, budget, recompute, offload = wanted
         try:
-            return train_cost_in(profile.train_law, TrainLayout(dp, tp, cp, pp, ep, budget, recompute, offload))
+            return train_cost_in(profile.train_law, layout_of(train))
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
     known = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
@@ -128,6 +140,12 @@ def train_of(profile: Profile, train: RoundTrain) -> TrainCost:
 def measured_update(profile: Profile, train: Update) -> Train | None:
     """The profile's measured entry for an update; None where only a law may know it."""
     return next((entry for entry in profile.train if sizes(entry) == sizes(train)), None)
+
+
+def layout_of(train: Update) -> TrainLayout:
+    """An update's sizes as the law takes them."""
+    dp, tp, pp, cp, ep, budget, recompute, offload = sizes(train)
+    return TrainLayout(dp, tp, cp, pp, ep, budget, recompute, offload)
 
 
 def sizes(train: Update) -> tuple[int, int, int, int, int, int, Recompute, bool]:

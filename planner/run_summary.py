@@ -1,9 +1,11 @@
 """A simulated run as numbers: phases, idle accelerators, tokens, bias and cost, over all steps and by kind of round.
 
-An accelerator of the pool is *busy* while its engine has a running sequence or while it trains, else idle: waiting for
-the round's longest samples, for rewards, for weights, for engines that start. The bubble is the idle share of the
-pool's accelerator-seconds. On CPUs the trainer takes all cores of the pool (as executor.execute.trainer_group does);
-elsewhere those of its layout.
+Accelerators and USD are of the nodes that the plan takes of its pool, as in its predictions.
+
+An accelerator of these nodes is *busy* while its engine has a running sequence or while it trains, else idle: waiting
+for the round's longest samples, for rewards, for weights, for engines that start. The bubble is the idle share of their
+accelerator-seconds. On CPUs the trainer takes all cores (as executor.execute.trainer_group does); elsewhere the
+accelerators of its layout.
 """
 
 from __future__ import annotations
@@ -66,14 +68,16 @@ def quantile(values: Sequence[float], level: float) -> float:
     return ordered[max(0, math.ceil(level * len(ordered) - 1e-9) - 1)]
 
 
-def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool) -> dict[str, Any]:
+def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool, nodes: int) -> dict[str, Any]:
     """The run as plain data: `all`, `short` and `long` steps, what is over the whole run, the plan's own `predicted`.
 
-    Per-step figures are of the steps asked for; per-sample figures, bias and cost charge what they still owed.
+    Per-step figures are of the steps asked for; per-sample figures, bias and cost charge what they still owed. `nodes`:
+    those that the plan takes of `pool` (kinds.nodes_of).
     """
-    train_accelerators = pool.accelerators_total
+    accelerators = nodes * pool.accelerators.per_node
+    train_accelerators = accelerators
     if pool.accelerators.kind != "cpu":
-        train_accelerators = min(train_accelerators, plan.job.rounds.short.train.accelerators)
+        train_accelerators = min(accelerators, plan.job.rounds.short.train.accelerators)
     busy = [
         decode_s + train_accelerators * step.train_s + step.early_accelerator_s
         for decode_s, step in zip(meter.busy_s, (*run.steps, *run.settling), strict=True)
@@ -82,14 +86,16 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool) -> di
     seconds_per_sample = run.seconds_per_sample()
     result: dict[str, Any] = {
         "mode": plan.job.bias.mode,
-        "all": _part(every, run, pool),
-        "short": _part(_of_kind(every, "short"), run, pool),
-        "long": _part(_of_kind(every, "long"), run, pool),
+        "forced_mode": plan.solver.forced_mode,
+        "nodes": nodes,
+        "all": _part(every, run, accelerators),
+        "short": _part(_of_kind(every, "short"), run, accelerators),
+        "long": _part(_of_kind(every, "long"), run, accelerators),
         "seconds_per_sample": seconds_per_sample,
-        "accelerator_s_per_1k_samples": 1000 * seconds_per_sample * pool.accelerators_total,
-        "usd_per_1k_samples": 1000 * seconds_per_sample * pool.nodes * pool.usd_per_node_hour / 3600,
+        "accelerator_s_per_1k_samples": 1000 * seconds_per_sample * accelerators,
+        "usd_per_1k_samples": 1000 * seconds_per_sample * nodes * pool.usd_per_node_hour / 3600,
         "length_ratio": run.length_ratio(),
-        "epochs": run.steps[-1].epoch + 1,
+        "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,
         "settling_steps": len(run.settling),
         "predicted": _predicted(plan),
@@ -102,7 +108,7 @@ def _of_kind(part: _Steps, kind: str) -> _Steps:
     return _Steps([part.steps[i] for i in keep], [part.busy_s[i] for i in keep])
 
 
-def _part(part: _Steps, run: SimulatedRun, pool: Pool) -> dict[str, Any] | None:
+def _part(part: _Steps, run: SimulatedRun, accelerators: int) -> dict[str, Any] | None:
     steps = part.steps
     if not steps:
         return None
@@ -115,11 +121,11 @@ def _part(part: _Steps, run: SimulatedRun, pool: Pool) -> dict[str, Any] | None:
         "share": len(steps) / len(run.steps),
         "step_s": _spread([s.step_s for s in steps]),
         "phases_s": {phase: _spread([getattr(s, f"{phase}_s") for s in steps]) for phase in PHASES},
-        "bubble": 1.0 - math.fsum(part.busy_s) / (total_s * pool.accelerators_total),
+        "bubble": 1.0 - math.fsum(part.busy_s) / (total_s * accelerators),
         "samples": samples,
         "tokens": {"decoded": decoded, "trained": trained, "wasted": decoded - trained},
         "preemptions": sum(s.preemptions for s in steps),
-        "accelerator_s_per_1k_samples": 1000 * total_s * pool.accelerators_total / samples if samples else None,
+        "accelerator_s_per_1k_samples": 1000 * total_s * accelerators / samples if samples else None,
     }
 
 

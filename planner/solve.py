@@ -34,9 +34,9 @@ from ..plans.plan import (
 )
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
-from .candidates import MODES, LongKey, ShortKey, Space, enumerate_space
+from .candidates import MODES, LongKey, ShortKey, enumerate_space
 from .columns import Setting
-from .costs import LayoutKey, reward_cost
+from .costs import reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
 from .highs import MAX_NODES
@@ -78,6 +78,7 @@ def solve(
     seed: int = 0,
     max_nodes: int = MAX_NODES,
     progress: Progress = lambda text, share: None,
+    prompts: int | None = None,
 ) -> Plan:
     """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
 
@@ -89,6 +90,7 @@ def solve(
         objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
         max_nodes: limit of the integer program's branch and bound.
         progress: called with a text and the share that is done.
+        prompts: how many the job's data holds; None: as many as any round wants.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when nothing keeps the limits, and
     InputError when the trace does not fit the job.
@@ -105,6 +107,7 @@ def solve(
         seed=seed,
         max_nodes=max_nodes,
         progress=progress,
+        prompts=prompts,
     ).plan
 
 
@@ -122,11 +125,21 @@ def solve_fully(
     max_nodes: int = MAX_NODES,
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
+    prompts: int | None = None,
 ) -> Solved:
     """Like `solve`, with what it was decided on, and with a say in how much is simulated (`passes`)."""
     began = time.perf_counter()
     search = prepare(
-        cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, objective=objective, seed=seed, passes=passes
+        cluster,
+        job,
+        profile,
+        trace,
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=objective,
+        seed=seed,
+        passes=passes,
+        prompts=prompts,
     )
     search.run_passes(progress)
     solution = _decide(search, max_nodes, progress)
@@ -142,7 +155,7 @@ def solve_fully(
         issue=StepIssue(
             prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
         ),
-        rounds=_rounds(search.space, solution.cycle, job),
+        rounds=_rounds(search, solution.cycle, job),
         reward=RewardPlan(
             workers=job.reward.workers,
             deadline_s=job.reward.deadline_s,
@@ -161,6 +174,7 @@ def solve_fully(
             gap=solution.gap,
             bound=solution.bound,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
+            forced_mode=mode,
             candidates=count_cycles(*search.columns(), search.needs_long),
         ),
         decisions_sha256=job_decisions(planned),
@@ -183,6 +197,7 @@ def prepare(
     objective: Objective = "seconds",
     seed: int = 0,
     passes: Sequence[Pass] = PASSES,
+    prompts: int | None = None,
 ) -> Search:
     """Length model, candidates and limits; nothing is simulated yet."""
     rollout = job.rollout
@@ -196,7 +211,7 @@ def prepare(
             "group; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
         )
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
-    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd")
+    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd", prompts=prompts)
     pool = cluster.pools[space.pool]
     if objective == "usd" and pool.usd_per_node_hour == 0:
         raise InputError(
@@ -292,22 +307,16 @@ def _baseline(search: Search) -> Cycle:
     return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
-def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
-    short, long = cast(ShortKey, cycle.short.key), cycle.long
+def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
+    space, short, long = search.space, cast(ShortKey, cycle.short.key), cycle.long
     size, target = job.rollout.samples_per_prompt, job.rollout.prompts_per_step
-    issued = {short.layout: short.prompts * short.samples}
-    if long is not None:
-        copies = cast(LongKey, long.key).copies
-        issued[long.layout] = max(issued.get(long.layout, 0), target * size * copies)
 
-    def rollout(layout: LayoutKey, draft_tokens: int) -> RoundRollout:
-        # One number for both kinds of round on one layout: they share its engines.
-        most = space.decode[layout].max_sequences
-        at_once = max(1, min(most, math.ceil(issued[layout] / layout.engines)))
+    def rollout(key: ShortKey | LongKey) -> RoundRollout:
+        layout, at_once = key.layout, search.setting.at_once(key)
         drafts = None
-        if draft_tokens:
-            up_to = min(at_once, space.drafted[layout, draft_tokens].up_to_sequences)
-            drafts = RoundDrafts(tokens=draft_tokens, up_to_sequences=up_to)
+        if key.draft_tokens:
+            up_to = min(at_once, space.drafted[layout, key.draft_tokens].up_to_sequences)
+            drafts = RoundDrafts(tokens=key.draft_tokens, up_to_sequences=up_to)
         return RoundRollout(pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts)
 
     def hand_over(key: LongKey) -> RoundHandOver | None:
@@ -331,14 +340,14 @@ def _rounds(space: Space, cycle: Cycle, job: Job) -> Rounds:
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
             cutoff_tokens=short.cutoff or None,
             long_share=short.long_share or None,
-            rollout=rollout(short.layout, short.draft_tokens),
+            rollout=rollout(short),
             train=train(cycle.train),
         ),
         long=None
         if long is None
         else LongRound(
             issue=LongIssue(prompts=target, samples=size, copies=cast(LongKey, long.key).copies),
-            rollout=rollout(long.layout, long.key.draft_tokens),
+            rollout=rollout(long.key),
             train=train(cycle.long_train),
             hand_over=hand_over(cast(LongKey, long.key)),
         ),

@@ -1,15 +1,15 @@
 """From a run back to the plan: refit what it measured, solve again, and change the plan only where that is worth it.
 
-A new plan is proposed if its gain (relative seconds per trained sample, both plans simulated at the refitted costs and
-lengths, on the same luck) exceeds the error, the largest of
+A new plan is proposed if its gain (relative seconds per trained sample, or USD where the plan in force minimises these;
+both plans simulated at the refitted costs and lengths, on the same luck) exceeds the error, the largest of
 - what the refitted costs are wrong by on blocks of the run that they were not fitted on;
 - what the refitted model is wrong by on the run as a whole, in seconds per trained sample;
 - two standard errors of the simulated gain;
-- what of the correction may not hold in layouts that the run did not use (refit.py);
+- what of the correction may not hold in layouts and updates of either plan that the run did not use (correction.py);
 - `LEAST_GAIN`: less is not worth a review.
 So a plan does not flap (refs/rollpacker.md 2: thresholds without hysteresis drift): the plan in force is kept unless
 the model beats it by more than the model has just been seen to err, and solving again from what made the plan in force
-finds that plan or one as good.
+finds that plan or one as good. A mode that was forced on the plan in force is forced on the new one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..plans.errors import InputError
-from ..plans.job import Job
 from ..plans.levers import SearchDrafts
-from ..plans.plan import Plan, PlannedJob
+from ..plans.plan import LongRound, Plan, PlannedJob, ShortRound
 from ..plans.yaml_io import WRITTEN_DIGITS, dump, loads
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
 from .attribution import Phase, phases
 from .draws import Draws
-from .kinds import kinds, scoring
+from .kinds import kinds, nodes_of, scoring, sizes
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
-from .refit import Refit, price, refit, replay_run, transfer_error
+from .refit import Refit, price, refit, replay_run, transfer_error, update_transfer_error
 from .run_lengths import epoch_prompts, refit_lengths
 from .run_simulator import round_spec, simulate_run
 from .search import PASSES, Pass, Progress
@@ -50,11 +49,12 @@ class Tuned:
 
     Attributes:
         plan: the best plan at refitted costs and lengths; proposed only if `change`.
-        gain: 1 - its seconds per trained sample over those of the plan in force.
+        gain: 1 - what it costs per trained sample over what the plan in force does, in its objective.
         error: what the gain has to exceed; `errors` names its candidates.
         phases: predicted beside measured, with the reason.
         profile, trace: refitted.
         length_factor: mean length over the old trace's.
+        not_run: layouts and updates of either plan that the run did not use, in words.
     """
 
     plan: Plan
@@ -67,6 +67,7 @@ class Tuned:
     trace: LengthTrace
     length_factor: float
     costs: Refit
+    not_run: tuple[str, ...]
 
 
 def tune(
@@ -77,6 +78,7 @@ def tune(
     seed: int = 0,
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
+    prompts: int | None = None,
 ) -> Tuned:
     """Refit, solve and decide.
 
@@ -84,6 +86,7 @@ def tune(
         executed: what the run's plan was solved from; its `plan` is not looked at.
         force: the plan in force, which may be a later one than the run's, and what that was solved from.
         passes: how much the solve simulates.
+        prompts: how many the job's data holds (solve.solve).
 
     Raises InputError if the run and the documents do not belong together, Infeasible if nothing keeps the limits at the
     refitted costs.
@@ -114,21 +117,23 @@ def tune(
         profile,
         trace,
         force.plan.inputs,
+        mode=force.plan.solver.forced_mode,
         bias_budget=force.plan.job.bias.budget,
         objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
         seed=seed,
         progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
         passes=passes,
+        prompts=prompts,
     ).plan
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0
     if decisions(plan.job) != decisions(force.plan.job):
-        gain, noise = _gain(plan.job, force.plan.job, force.job, profile, model, seed)
-    new = [r.rollout for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
-    errors |= {"simulation": 2 * noise, "transfer": transfer_error(found, new), "least": LEAST_GAIN}
+        gain, noise = _gain(plan.job, force.plan.job, force, profile, model, seed)
+    errors |= {"simulation": 2 * noise, "transfer": _transfer(found, plan, force.plan), "least": LEAST_GAIN}
     error = max(errors.values())
     progress("done", 1.0)
-    return Tuned(plan, gain > error, gain, error, errors, explained, profile, trace, factor, found)
+    others = _not_run(found, plan, force.plan)
+    return Tuned(plan, gain > error, gain, error, errors, explained, profile, trace, factor, found, others)
 
 
 def decisions(planned: PlannedJob) -> dict[str, object]:
@@ -207,7 +212,7 @@ def _simulate(
     epoch: int = 0,
     allowed: SearchDrafts | None = None,
 ) -> float:
-    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`.
+    """Seconds per trained sample from `epoch` on; `steps` 0: until all `prompts` of that epoch were issued.
 
     `allowed`: the drafts that the job considers.
     """
@@ -218,13 +223,39 @@ def _simulate(
     return run.seconds_per_sample(epoch)
 
 
-def _gain(
-    new: PlannedJob, old: PlannedJob, job: Job, profile: Profile, model: LengthModel, seed: int
-) -> tuple[float, float]:
-    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs.
+def _kinds(*plans: Plan) -> list[ShortRound | LongRound]:
+    return [r for p in plans for r in (p.job.rounds.short, p.job.rounds.long) if r is not None]
 
-    In the second one where a plan learns from the first.
+
+def _not_run(found: Refit, *plans: Plan) -> tuple[str, ...]:
+    rounds, known = _kinds(*plans), {sizes(train) for train in found.updates}
+    layouts = [r.rollout for r in rounds if (r.rollout.tp, r.rollout.engines) not in found.rollout]
+    updates = [r.train for r in rounds if sizes(r.train) not in known]
+    names = [f"{r.engines} x tp {r.tp}" for r in layouts]
+    names += [f"dp {t.dp} x tp {t.tp} with micro-batches of {t.micro_batch_tokens} tokens" for t in updates]
+    return tuple(dict.fromkeys(names))
+
+
+def _transfer(found: Refit, plan: Plan, force: Plan) -> float:
+    """Relative error of a step of `plan` or `force` for what the run did not use, by the shares of the new plan's."""
+    phases_s, step_s = plan.predicted.phases_s, plan.predicted.step_s.mean
+    rounds = _kinds(plan, force)
+    rollout = phases_s.rollout * transfer_error(found, [r.rollout for r in rounds])
+    return (rollout + phases_s.train * update_transfer_error(found, [r.train for r in rounds])) / step_s
+
+
+def _gain(
+    new: PlannedJob, old: PlannedJob, force: Documents, profile: Profile, model: LengthModel, seed: int
+) -> tuple[float, float]:
+    """(gain, its standard error): each plan trains the same prompts with the same luck, but for those of the last step.
+
+    In the second one where a plan learns from the first. In USD where the plan in force minimises these: seconds, times
+    the nodes that a plan takes.
     """
+    job, pool = force.job, force.cluster.pools[old.rounds.short.rollout.pool]
+    price = 1.0
+    if force.plan.solver.objective == "usd_per_sample":
+        price = nodes_of(new, profile, pool) / nodes_of(old, profile, pool)
     epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)
@@ -236,7 +267,7 @@ def _gain(
             _simulate(planned, profile, draws, job.algorithm.dynamic_sampling, 0, prompts, epoch, job.search.drafts)
             for planned in (new, old)
         )
-        gains.append(1.0 - ours / theirs)
+        gains.append(1.0 - price * ours / theirs)
     middle = math.fsum(gains) / _SEEDS
     return middle, math.sqrt(math.fsum((g - middle) ** 2 for g in gains) / (_SEEDS - 1) / _SEEDS)
 

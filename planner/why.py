@@ -37,6 +37,13 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, path: CriticalPath) -
         why["reward.adaptive_timeout"] = timeouts
     if cycle.long is not None:
         why["rounds"] = _shares(search, cycle)
+    for kind, column in (("short", cycle.short), ("long", cycle.long)):
+        measured = search.space.decode[column.layout].measured_engines if column is not None else 0
+        if column is not None and measured:
+            why[f"rounds.{kind}.rollout.costs"] = (
+                f"{column.layout} is priced as {measured} engine{'s' * (measured > 1)} of tp {column.layout.tp} "
+                f"measured at once, of the profile's entries the nearest"
+            )
     why["step"] = path.text()
     for number, refusal in enumerate(search.space.refused):
         why[f"refused.{number}"] = refusal

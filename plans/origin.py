@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from .base import Count, NonNegative, Strict, cross_error
+from .base import Count, Mode, NonNegative, Strict, cross_error, is_none
 
 
 def _relative(value: str) -> str:
@@ -75,6 +75,9 @@ class Solver(Strict):
 
     objective: Literal["seconds_per_sample", "usd_per_sample"]
     """What was minimised."""
+
+    forced_mode: Annotated[Mode | None, Field(exclude_if=is_none)] = None
+    """The mode that was forced, which a re-solve of this plan keeps; null: the solver was free to choose."""
 
     candidates: Count
     """Number of simulated candidates that the choice was made from."""

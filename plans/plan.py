@@ -75,7 +75,7 @@ class RoundRollout(Strict):
     """Accelerators per engine (tensor parallelism)."""
 
     max_num_seqs: Count
-    """Sequences that one engine decodes at once."""
+    """Sequences that one engine decodes at once in this kind of round; more wait in their order."""
 
     drafts: RoundDrafts | None = None
     """Speculative decoding; null for none."""

@@ -34,6 +34,15 @@ from .round import Draw, Round, Take
 MAX_DRAWS = 64
 
 
+def most_draws_at_once(copies: int) -> int:
+    """The most draws of one prompt that decode at once in a long round: a wave begins when all before it have ended."""
+    drawn = most = min(copies, MAX_DRAWS)
+    while drawn < MAX_DRAWS:
+        wave = min(drawn, MAX_DRAWS - drawn)
+        drawn, most = drawn + wave, max(most, wave)
+    return most
+
+
 class _ExactRound(Round):
     """Classification by cutoff and voiding of draws, shared by both kinds of exact round."""
 
@@ -140,7 +149,7 @@ class ExactShortRound(_ExactRound):
         self._judge(actions)
 
     def _judge(self, actions: list[Action]) -> None:
-        """Walk the row as far as it is classified; close the round when P are accepted or the epoch is used up."""
+        """Walk the row as far as it is classified; close the round when P are accepted or no prompt is free."""
         while self.accepted < self.target:
             if self._next == len(self._row):
                 missing = self.target - self.accepted

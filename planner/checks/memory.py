@@ -135,7 +135,8 @@ def _engine(
         yield Fault("batch-unmeasured", (*at, "max_num_seqs"), what, f"write at most {cost.max_sequences}")
     if pool is None:
         return
-    entry = next(e for e in profile.rollout if e.tp == rollout.tp and e.kv_capacity_tokens == cost.kv_capacity_tokens)
+    entry = entry_of(profile, cost.key)
+    assert entry is not None, "it was priced by it"
     room = rollout.tp * pool.accelerators.memory_bytes
     kv = entry.kv_capacity_tokens * entry.kv_bytes_per_token
     # Of a CPU's accelerators the memory is the KV space alone.

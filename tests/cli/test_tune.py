@@ -28,6 +28,8 @@ def job(solved):
     edit(solved / "profile.yaml", (solved / "profile.yaml").read_text().split("sha256: ")[1][:64], sha(solved))
     plain = rlplan("solve", solved, "--mode", "sync", "--bias-budget", 0)
     assert plain.returncode == 0, plain.stderr
+    # A plain plan that nobody forced, as one of a time when it was the best.
+    edit(solved / "plan.yaml", "  forced_mode: sync\n", "")
     synthesize(
         solved / "run",
         load_plan(solved / "plan.yaml"),

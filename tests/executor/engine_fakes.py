@@ -70,7 +70,7 @@ class FakeActor:
         self.version = version
         return {}
 
-    async def _submit(self, requests, version):
+    async def _submit(self, requests, version, at_once=None):
         await asyncio.sleep(self.submit_s)
         assert version == self.version
         for request in requests:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.planner.cost_line import FACTOR_PRIOR, Line, fit_line, fit_ratio
 from rlplan.planner.costs import decode_cost
 from rlplan.planner.measured import load_run
-from rlplan.planner.refit import FACTOR_PRIOR, Line, fit_line, fit_ratio, refit, replay_run, transfer_error
+from rlplan.planner.refit import refit, replay_run, transfer_error
 
 from .conftest import CAP
 from .synthetic_run import slower, solved, synthesize

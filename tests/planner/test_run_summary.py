@@ -1,5 +1,7 @@
 """A simulated run as numbers, on steps made by hand."""
 
+from functools import cache
+
 import pytest
 
 from rlplan.planner.run_simulator import SimulatedRun, SimulatedStep
@@ -15,18 +17,23 @@ def step(kind="short", **changes):
     return SimulatedStep(kind, **{**fields, **counts, "deferred": 0, **changes})
 
 
-def summary(steps, busy_s, settling=(), **pool):
+@cache
+def plan():
+    return solved(mode="sync").plan
+
+
+def summary(steps, busy_s, settling=(), in_use=1, **pool):
     meter = BusyMeter()
     meter.busy_s = busy_s
     cluster = laptop(**pool)
-    run = SimulatedRun(tuple(steps), tuple(settling), 10.0)
-    return summarize(run, meter, solved(mode="sync").plan, cluster.pools["main"])
+    run = SimulatedRun(tuple(steps), tuple(settling), 2, 10.0)
+    return summarize(run, meter, plan(), cluster.pools["main"], in_use)
 
 
 @pytest.fixture(scope="module")
 def cpu():
     steps = [step(), step("long", rollout_s=16.0, response_tokens=400, decoded_tokens=400), step()]
-    return summary(steps, [9.0, 20.0, 9.0, 5.0], [step("long", samples=5, excess_tokens=50.0)])
+    return summary(steps, [9.0, 20.0, 9.0, 5.0], [step("long", samples=5, taken=1, excess_tokens=50.0)])
 
 
 GPUS = {"kind": "cuda", "name": "H100", "per_node": 4, "memory_bytes": 80 * 10**9}
@@ -55,9 +62,20 @@ def test_tokens_are_decoded_trained_or_wasted(cpu):
 
 
 def test_what_is_owed_is_charged_per_sample_in_seconds_money_and_bias(cpu):
-    # 40 s and 10 s of settling over 35 samples.
-    assert cpu["seconds_per_sample"] == pytest.approx(50 / 35)
-    assert cpu["accelerator_s_per_1k_samples"] == pytest.approx(2000 * 50 / 35)
-    assert cpu["usd_per_1k_samples"] == pytest.approx(1000 * 50 / 35 * 0.36 / 3600)
+    # 40 s, and half of the 10 s of a round that settles one prompt where two are a step's, over 35 samples.
+    assert cpu["seconds_per_sample"] == pytest.approx(45 / 35)
+    assert cpu["accelerator_s_per_1k_samples"] == pytest.approx(2000 * 45 / 35)
+    assert cpu["usd_per_1k_samples"] == pytest.approx(1000 * 45 / 35 * 0.36 / 3600)
     assert cpu["length_ratio"] == pytest.approx(1 + 50 / 35 / 10)
     assert cpu["settling_steps"] == 1
+
+
+def test_money_and_accelerators_are_of_the_nodes_in_use_as_they_are_in_a_prediction(cpu):
+    steps = [step(), step("long", rollout_s=16.0, response_tokens=400, decoded_tokens=400), step()]
+    owed = [step("long", samples=5, excess_tokens=50.0)]
+    part = summary(steps, [9.0, 20.0, 9.0, 5.0], owed, nodes=4)
+    whole = summary(steps, [9.0, 20.0, 9.0, 5.0], owed, nodes=4, in_use=4)
+    assert part == cpu, "of a pool of four nodes a plan that takes one is priced as on a pool of one"
+    assert whole["usd_per_1k_samples"] == pytest.approx(4 * part["usd_per_1k_samples"])
+    assert whole["accelerator_s_per_1k_samples"] == pytest.approx(4 * part["accelerator_s_per_1k_samples"])
+    assert part["all"]["bubble"] < whole["all"]["bubble"] < 1

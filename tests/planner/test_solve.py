@@ -240,7 +240,6 @@ def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_j
     tight = quick(*given(make_job(SMALL), cluster=make_cluster(host_memory_bytes=9 * 10**9)), mode="exact").job.rounds
     assert roomy.long is not None and tight.long is not None
     assert (tight.short.rollout.tp, tight.short.rollout.engines) == (tight.long.rollout.tp, tight.long.rollout.engines)
-    assert tight.short.rollout == tight.long.rollout
 
 
 def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
