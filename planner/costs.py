@@ -12,6 +12,7 @@ from ..plans.levers import TimeoutNumbers
 from ..profiles.schema import Profile, Reward, Rollout, Train, TrainLaw
 from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
+from ..rounds.balance import PrefixSharing
 from ..rounds.timeouts import TimeoutSpec
 from .executions import Executions
 
@@ -45,6 +46,8 @@ class DecodeCost:
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
         prefill_s_per_token_squared: seconds more per squared token to prefill.
         curve: (sequences, seconds), ascending from 1; empty: the line.
+        block_tokens: KV tokens of a block of the engines' cache; whole blocks of a prompt are shared by its samples.
+        sharing: when a prompt's samples are put on one engine; None: they are spread as the load has it.
         base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
@@ -62,6 +65,8 @@ class DecodeCost:
     finish_s: float = 0
     prefill_s_per_token_squared: float = 0
     curve: tuple[tuple[int, float], ...] = ()
+    block_tokens: int = 16
+    sharing: PrefixSharing | None = None
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,9 +100,14 @@ class DecodeCost:
         """Seconds of a step of so many sequences more per KV token."""
         return self.c
 
-    def admit_s(self, tokens: float) -> float:
-        """Seconds to admit a request that has so many tokens to prefill."""
-        return self.prefill_s + tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
+    def admit_s(self, tokens: float, cached: float = 0) -> float:
+        """Seconds to admit a request of so many tokens, of which the first `cached` need no prefill."""
+        linear, squared = self.prefill_s_per_token, self.prefill_s_per_token_squared
+        return self.prefill_s + (tokens - cached) * (linear + squared * (tokens + cached))
+
+    def prefix_s(self, tokens: float) -> float:
+        """Seconds to prefill the first `tokens` tokens of a prompt: what `admit_s` leaves out of those cached."""
+        return tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
 
 
 # A vLLM process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its

@@ -17,6 +17,7 @@ from rlplan.planner.play import Luck, Played, RanOut, RoundSetup, play
 from rlplan.planner.twin import state
 from rlplan.planner.twin.machines import MAX_DRAWS
 from rlplan.rounds import exact
+from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
@@ -90,6 +91,9 @@ def costs(draw, engines: int = 1) -> DecodeCost:
         finish_s=draw(st.sampled_from([0.0, 0.16])) * unit,
         prefill_s_per_token_squared=draw(st.sampled_from([0.0, 0.011])) * unit,
         curve=draw(st.sampled_from([(), ((1, 7.5 * unit), (2, 9.0 * unit), (6, 9.5 * unit))])),
+        # Prompts have up to 8 tokens: blocks of 3 share some of them, of 16 none.
+        block_tokens=draw(st.sampled_from([1, 3, 16])),
+        sharing=draw(st.none() | st.builds(PrefixSharing, st.sampled_from([1, 3]), st.sampled_from([1, 5, 40]))),
     )
     return drafted(plain, Drafts(3, 0.7, draw(st.integers(1, 4)), 0.2)) if draw(st.booleans()) else plain
 
