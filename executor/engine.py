@@ -81,8 +81,9 @@ class Request:
 
 @dataclass(slots=True)
 class EngineEvent:
-    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on;
-    `alive`: of no request, only that tokens were decoded since the last poll."""
+    """`finished`: tokens with the engine's log-probs, and how many of the prompt's tokens it found in its cache;
+    `cutoff`: at least `watch_tokens` tokens and decoding on; `alive`: of no request, only that tokens were decoded
+    since the last poll."""
 
     kind: str
     request_id: str
@@ -92,6 +93,7 @@ class EngineEvent:
     version_start: str = ""
     version_end: str = ""
     decode_s: float = 0.0
+    cached_tokens: int = 0
 
 
 class RolloutEngine:
@@ -108,7 +110,7 @@ class RolloutEngine:
         self._grew = False
 
     async def start(self) -> dict[str, Any]:
-        """Start vLLM. Returns {start_s, kv_capacity_tokens, pid}. Raises whatever vLLM raises."""
+        """Start vLLM. Returns {start_s, kv_capacity_tokens, kv_block_tokens, pid}. Raises whatever vLLM raises."""
         began = time.perf_counter()
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -145,6 +147,7 @@ class RolloutEngine:
         return {
             "start_s": time.perf_counter() - began,
             "kv_capacity_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
+            "kv_block_tokens": int(cache.block_size),
             "pid": os.getpid(),
         }
 
@@ -215,6 +218,7 @@ class RolloutEngine:
         try:
             async for output in self._engine.generate(prompt, params, request.request_id):
                 self._grew = True
+                event.cached_tokens = output.num_cached_tokens or 0
                 part = output.outputs[0]
                 event.tokens.extend(part.token_ids)
                 if part.logprobs is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import ray
 
 from ..plans.errors import RunFailed
-from ..rounds.balance import Balancer
+from ..rounds.balance import Balancer, PrefixSharing
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
 from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
@@ -154,15 +154,17 @@ class RoundRunner:
         tag: str,
         seeds: RoundSeeds | None = None,
         deadline_s: Callable[[str], float] | None = None,
+        sharing: PrefixSharing | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
         Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
-        sample of a prompt may take; without it, the reward workers' own.
+        sample of a prompt may take; without it, the reward workers' own. `sharing` keeps a prompt's samples together;
+        without it they are spread.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout)
-        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s)
+        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s, sharing)
         self._fleet.listen(state.on_engine_events, state.on_death)
         try:
             return await state.drive()
@@ -182,6 +184,7 @@ class _RoundInProgress:
         tag: str,
         seeds: RoundSeeds | None,
         deadline_s: Callable[[str], float] | None,
+        sharing: PrefixSharing | None,
     ) -> None:
         self._r = runner
         self._deadline_s = deadline_s
@@ -191,7 +194,7 @@ class _RoundInProgress:
         self._version = version
         self._weights = weights_path
         self._tag = tag
-        self._balancer = Balancer(len(engines))
+        self._balancer = Balancer(len(engines), sharing)
         self._samples: dict[SampleKey, Generated] = {}
         self._by_request: dict[str, SampleKey] = {}
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
@@ -291,6 +294,7 @@ class _RoundInProgress:
             return []
         index = self._engines.index(death.engine)
         lost = [key for key in self._balancer.running(index) if isinstance(key, SampleKey)]
+        self._balancer.forget(index)
         for key in lost:
             self._balancer.release(key)
             self._by_request.pop(self._request_id(self._samples[key]), None)
@@ -352,7 +356,7 @@ class _RoundInProgress:
         for issue in issues:
             prompt = self._r._prompts[issue.prompt]
             old = self._samples.get(issue.key)
-            index = self._balancer.assign(issue.key, float(issue.max_tokens), alive)
+            index = self._balancer.assign(issue.key, float(issue.max_tokens), alive, issue.prompt, len(prompt.tokens))
             sample = Generated(
                 key=issue.key,
                 prompt=issue.prompt,

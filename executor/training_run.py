@@ -18,6 +18,7 @@ import ray
 from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import PlannedJob
+from ..rounds.balance import PrefixSharing
 from ..rounds.outcome import Outcome
 from ..rounds.schedule import RoundSpec, Schedule
 from ..rounds.seeds import RoundSeeds
@@ -122,8 +123,9 @@ class TrainingRun:
         round_ = self.schedule.begin()
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
         result = await self._runner.run(
-            round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
-        )
+            round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s,
+            self._sharing(kind),
+        )  # fmt: skip
         outcome = self.schedule.end(round_)
         self.timeouts.end_round(executions(round_, result.samples))
         rolled_out = time.perf_counter()
@@ -150,6 +152,12 @@ class TrainingRun:
         """Micro-batch tokens of a kind of round."""
         rounds = self.planned.rounds
         return (rounds.long if kind == "long" and rounds.long else rounds.short).train.micro_batch_tokens
+
+    def _sharing(self, kind: str) -> PrefixSharing | None:
+        """How a kind of round keeps a prompt's samples together."""
+        rounds = self.planned.rounds
+        prefix = (rounds.long if kind == "long" and rounds.long else rounds.short).rollout.prefix
+        return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
     async def _sync(self, engines: list[EngineHandle], version: str, checked: bool) -> int:
         """Bring the trainer's weights to the engines. Raises RunFailed if one received other bytes; returns 0."""

@@ -114,6 +114,9 @@ class DecodeCost:
 # core and one for the actor around it.
 HOST_PROCESS_BYTES = 1_000_000_000
 
+# vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).
+BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
+
 
 def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
     """The profile's entry for a layout: one of as many engines, or, on GPUs, of one of them; None without any."""
@@ -161,6 +164,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         finish_s=count * per_sample_s,
         prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
         curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
+        block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
     )
 
 

@@ -10,6 +10,7 @@ from ..plans.levers import RewardJudge, SearchDrafts
 from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
 from ..profiles.schema import Judge, Profile, Train
 from ..profiles.train_model import TrainLayout
+from ..rounds.balance import PrefixSharing
 from ..rounds.hand_over import HandOverSpec
 from .costs import (
     DecodeCost,
@@ -98,12 +99,18 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     """Of the plan's engines: an entry for as many, or, on GPUs, for one of them."""
     entry = entry_of(profile, LayoutKey(rollout.tp, rollout.engines))
     if entry is not None:
-        return decode_cost(profile, entry, rollout.engines)
+        return replace(decode_cost(profile, entry, rollout.engines), sharing=sharing_of(rollout))
     known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
         "or take one of these"
     )
+
+
+def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
+    """How the plan's balancer keeps a prompt's samples together."""
+    prefix = rollout.prefix
+    return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
 def train_of(profile: Profile, train: RoundTrain) -> TrainCost:

@@ -4,11 +4,11 @@ Outstanding tokens are the sum over an engine's running samples of what each may
 by its issue (`expected_tokens`, not the cap: with caps every sample weighs the same and the rule would count requests).
 
 An engine caches what it has prefilled: further samples of a prompt skip the prefill of its whole blocks and share the
-memory that these take. So an engine without the prompt counts as if it were more loaded, by as much as the prefill that
-it would have to do again is worth (`PrefixSharing.lead`). No engine gets ahead of the least loaded one by more than
-that for the prompt's sake, which bounds the price: what is saved is gained once, and a queue that is longer by as many
-samples costs no more. It is little for short prompts with long answers, whose samples are thus spread; that is as well,
-since the samples of a hard prompt are long together, and the engine that held them all would be the last to end.
+memory that these take. So an engine without the prompt counts as if it were more loaded, by the samples that the prompt
+is worth (`PrefixSharing.lead`): it is the bound on how far an engine gets ahead of the least loaded one for a prompt's
+sake. What the best bound is, is no matter of this rule: the samples of a hard prompt are long together, so the engine
+that holds them all is the last to end, and prompts must be long beside their answers to be worth that. A plan states
+what simulated rounds say (planner/placement.py); without `sharing`, samples are spread whatever they share.
 
 Ties go to the engine that holds the prompt, then to the lowest number, so the choice is deterministic.
 """
@@ -33,22 +33,19 @@ class PrefixSharing:
 
     Attributes:
         block_tokens: KV tokens of a block of the engines' cache.
-        sample_tokens: prompt tokens whose prefill takes an engine as long as decoding one more sample beside others.
+        tokens_per_sample: shared prompt tokens that are worth one sample by which an engine is ahead.
     """
 
     block_tokens: int
-    sample_tokens: int
+    tokens_per_sample: int
 
     def lead(self, prompt_tokens: int) -> float:
         """Samples by which an engine that holds a prompt of so many tokens may be ahead and still get the next one."""
-        return shared_tokens(prompt_tokens, self.block_tokens) / self.sample_tokens
+        return shared_tokens(prompt_tokens, self.block_tokens) / self.tokens_per_sample
 
 
 class Balancer:
-    """Assigns samples to engines and remembers who runs where, and which prompts an engine has had this round.
-
-    With `sharing`, prompts draw their samples to the engines that hold them; without, the least loaded gets them all.
-    """
+    """Assigns a round's samples to engines and remembers who runs where, and which prompts an engine has had."""
 
     def __init__(self, engines: int, sharing: PrefixSharing | None = None) -> None:
         if engines < 1:
@@ -59,7 +56,12 @@ class Balancer:
         self._prompts: list[set[str]] = [set() for _ in range(engines)]
 
     def assign(
-        self, key: object, expected_tokens: float, alive: set[int] | None = None, prompt: str = "", prompt_tokens: int = 1
+        self,
+        key: object,
+        expected_tokens: float,
+        alive: set[int] | None = None,
+        prompt: str = "",
+        prompt_tokens: int = 1,
     ) -> int:
         """Pick an engine for `key`, a sample of `prompt` with its tokens; `alive` restricts the choice.
 
