@@ -42,6 +42,7 @@ class Generated:
     prompt: str
     issued_s: float
     prompt_tokens: tuple[int, ...] = ()
+    cached_tokens: int = 0  # of the prompt, found in the engine's cache
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     truncated: bool = False
@@ -282,6 +283,7 @@ class _RoundInProgress:
         self._balancer.release(key)
         sample.tokens, sample.logprobs = message.tokens, message.logprobs
         sample.truncated = message.truncated
+        sample.cached_tokens = message.cached_tokens
         sample.version_start, sample.version_end = message.version_start, message.version_end
         sample.finished_s = self._last_decode_s = self._now()
         self._r.progress.finished += 1

@@ -13,7 +13,9 @@ pytest.importorskip("vllm")
 from rlplan.executor.engine import Request
 from rlplan.executor.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.planner.costs import BLOCK_TOKENS
 from rlplan.plans.errors import RunFailed
+from rlplan.rounds.balance import Balancer, PrefixSharing, shared_tokens
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.race import RaceRound
@@ -21,6 +23,12 @@ from rlplan.rounds.race import RaceRound
 pytestmark = pytest.mark.engine
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", f"w{i} w{i + 1}", (3 + i, 4 + i, 5 + i), None) for i in range(8)}
+
+# Long enough to fill blocks of 128 tokens: one block, one that the last token ends, none, one.
+LONG_PROMPTS = {
+    f"long{i}": PromptText(f"long{i}", "", tuple(3 + (i + k * (i + 2)) % 60 for k in range(tokens)), None)
+    for i, tokens in enumerate([200, 129, 128, 140])
+}
 
 
 class InstantRewards:
@@ -188,7 +196,7 @@ def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, t
 
 
 def runner(fleet, rewards=None, **options):
-    return RoundRunner(fleet, rewards or InstantRewards(), PROMPTS, str, temperature=1.0, **options)
+    return RoundRunner(fleet, rewards or InstantRewards(), PROMPTS | LONG_PROMPTS, str, temperature=1.0, **options)
 
 
 def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):
@@ -212,6 +220,48 @@ def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything
             sample = result.samples[key]
             assert len(sample.tokens) == len(sample.logprobs) == tokens
             assert sample.version_start == sample.version_end == f"race-{layout.tp}"
+
+
+@pytest.mark.parametrize("sharing", [None, PrefixSharing(128, 32)], ids=["spread", "together"])
+def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(fleet, loop, tiny_model, sharing):
+    layout, path, tag = Layout(1, 2), tiny_model / "model.safetensors", f"cached-{sharing is None}"
+    machine = RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8)
+
+    async def body():
+        await load(fleet, layout, path, tag)
+        return await runner(fleet).run(machine, layout, tag, str(path), tag, sharing=sharing)
+
+    result = loop.run_until_complete(body())
+    engines, balancer = fleet.engines(layout), Balancer(2, sharing)
+    placed = {}
+    for key, sample in sorted(result.samples.items()):
+        tokens = len(sample.prompt_tokens)
+        placed.setdefault((sample.prompt, balancer.assign(key, 1.0, None, sample.prompt, tokens)), []).append(sample)
+    assert {sample.engine for (_, e), on in placed.items() for sample in on if e == 0} == {engines[0].name}
+    block = engines[0].facts["kv_block_tokens"]
+    assert block == BLOCK_TOKENS["cpu"] == 128
+    for (_, e), on in placed.items():
+        assert [sample.engine for sample in on] == [engines[e].name] * len(on)
+        # The first of them prefills for all.
+        shared = shared_tokens(len(on[0].prompt_tokens), block)
+        assert sorted(sample.cached_tokens for sample in on) == [0] + [shared] * (len(on) - 1)
+    hits = sum(sample.cached_tokens for sample in result.samples.values())
+    assert hits == 3 * 128 * (2 if sharing is None else 3)
+
+
+def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(fleet, loop, tiny_model):
+    layout, path, prompt = Layout(2, 1), tiny_model / "model.safetensors", LONG_PROMPTS["long0"].tokens
+
+    async def body():
+        found = []
+        for version in ("first", "second"):
+            await load(fleet, layout, path, version)
+            for nth in range(2):
+                name = f"{version}-{nth}"
+                found.append((await decode(fleet, layout, version, [greedy(name, prompt, 4)]))[name].cached_tokens)
+        return found
+
+    assert loop.run_until_complete(body()) == [0, 128, 0, 128]
 
 
 def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tiny_model):

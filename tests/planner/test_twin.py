@@ -1,5 +1,6 @@
 """The compiled twin against the reference: the same rounds, bit for bit."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -147,9 +148,11 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
         RoundSetup("long", True, 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
     ],
 )
-def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup) -> None:
+@pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
+def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup, sharing: PrefixSharing | None) -> None:
     luck = make_luck(setup, 48 if setup.kind == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
     decode = DecodeCost(LayoutKey(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
+    decode = dataclasses.replace(decode, block_tokens=3 if sharing else 16, sharing=sharing)
     assert assert_same(setup, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
 
 
