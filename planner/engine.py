@@ -70,6 +70,7 @@ class Engine:
         self.shared = 0  # of these, tokens that take no space of their own
         self.most_kv = 0  # tokens that it ever held
         self.filled = 0  # tokens whose KV was ever computed here
+        self.cached = 0  # prompt tokens that needed no prefill
         self.prefixes: dict[str, Prefix] = {}
         self.prefill: float = 0  # seconds that the next step takes longer for those who came in
         self.held_up: float = 0  # and for those who ended
@@ -216,7 +217,9 @@ class Engine:
             if prefix is not None:
                 if prefix.users:
                     self.shared += shared
-                elif self.filled > prefix.intact_until:
+                if prefix.users or self.filled <= prefix.intact_until:
+                    self.cached += shared
+                else:
                     self.prefill += self.cost.prefix_s(shared)
                     self.filled += shared
                     prefix.computed = self.step

@@ -54,6 +54,7 @@ class RoundTimes:
     """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
 
     `freed_s` is when engines were handed over to training, None if none were; `moved` samples went on elsewhere then.
+    `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
     """
 
     end_s: float
@@ -62,6 +63,7 @@ class RoundTimes:
     preemptions: int
     freed_s: float | None = None
     moved: int = 0
+    cached_tokens: int = 0
 
     @property
     def reward_exposed_s(self) -> float:
@@ -234,4 +236,5 @@ def simulate_round(
         preemptions=sum(e.preemptions for e in engines),
         freed_s=freed,
         moved=moved,
+        cached_tokens=sum(e.cached for e in engines),
     )

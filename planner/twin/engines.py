@@ -230,7 +230,9 @@ def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
             if shared > 0:
                 if users > 0:
                     E[e].shared += shared
-                elif E[e].filled > X[prompt, e].intact_until:
+                if users > 0 or E[e].filled <= X[prompt, e].intact_until:
+                    E[e].cached += shared
+                else:
                     E[e].prefill += _prefix_s(R, shared)
                     E[e].filled += shared
                     X[prompt, e].computed = E[e].step

@@ -155,6 +155,7 @@ def run(
             preemptions=int(engines["preemptions"].sum()),
             freed_s=float(ended["freed_s"]) if ended["freed"] else None,
             moved=int(ended["moved"]),
+            cached_tokens=int(engines["cached"].sum()),
         ),
         row=draws["row"],
         prompt=draws["prompt"],

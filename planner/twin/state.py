@@ -30,6 +30,7 @@ ENGINE = np.dtype(
         ("kv", "i8"),
         ("shared", "i8"),
         ("filled", "i8"),
+        ("cached", "i8"),
         ("decoded", "i8"),
         ("preemptions", "i8"),
         ("admissions", "i8"),

@@ -13,9 +13,11 @@ pytest.importorskip("vllm")
 from rlplan.executor.engine import Request
 from rlplan.executor.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
-from rlplan.planner.costs import BLOCK_TOKENS
+from rlplan.planner.costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.simulator import Lengths, simulate_round
 from rlplan.plans.errors import RunFailed
-from rlplan.rounds.balance import Balancer, PrefixSharing, shared_tokens
+from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.events import SampleKey
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.race import RaceRound
@@ -232,21 +234,36 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
         return await runner(fleet).run(machine, layout, tag, str(path), tag, sharing=sharing)
 
     result = loop.run_until_complete(body())
-    engines, balancer = fleet.engines(layout), Balancer(2, sharing)
-    placed = {}
-    for key, sample in sorted(result.samples.items()):
-        tokens = len(sample.prompt_tokens)
-        placed.setdefault((sample.prompt, balancer.assign(key, 1.0, None, sample.prompt, tokens)), []).append(sample)
-    assert {sample.engine for (_, e), on in placed.items() for sample in on if e == 0} == {engines[0].name}
-    block = engines[0].facts["kv_block_tokens"]
+    engines = fleet.engines(layout)
+    block, capacity = engines[0].facts["kv_block_tokens"], engines[0].facts["kv_capacity_tokens"]
     assert block == BLOCK_TOKENS["cpu"] == 128
-    for (_, e), on in placed.items():
-        assert [sample.engine for sample in on] == [engines[e].name] * len(on)
-        # The first of them prefills for all.
-        shared = shared_tokens(len(on[0].prompt_tokens), block)
-        assert sorted(sample.cached_tokens for sample in on) == [0] + [shared] * (len(on) - 1)
-    hits = sum(sample.cached_tokens for sample in result.samples.values())
-    assert hits == 3 * 128 * (2 if sharing is None else 3)
+
+    submitted = {}
+
+    def observe(t_s, what, draw, sample, engine):
+        if what == "finished":
+            submitted[SampleKey(draw, sample)] = engines[engine].name
+
+    times = simulate_round(
+        RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8),
+        Lengths(
+            lambda key, prompt: len(result.samples[key].tokens),
+            lambda prompt: len(LONG_PROMPTS[prompt].tokens),
+            lambda key, prompt: 0.0,
+            8,
+        ),
+        DecodeCost(
+            LayoutKey(1, 2), 1e-3, 0.0, 0.0, 0.0, 1e-5, capacity, 64, 0.0, 1, block_tokens=block, sharing=sharing
+        ),
+        RewardCost(4, 0.0, 0.0),
+        64,
+        observe,
+    )
+    assert {key: sample.engine for key, sample in result.samples.items()} == submitted
+    # On each engine the first sample of a prompt prefills for all: 12 samples of long prompts, spread 6, together 3.
+    hits = [sample.cached_tokens for sample in result.samples.values()]
+    assert sum(hits) == times.cached_tokens == 128 * (12 - (6 if sharing is None else 3))
+    assert set(hits) == {0, 128}
 
 
 def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(fleet, loop, tiny_model):
