@@ -71,6 +71,15 @@ class RoundTimes:
         return self.end_s - self.decode_end_s
 
 
+def weight(expected_tokens: float) -> float:
+    """What the balancer weighs a sample with: whole tokens.
+
+    Sums of them are exact, so that equal loads compare equal and samples go where the executor, which weighs a round's
+    samples alike with another number, sends them.
+    """
+    return float(max(1, round(expected_tokens)))
+
+
 Observe = Callable[[float, str, int, int, int], None]
 """What `simulate_round` tells an observer: (seconds from the round's start, what, three numbers).
 
@@ -109,6 +118,7 @@ def simulate_round(
     freed: float | None = None
     moved = told = 0
     alive = set(range(len(engines)))
+    expected = weight(lengths.expected_tokens)
 
     def tell(place: int) -> None:
         assert observe is not None
@@ -123,7 +133,7 @@ def simulate_round(
             key = action.key
             if isinstance(action, Issue):
                 tokens = lengths.prompt_tokens(action.prompt)
-                place = balancer.assign(key, lengths.expected_tokens, alive, action.prompt, tokens)
+                place = balancer.assign(key, expected, alive, action.prompt, tokens)
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
@@ -182,7 +192,7 @@ def simulate_round(
             for engine in engines[hand_over.stay :]:
                 for sample in engine.give_up():
                     balancer.release(sample.key)
-                    expected, tokens = lengths.expected_tokens, sample.prompt_tokens
+                    tokens = sample.prompt_tokens
                     sample.engine = balancer.assign(sample.key, expected, alive, sample.prompt, tokens)
                     engines[sample.engine].waiting.append(sample)
                     moved += 1

@@ -11,7 +11,7 @@ from ...rounds.balance import shared_tokens
 from ...rounds.hand_over import HandOver, HandOverSpec
 from ..costs import DecodeCost, RewardCost
 from ..play import Luck, Played, RanOut, RoundSetup
-from ..simulator import RoundTimes
+from ..simulator import RoundTimes, weight
 from . import state
 from .kernel import World, simulate
 
@@ -45,7 +45,7 @@ def _round(
         "pending": -1,
         "rows": len(luck.lengths),
         "more": luck.more,
-        "expected": luck.expected_tokens,
+        "expected": weight(luck.expected_tokens),
         "finish_s": decode.finish_s,
         "prefill_s": decode.prefill_s,
         "prefill_s_per_token": decode.prefill_s_per_token,
@@ -80,7 +80,7 @@ def _prompts(luck: Luck, decode: DecodeCost) -> Any:
     prompts["tokens"] = tokens
     prompts["shared"] = shared_tokens(tokens, decode.block_tokens)
     if decode.sharing is not None:
-        prompts["lead"] = decode.sharing.lead(tokens) * luck.expected_tokens
+        prompts["lead"] = decode.sharing.lead(tokens) * weight(luck.expected_tokens)
     prompts["first"] = prompts["chosen"] = -1
     if luck.offset is not None:
         prompts["offset"] = luck.offset[:-1]

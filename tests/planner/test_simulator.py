@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.engine import Engine, Sample
 from rlplan.planner.simulator import Lengths, RoundTimes, simulate_round
-from rlplan.rounds.balance import Balancer
+from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
@@ -184,6 +184,18 @@ def test_a_prompt_that_nobody_uses_is_cached_until_its_space_is_taken() -> None:
         return ended[0] - ended[1]
 
     assert [saved(tokens) for tokens in (91, 92)] == [4 * Fraction(1, 7), 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["race", "short", "long"]), engines=st.integers(2, 3), each=st.integers(1, 4), data=st.data()
+)
+def test_samples_go_to_the_same_engines_whatever_they_all_weigh(kind: str, engines: int, each: int, data) -> None:
+    lengths = table({f"p{i}": data.draw(st.lists(st.integers(1, CAP), min_size=8, max_size=8)) for i in range(4)})
+    priced = cost(engines, block_tokens=1, sharing=PrefixSharing(1, each)), FAST_REWARD, 6
+    weighed = [dataclasses.replace(lengths, expected_tokens=tokens) for tokens in (1.0, 13.7, 4096.0)]
+    first, *others = [simulate_round(build(kind, 4, 4, 20, 2), drawn, *priced) for drawn in weighed]
+    assert others == [first, first]
 
 
 # -- every step one by one ---------------------------------------------------------------------------------------------
