@@ -112,7 +112,7 @@ class TrainingRun:
     async def _step(self) -> StepRecord:
         began = time.perf_counter()
         self._last_state = self._state()
-        epoch, kind = self.schedule.epoch, self.schedule.next_kind()
+        kind = self.schedule.next_kind()
         layout = self._for(kind, self.settings.layouts)
         version = f"{self.name}:{self.step_number}"
         checked = self.step_number == 0 or self.step_number % self.settings.checksum_every == 0
@@ -143,12 +143,12 @@ class TrainingRun:
 
         self.step_number += 1
         record = self._record(
-            kind, epoch, outcome, result, metrics, mismatches=mismatches, violations=violations,
+            kind, outcome, result, metrics, mismatches=mismatches, violations=violations,
             sync_s=synced - began, train_s=trained - rolled_out,
             other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s, total_s=trained - began,
         )  # fmt: skip
         assert self._recorder is not None
-        self._recorder.samples(self._t(), record.step, epoch, round_, result)
+        self._recorder.samples(self._t(), record.step, self.schedule.epoch_of, round_, result)
         self._recorder.step(self._t(), record)
         self._last_state, self._updating = None, False
         return record
@@ -195,7 +195,7 @@ class TrainingRun:
             return None
         whole = kind == "long" or self.settings.mode in ("sync", "predict")
         schedule = self.schedule
-        return RoundSeeds(self._job.algorithm.seed, schedule.epoch, None if whole else schedule.round_number)
+        return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, None if whole else schedule.round_number)
 
     def _groups(self, outcome: Outcome, result: RolloutResult, version: str) -> tuple[list[list[TrainSample]], int]:
         """The groups to train, sorted, and how many of their samples are off-policy (must be 0)."""
@@ -213,7 +213,7 @@ class TrainingRun:
             )
 
     def _record(
-        self, kind: str, epoch: int, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
+        self, kind: str, outcome: Outcome, result: RolloutResult, metrics: dict[str, float], *,
         mismatches: int, violations: int, sync_s: float, train_s: float, other_s: float, total_s: float,
     ) -> StepRecord:  # fmt: skip
         lengths = [len(s.tokens) for s in result.samples.values() if s.finished_s is not None]
@@ -223,7 +223,7 @@ class TrainingRun:
         return StepRecord(
             step=self.step_number,
             kind=kind,
-            epoch=epoch,
+            epochs=sorted({self.schedule.epoch_of(prompt) for prompt in outcome.taken}),
             sync_s=sync_s,
             rollout_s=result.rollout_s,
             reward_exposed_s=result.reward_exposed_s,
@@ -329,7 +329,9 @@ class TrainingRun:
         try:
             self.schedule.restore(state["schedule"])
         except ValueError as error:
-            raise InputError(f"{error}; put the data back, or start a new run", str(self.run_dir)) from None
+            raise InputError(
+                f"{error}; put back what it was written with, or start a new run", str(self.run_dir)
+            ) from None
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
         self.step_number = self.saved_step = int(state["step"])
