@@ -32,6 +32,7 @@ from trl import GRPOConfig, GRPOTrainer
 from rlplan.executor.rewards.functions import resolve
 from rlplan.plans.data import read_prompts
 from rlplan.plans.job import Job, job_paths, load_job
+from rlplan.rounds.events import Finished, Scored
 from rlplan.rounds.schedule import RoundSpec, Schedule
 
 LOSS_TYPES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}
@@ -49,9 +50,16 @@ def prompts_in_order(job: Job, ids: list[str], steps: int) -> list[str]:
         short_samples=rollout.samples_per_prompt,
     )
     schedule = Schedule(spec, ids, job.data.seed)
-    epoch = [prompt for _ in range(len(ids) // rollout.prompts_per_step) for prompt in schedule.begin().taken]
-    wanted = steps * rollout.prompts_per_step
-    return (epoch * (wanted // len(epoch) + 1))[:wanted]
+    order: list[str] = []
+    for _ in range(steps):
+        machine = schedule.begin()
+        order += machine.taken
+        issued = [action.key for action in machine.start()]
+        for key in issued:
+            machine.handle(Finished(key, 1, False))
+            machine.handle(Scored(key, 0.0))
+        schedule.end(machine)
+    return order
 
 
 class Lockstep(TrainerCallback):  # type: ignore[misc]

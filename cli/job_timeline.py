@@ -16,19 +16,27 @@ TIMELINE_STEPS = 12
 _EPOCH = 4096
 
 
-def epoch_prompts(documents: Documents, plan_path: Path) -> int:
-    """Prompts of an epoch: rows of the job's data where they are at hand, else many; at least one step."""
+def data_prompts(documents: Documents, plan_path: Path) -> int | None:
+    """Prompts of the job's data; None where it is not at hand: a plan is simulated on laptops too.
+
+    Raises InputError if it is there and cannot be read, or holds fewer than a step trains.
+    """
     from ..plans.check import input_path
-    from ..plans.data import read_prompts
+    from ..plans.data import enough_prompts
     from ..plans.errors import InputError
     from ..plans.job import job_paths
 
-    plan = documents.plan
     try:
-        rows = len(read_prompts(job_paths(documents.job, input_path(plan.inputs.job, plan_path)).data))
+        data = job_paths(documents.job, input_path(documents.plan.inputs.job, plan_path)).data
     except InputError:
-        rows = _EPOCH  # a plan is simulated on laptops too, where the data need not be
-    return max(plan.job.issue.prompts_per_step, rows)
+        return None
+    return enough_prompts(documents.job, data)
+
+
+def epoch_prompts(documents: Documents, plan_path: Path) -> int:
+    """Prompts of an epoch: those of the job's data where it is at hand, else many; at least one step."""
+    prompts = data_prompts(documents, plan_path)
+    return max(documents.plan.job.issue.prompts_per_step, _EPOCH) if prompts is None else prompts
 
 
 def timeline_of(plan_path: Path) -> Timeline:

@@ -110,6 +110,7 @@ def solve_command(
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
+    from ..plans.data import enough_prompts
     from ..plans.editor import write_document
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
@@ -125,6 +126,7 @@ def solve_command(
     job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
     inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_target(out, job_path, cluster_path, profile_path, *inputs_of)
+    prompts = enough_prompts(job, job_paths(job, job_path).data)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     for fault in unfit(profile, job, job_paths(job, job_path), pools):
         if not (force and fault.forcible):
@@ -156,6 +158,7 @@ def solve_command(
             seed=seed,
             max_nodes=MAX_NODES if max_nodes is None else max_nodes,
             progress=update,
+            prompts=prompts,
         )
     write_document(plan, out, WRITTEN_DIGITS)
     click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))

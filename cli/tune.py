@@ -40,6 +40,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     from ..planner.measured import load_run
     from ..planner.tune import tune
     from ..planner.what_if import load_documents
+    from .job_timeline import data_prompts
     from .paths import check_target, plan_inputs
     from .progress import share
 
@@ -56,7 +57,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     executed = load_documents(executed_path)
     force = executed if force_path == executed_path else load_documents(force_path)
     with share("tune") as update:
-        tuned = tune(run, executed, force, seed=seed, progress=update)
+        tuned = tune(run, executed, force, seed=seed, progress=update, prompts=data_prompts(force, force_path))
     if tuned.change:
         _write(tuned, force, force_path, out)
     result = _result(tuned, force_path, out)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
-from ..plans.data import read_prompts
+from ..plans.data import enough_prompts
 from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import Plan
@@ -89,7 +89,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
                 f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
                 "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
-    read_prompts(first.checked.paths.data)
+    enough_prompts(first.checked.job, first.checked.paths.data)
     return executions
 
 

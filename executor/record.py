@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ class StepRecord:
 
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
-    reward function came to no value for, by outcome.
+    reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts.
     """
 
     step: int
     kind: str
-    epoch: int
+    epochs: list[int]
     sync_s: float
     rollout_s: float
     reward_exposed_s: float
@@ -87,8 +87,10 @@ class Recorder:
                 f"{self._path} cannot be written ({error.strerror}); make room, then go on with --resume"
             ) from error
 
-    def samples(self, t_s: float, step: int, epoch: int, round_: Round, result: RolloutResult) -> None:
-        """Append one event per sample that finished decoding."""
+    def samples(
+        self, t_s: float, step: int, epoch_of: Callable[[str], int], round_: Round, result: RolloutResult
+    ) -> None:
+        """Append one event per sample that finished decoding; `epoch_of` gives the epoch that issued a prompt."""
         trained = {
             (draw.number, sample)
             for draw in round_.draws
@@ -108,7 +110,7 @@ class Recorder:
                     t_s,
                     step=step,
                     prompt=sample.prompt,
-                    epoch=epoch,
+                    epoch=epoch_of(sample.prompt),
                     draw=key.draw,
                     sample=key.sample,
                     tokens=len(sample.tokens),

@@ -19,6 +19,7 @@ from ..plans.job import Job
 from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
+from ..rounds.schedule import prompts_wanted
 from .costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
@@ -128,10 +129,12 @@ def enumerate_space(
     model: LengthModel,
     modes: Sequence[Mode],
     fewer_nodes: bool = False,
+    prompts: int | None = None,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible when no layout or no update is left, naming why.
+    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode.
 
-    `fewer_nodes`: also those that leave nodes of the pool unused.
+    `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
+    many as any round wants; rounds that want more are left out.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
@@ -153,6 +156,11 @@ def enumerate_space(
     short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
     if "predict" in modes:
         short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+    if prompts is not None:
+        short, without = _with_prompts(short, target, prompts)
+        if without is not None and len(modes) == 2:
+            raise Infeasible(f"{without}; add prompts, or plan mode sync")
+        refused = refused if without is None else (*refused, without)
     short.sort()
     laws = sorted({s.law for s in short if defers(s.law, target)})
     drafted = _drafted(job, decode)
@@ -178,6 +186,18 @@ def enumerate_space(
         layout_switch_s=_layout_switch_s(profile),
         drafted=drafted,
     )
+
+
+def _with_prompts(keys: Sequence[ShortKey], target: int, prompts: int) -> tuple[list[ShortKey], str | None]:
+    """(rounds that find what they issue among so many prompts, what to say if a mode has none; None if all have)."""
+    wanted = {key: prompts_wanted(key.mode, target, key.prompts, key.long_share) for key in keys}
+    found = [key for key in keys if wanted[key] <= prompts]
+    gone = {key.mode for key in keys} - {key.mode for key in found}
+    if not gone:
+        return found, None
+    least = {mode: min(count for key, count in wanted.items() if key.mode == mode) for mode in sorted(gone)}
+    needs = ", ".join(f"{mode} {count}" for mode, count in least.items())
+    return found, f"the data has {prompts} prompts; a round's and those that wait for another are at least: {needs}"
 
 
 def _drafted(job: Job, decode: dict[LayoutKey, DecodeCost]) -> dict[tuple[LayoutKey, int], DraftedCost]:
@@ -293,7 +313,8 @@ def node_counts(pool: Pool, fewer: bool) -> list[int]:
 def feasible_train(
     cluster: Cluster, job: Job, profile: Profile, pool_name: str, fewer_nodes: bool = False
 ) -> tuple[TrainCost, ...]:
-    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost.
+    """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost
+    and, where the job considers handing engines over, on any part of the accelerators.
 
     Measured entries count if they fit the pool; a law gives all layouts of the nodes. Raises Infeasible when there is
     none.
@@ -305,7 +326,8 @@ def feasible_train(
     fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
-            fits += _unbeaten(train_costs(profile, nodes * pool.accelerators.per_node, budgets))
+            costs = train_costs(profile, nodes * pool.accelerators.per_node, budgets)
+            fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(
             "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
@@ -315,11 +337,20 @@ def feasible_train(
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 
 
-def _unbeaten(costs: Sequence[TrainCost]) -> list[TrainCost]:
+def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
+    """Of updates on equally many accelerators those that no other beats whatever is trained.
+
+    `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
+    update whose replicas are larger may train nothing there. It trains on at least as many of any number of
+    accelerators if its replicas divide the other's.
+    """
+
     def terms(t: TrainCost) -> tuple[float, ...]:
-        return t.step_s, t.per_token_s, t.per_token_squared_s
+        return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
+        if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
+            return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]

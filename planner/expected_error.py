@@ -24,14 +24,12 @@ import math
 from collections.abc import Sequence
 
 from ..plans.errors import InputError
+from ..profiles.fit import MEAN_OVER_DEVIATION
 from ..profiles.schema import Profile
 from .costs import LayoutKey, TrainCost, entry_of
 from .kinds import measured_update
 from .parts import Part
 from .round_log import mean
-
-MEAN_OVER_DEVIATION = math.sqrt(2 / math.pi)
-"""Mean absolute value of a normal error over its standard deviation."""
 
 
 def step_error(profile: Profile, parts: Sequence[Part]) -> float:

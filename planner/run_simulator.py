@@ -1,8 +1,9 @@
 """A whole run on a virtual clock: one Schedule, short and long rounds as they come, as the executor would have it.
 
-Where columns give the steady state, this gives a run with its transients: the queue starts empty and fills, epochs end
-with a smaller long round, engines change between rounds of unlike layouts, lengths drift while the policy learns. It
-is what tests hold the columns against, and what predicts a run of so many steps, or a plan that was edited by hand.
+Where columns give the steady state, this gives a run with its transients: the queue starts empty and fills, a data set
+may be so small that rounds run out of prompts, engines change between rounds of unlike layouts, lengths drift while the
+policy learns. It is what tests hold the columns against, and what predicts a run of so many steps, or a plan that was
+edited by hand. Epochs run into each other, as the executor's do (rounds/schedule.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class SimulatedStep:
         log_tokens: sum over the trained samples of the log of their response tokens.
         excess_tokens: trained minus unconditioned response tokens, by the same luck (columns.py).
         decoded_tokens: response tokens of all samples, aborted ones included.
-        epoch: of its prompts.
+        taken: prompts that its round took.
+        epoch: the latest of those that issued its prompts.
         early_accelerator_s: accelerator-seconds that handed-over engines trained before the round's end; `train_s` is
             what was left.
     """
@@ -58,6 +60,7 @@ class SimulatedStep:
     excess_tokens: float = 0.0
     decoded_tokens: int = 0
     preemptions: int = 0
+    taken: int = 0
     epoch: int = 0
     early_accelerator_s: float = 0.0
 
@@ -74,18 +77,23 @@ class SimulatedRun:
     Attributes:
         steps: as asked for.
         settling: the rounds that the prompts still deferred need, run to the end of their queue: a run that put its
-            long prompts off has not saved their time.
+            long prompts off has not saved their time. The last of these rounds may be small, as none of a run that goes
+            on is: its seconds count by its prompts.
+        prompts_per_step: P.
         unconditioned_tokens: mean length of the model; of the run's mean step where lengths drift.
     """
 
     steps: tuple[SimulatedStep, ...]
     settling: tuple[SimulatedStep, ...]
+    prompts_per_step: int
     unconditioned_tokens: float
 
     def seconds_per_sample(self, since_epoch: int = 0) -> float:
         """Total seconds over trained samples, what it still owed included, from an epoch on."""
-        every = [s for s in (*self.steps, *self.settling) if s.epoch >= since_epoch]
-        return sum(s.step_s for s in every) / sum(s.samples for s in every)
+        steps = [s for s in self.steps if s.epoch >= since_epoch]
+        owed = [s for s in self.settling if s.epoch >= since_epoch]
+        seconds = sum(s.step_s for s in steps) + sum(s.step_s * s.taken / self.prompts_per_step for s in owed)
+        return seconds / sum(s.samples for s in (*steps, *owed))
 
     def length_ratio(self) -> float:
         """Mean trained length over the unconditioned mean, what it still owed included.
@@ -134,7 +142,7 @@ def simulate_run(
     """Run `steps` steps over epochs of `prompts` synthetic prompts.
 
     Args:
-        steps: 0 runs exactly `epochs` epochs.
+        steps: 0 runs until every prompt of the first `epochs` epochs was issued that was free.
         drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
             is taken as the cap, so shrinking lengths are shrunk a little too much.
         switch_s: seconds before a round whose layout is not the previous round's.
@@ -151,7 +159,7 @@ def simulate_run(
 
     def step() -> SimulatedStep:
         nonlocal layout
-        number, epoch = len(done), schedule.epoch
+        number = len(done)
         scale = math.exp(drift_per_step * number)
         machine = schedule.begin()
         kind = long if machine.kind == "long" else short
@@ -196,7 +204,8 @@ def simulate_run(
             excess_tokens=sum(t for _, t in trained) - scale * first,
             decoded_tokens=times.decoded_tokens,
             preemptions=times.preemptions,
-            epoch=epoch,
+            taken=len(machine.taken),
+            epoch=max(map(schedule.epoch_of, machine.taken)),
             early_accelerator_s=early.busy_s * window.accelerators,
         )
         done.append(result)
@@ -208,15 +217,13 @@ def simulate_run(
     while len(done) < steps or (steps == 0 and schedule.epoch < epochs):
         step()
     count = len(done)
+    schedule.drain()
     while schedule.deferred:
-        # Nothing fresh: the schedule then runs long rounds until the queue is empty.
-        state = schedule.state()
-        state["settled"], state["fresh"] = sorted([*state["settled"], *state["fresh"]]), []
-        schedule.restore(state)
         step()
     samples = sum(s.samples for s in done)
     scale = sum(f * s.samples for f, s in zip(scales, done, strict=True)) / samples
-    return SimulatedRun(tuple(done[:count]), tuple(done[count:]), min(scale * draws.model.mean_tokens, cap))
+    unconditioned = min(scale * draws.model.mean_tokens, cap)
+    return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
 
 
 def _hand_over(kind: Kind, samples: int) -> HandOver | None:

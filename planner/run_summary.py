@@ -89,7 +89,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool) -> di
         "accelerator_s_per_1k_samples": 1000 * seconds_per_sample * pool.accelerators_total,
         "usd_per_1k_samples": 1000 * seconds_per_sample * pool.nodes * pool.usd_per_node_hour / 3600,
         "length_ratio": run.length_ratio(),
-        "epochs": run.steps[-1].epoch + 1,
+        "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,
         "settling_steps": len(run.settling),
         "predicted": _predicted(plan),

@@ -77,6 +77,7 @@ def solve(
     seed: int = 0,
     max_nodes: int = MAX_NODES,
     progress: Progress = lambda text, share: None,
+    prompts: int | None = None,
 ) -> Plan:
     """The plan with the fewest seconds (or USD) per trained sample, and the plain synchronous baseline beside it.
 
@@ -88,6 +89,7 @@ def solve(
         objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
         max_nodes: limit of the integer program's branch and bound.
         progress: called with a text and the share that is done.
+        prompts: how many the job's data holds; None: as many as any round wants.
 
     The same arguments give the same plan but for `volatile`. Raises Infeasible when nothing keeps the limits, and
     InputError when the trace does not fit the job.
@@ -104,6 +106,7 @@ def solve(
         seed=seed,
         max_nodes=max_nodes,
         progress=progress,
+        prompts=prompts,
     ).plan
 
 
@@ -121,11 +124,21 @@ def solve_fully(
     max_nodes: int = MAX_NODES,
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
+    prompts: int | None = None,
 ) -> Solved:
     """Like `solve`, with what it was decided on, and with a say in how much is simulated (`passes`)."""
     began = time.perf_counter()
     search = prepare(
-        cluster, job, profile, trace, mode=mode, bias_budget=bias_budget, objective=objective, seed=seed, passes=passes
+        cluster,
+        job,
+        profile,
+        trace,
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=objective,
+        seed=seed,
+        passes=passes,
+        prompts=prompts,
     )
     search.run_passes(progress)
     solution = _decide(search, max_nodes, progress)
@@ -181,6 +194,7 @@ def prepare(
     objective: Objective = "seconds",
     seed: int = 0,
     passes: Sequence[Pass] = PASSES,
+    prompts: int | None = None,
 ) -> Search:
     """Length model, candidates and limits; nothing is simulated yet."""
     rollout = job.rollout
@@ -194,7 +208,7 @@ def prepare(
             "group; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
         )
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
-    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd")
+    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd", prompts=prompts)
     pool = cluster.pools[space.pool]
     if objective == "usd" and pool.usd_per_node_hour == 0:
         raise InputError(

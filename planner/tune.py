@@ -77,6 +77,7 @@ def tune(
     seed: int = 0,
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
+    prompts: int | None = None,
 ) -> Tuned:
     """Refit, solve and decide.
 
@@ -84,6 +85,7 @@ def tune(
         executed: what the run's plan was solved from; its `plan` is not looked at.
         force: the plan in force, which may be a later one than the run's, and what that was solved from.
         passes: how much the solve simulates.
+        prompts: how many the job's data holds (solve.solve).
 
     Raises InputError if the run and the documents do not belong together, Infeasible if nothing keeps the limits at the
     refitted costs.
@@ -119,6 +121,7 @@ def tune(
         seed=seed,
         progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
         passes=passes,
+        prompts=prompts,
     ).plan
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0
@@ -207,7 +210,7 @@ def _simulate(
     epoch: int = 0,
     allowed: SearchDrafts | None = None,
 ) -> float:
-    """Seconds per trained sample from `epoch` on; `steps` 0: of exactly that epoch of `prompts`.
+    """Seconds per trained sample from `epoch` on; `steps` 0: until all `prompts` of that epoch were issued.
 
     `allowed`: the drafts that the job considers.
     """
@@ -221,7 +224,7 @@ def _simulate(
 def _gain(
     new: PlannedJob, old: PlannedJob, job: Job, profile: Profile, model: LengthModel, seed: int
 ) -> tuple[float, float]:
-    """(gain, its standard error): each plan trains the same prompts with the same luck, over whole epochs.
+    """(gain, its standard error): each plan trains the same prompts with the same luck, but for those of the last step.
 
     In the second one where a plan learns from the first.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError
+from .job import Job
 from .yaml_io import read_text
 
 
@@ -48,6 +49,22 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     if not prompts:
         raise InputError('has no rows; write one {"id": …, "prompt": …, "answer": …} a line', str(path))
     return prompts
+
+
+def enough_prompts(job: Job, data: str | Path) -> int:
+    """How many prompts the job's data file holds.
+
+    Raises InputError as `read_prompts` does, and if they are fewer than a step trains: prompts of a step differ, so no
+    step could ever be whole.
+    """
+    rows, needed = len(read_prompts(data)), job.rollout.prompts_per_step
+    if rows < needed:
+        raise InputError(
+            f"has {rows} prompts, and a step trains {needed} different ones (rollout.prompts_per_step); add rows, or "
+            "lower that",
+            str(data),
+        )
+    return rows
 
 
 def _row(line: str, path: str, number: int) -> Prompt:

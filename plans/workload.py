@@ -164,10 +164,11 @@ class Source(Strict):
     """Where the seconds of a job's phases come from."""
 
     plan: Annotated[str, Field(min_length=1)] | None = None
-    """The job's own plan.yaml, relative to this file: its predicted phases."""
+    """The job's own plan.yaml, relative to this file: its predicted phases. The reference of both phases must be what
+    it was solved for: as many nodes with the same accelerators."""
 
     run: Annotated[str, Field(min_length=1)] | None = None
-    """Folder of a run of the job, relative to this file: its measured steps."""
+    """Folder of a run of the job, relative to this file: its measured steps, of the machines of its plan."""
 
     @model_validator(mode="after")
     def _one_of_the_two(self) -> Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,12 @@ Array = NDArray[np.float64]
 OUTLIER_SIGMAS = 4.0
 # Residuals of a good fit can be so small that their spread names honest points; nothing below this is an outlier.
 OUTLIER_FLOOR = 0.15
+
+MEAN_OVER_DEVIATION = math.sqrt(2 / math.pi)
+"""Mean absolute value of a normal error over its standard deviation."""
+
+MEDIAN_OVER_DEVIATION = 0.674490
+"""Median absolute value of a normal error over its standard deviation: the normal quantile at 3/4."""
 
 
 def nonnegative_least_squares(rows: Array, values: Array) -> Array:

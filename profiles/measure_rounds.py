@@ -164,7 +164,8 @@ class RoundSampler:
         size = self._job.rollout.samples_per_prompt
         round_ = RaceRound(prompts, len(prompts), size, size, task.cap)
         # Other luck than a run's: a prediction should not know what will be drawn.
-        seeds = RoundSeeds(~self._job.algorithm.seed, serial, None) if self._job.rollout.seed_per_sample else None
+        base = ~self._job.algorithm.seed
+        seeds = RoundSeeds(base, lambda prompt: serial, None) if self._job.rollout.seed_per_sample else None
         result = await self._runner.run(round_, task.layout, version, str(self._weights), version, seeds)
         groups = train_groups(round_.outcome(), result.samples)
         if not record:

@@ -140,7 +140,7 @@ class ExactShortRound(_ExactRound):
         self._judge(actions)
 
     def _judge(self, actions: list[Action]) -> None:
-        """Walk the row as far as it is classified; close the round when P are accepted or the epoch is used up."""
+        """Walk the row as far as it is classified; close the round when P are accepted or no prompt is free."""
         while self.accepted < self.target:
             if self._next == len(self._row):
                 missing = self.target - self.accepted

@@ -50,8 +50,8 @@ class LengthHistory:
         fresh = math.fsum(math.log(t) for t in sorted(tokens))
         self._known[prompt] = ((FADE * weight * mean + fresh) / total, total)
 
-    def expected_long(self, prompts: Iterable[str], share: float) -> frozenset[str]:
-        """The recorded ones of `prompts` with the highest scores, as many as `share` of all, but never all of them."""
+    def expected_long(self, prompts: Iterable[str], share: float, keep: int = 1) -> frozenset[str]:
+        """The recorded ones of `prompts` with the highest scores: as many as `share` of all, all but `keep` at most."""
         asked = list(prompts)
         known = [p for p in asked if p in self._known]
         if not known:
@@ -59,7 +59,7 @@ class LengthHistory:
         middle = math.fsum(self._known[p][0] for p in sorted(known)) / len(known)
         scores = {p: self._score(p, middle) for p in known}
         ranked = sorted(known, key=lambda p: (-scores[p], p))
-        return frozenset(ranked[: min(round(share * len(asked)), len(asked) - 1)])
+        return frozenset(ranked[: max(0, min(round(share * len(asked)), len(asked) - keep))])
 
     def _score(self, prompt: str, middle: float) -> float:
         mean, weight = self._known[prompt]

@@ -6,8 +6,8 @@ per prompt, so whole prompts race but no group is cut. A long round is `sync` ov
 
 Invariants:
 - at most `target` groups are trained, each with the first n samples whose rewards arrived;
-- a filtered group (dynamic sampling) is consumed and is replaced by a fresh prompt while the epoch has one, so that it
-  can never return (no livelock);
+- a filtered group (dynamic sampling) is consumed and is replaced by a fresh prompt while one is free, so that it can
+  never return (no livelock);
 - an infrastructure failure costs one sample: a fresh one is issued in its place (a group is never trained in part).
 """
 

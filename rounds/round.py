@@ -46,7 +46,7 @@ class Draw:
 class Round(ABC):
     """A round of one kind. Drive it with `start()` and `handle(event)` until `done`, then read `outcome()`.
 
-    `take(k)` hands out up to k fresh prompts (fewer when the epoch runs out); it is called for refills only.
+    `take(k)` hands out up to k fresh prompts (fewer when all others are in flight); it is called for refills only.
     """
 
     kind: str

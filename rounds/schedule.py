@@ -1,20 +1,32 @@
 """Which prompts a round gets, which kind of round comes next, and what is deferred: the state between rounds.
 
+The feed is an endless stream: the shuffles of epoch 0, 1, 2, ... one behind the other. What is left of an epoch fills
+the next epoch's rounds, so no round is small because an epoch ends. A prompt that is *in flight* (in the round at hand,
+or deferred) is not issued a second time: the stream passes it over, and it keeps its place until it is free.
+
 Invariants:
 - over an epoch each prompt is trained or filtered exactly once, deferred ones included (those that the infrastructure
-  failed on are reported, not repeated); an epoch ends with the deferred queue empty;
+  failed on are reported, not repeated), in the order of the epochs; an epoch is over once all its prompts are, which
+  may be while the next one runs;
+- prompt ids are unique in a round, in the deferred queue, and between the two;
 - the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, or when the epoch has no fresh prompt left, so no prompt waits without bound;
-- the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier epochs; `state()` holds
-  all that a resumed run needs.
+  waited `MAX_WAIT_ROUNDS`, or when it leaves fewer than P prompts for a short round, so no prompt waits without bound;
+- a round is smaller than P only by the last two of these (the second needs few deferrals, the third a data set of fewer
+  than 2 P - 1 prompts), or when so many of its prompts are deferred, filtered or failed that every prompt there is has
+  been in it, or by what a long round filters or an infrastructure failure voids; what is trained then counts in the
+  gradient by its size, for losses are divided by planned constants;
+- the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier rounds; `state()` holds
+  all that a resumed run needs, and a round that is begun and never ended changes nothing of it but for epochs begun.
 
 In `predict` the queue is filled from the feed and not from rounds: what the history expects to be long waits there for
-a long round, nothing else does, and no round cuts or defers anything. An epoch without any history (the first) has
-short rounds only, which are plain synchronous ones.
+a long round, nothing else does, and no round cuts or defers anything. Who is expected long is decided for a whole epoch
+when it begins: by all that has been trained until then, so that of the epoch before only what its last round holds is
+missing. An epoch without any history (the first) has short rounds only, which are plain synchronous ones.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +77,45 @@ class RoundSpec:
             raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
 
 
+def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0) -> int:
+    """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
+
+    While a short round is issued, up to P - 1 prompts wait for a long one, and nobody is issued twice. In `predict` a
+    short round that goes on into the next epoch also passes over those of its own prompts.
+    """
+    if mode == "predict":
+        return math.ceil(3 * target / (1.0 - long_share))
+    if mode == "sync" or (mode != "exact" and short_prompts == target):
+        return target
+    return short_prompts + target - 1
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """An epoch that is not over.
+
+    Attributes:
+        number: counted from 0.
+        fresh: prompts that are neither settled nor deferred, in the epoch's order; those of the round at hand too.
+        settled: prompts that were trained, filtered or failed.
+        expected_long: in `predict`, who goes to the deferred queue instead of to a short round.
+    """
+
+    number: int
+    fresh: list[str]
+    settled: set[str]
+    expected_long: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Deferred:
+    """A prompt that waits for a long round, since when (round number), and the epoch that issued it."""
+
+    prompt: str
+    epoch: int
+    since: int
+
+
 class Schedule:
     """Hands out rounds one after another: `begin()`, drive the round, `end(round)`; repeat."""
 
@@ -72,57 +123,110 @@ class Schedule:
         if len(set(prompts)) != len(prompts) or not prompts:
             raise ValueError("prompt ids must be unique and there must be at least one")
         self.spec = spec
-        self.epoch = 0
         self.round_number = 0
         self._prompts = sorted(prompts)
         self._seed = seed
-        self._fresh: list[str] = []  # next prompt last, so that taking is a pop
-        self._deferred: list[tuple[str, int]] = []  # (prompt, round in which it was deferred)
-        self._settled: set[str] = set()  # trained, filtered or failed in this epoch
+        self._open: list[_Epoch] = []  # epochs that are begun and not over, in order; always one at least
+        self._next_epoch = 0
+        self._deferred: list[_Deferred] = []
+        self._issued: dict[str, int] = {}  # prompts of the latest round -> the epoch that issued them
+        self._running = False  # whether that round is not ended
+        self._draining = False
         self._history = LengthHistory()  # used in `predict` only
-        self._expected_long: frozenset[str] = frozenset()  # by the history as it was when the epoch began
-        self._shuffle()
+        self._begin_epoch()
 
-    def _shuffle(self) -> None:
-        self._fresh = list(self._prompts)
-        random.Random(f"{self._seed}:{self.epoch}").shuffle(self._fresh)
-        self._settled = set()
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    def _begin_epoch(self) -> None:
+        order = list(self._prompts)
+        random.Random(f"{self._seed}:{self._next_epoch}").shuffle(order)
+        order.reverse()
+        expected: frozenset[str] = frozenset()
         if self.spec.mode == "predict":
-            # Never all of them, so an epoch can begin with a short round, as in every mode.
-            self._expected_long = self._history.expected_long(self._prompts, self.spec.long_share)
+            # Enough are left for a whole short round, whatever share the plan says.
+            keep = self.spec.prompts_per_step
+            expected = self._history.expected_long(self._prompts, self.spec.long_share, keep)
+        self._open.append(_Epoch(self._next_epoch, order, set(), expected))
+        self._next_epoch += 1
+
+    def _scan(self, count: int) -> list[tuple[str, int]]:
+        """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight.
+
+        Those expected to be long go to the queue instead. Begins epochs as it needs them: one at most, for every prompt
+        that is free is in it.
+        """
+        busy = {waiting.prompt for waiting in self._deferred}
+        if self._running:
+            busy.update(self._issued)
+        found: list[tuple[str, int]] = []
+        place = 0
+        while len(found) < count and len(busy) < len(self._prompts) and not self._draining:
+            if place == len(self._open):
+                self._begin_epoch()
+            epoch = self._open[place]
+            put_off: set[str] = set()
+            for prompt in epoch.fresh:
+                if len(found) == count:
+                    break
+                if prompt in busy:
+                    continue
+                busy.add(prompt)
+                if prompt in epoch.expected_long:
+                    put_off.add(prompt)
+                    self._deferred.append(_Deferred(prompt, epoch.number, self.round_number))
+                else:
+                    found.append((prompt, epoch.number))
+            if put_off:
+                epoch.fresh = [prompt for prompt in epoch.fresh if prompt not in put_off]
+            place += 1
+        return found
 
     def _take(self, count: int) -> list[str]:
-        """Up to `count` fresh prompts; those expected to be long go to the queue instead."""
-        taken: list[str] = []
-        while self._fresh and len(taken) < count:
-            prompt = self._fresh.pop()
-            if prompt in self._expected_long:
-                self._deferred.append((prompt, self.round_number))
-            else:
-                taken.append(prompt)
-        return taken
+        """Up to `count` prompts of the stream for the round at hand."""
+        taken = self._scan(count)
+        self._issued.update(taken)
+        return [prompt for prompt, _ in taken]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next prompt that is free; it falls back when one that was in flight longer is free again."""
+        waiting = set(self.deferred)
+        begun = (epoch.number for epoch in self._open if any(prompt not in waiting for prompt in epoch.fresh))
+        return next(begun, self._next_epoch)
+
+    def epoch_of(self, prompt: str) -> int:
+        """The epoch that issued a prompt of the latest round, which may have ended. Raises KeyError for any other."""
+        return self._issued[prompt]
 
     @property
     def deferred(self) -> tuple[str, ...]:
         """Prompts that wait for a long round, oldest first."""
-        return tuple(prompt for prompt, _ in self._deferred)
+        return tuple(waiting.prompt for waiting in self._deferred)
+
+    def drain(self) -> None:
+        """From now on nothing fresh is issued: only the queue's rounds are left, the last of them smaller."""
+        self._draining = True
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
 
     def next_kind(self) -> Literal["short", "long"]:
         """The kind of the next round."""
         if not self._deferred:
             return "short"
-        waited = self.round_number - self._deferred[0][1]
-        full = len(self._deferred) >= self.spec.prompts_per_step
-        return "long" if full or not self._fresh or waited >= MAX_WAIT_ROUNDS else "short"
+        waiting, target = len(self._deferred), self.spec.prompts_per_step
+        waited = self.round_number - self._deferred[0].since
+        few_left = self._draining or len(self._prompts) - waiting < target
+        return "long" if waiting >= target or waited >= MAX_WAIT_ROUNDS or few_left else "short"
 
     def begin(self) -> Round:
-        """Make the next round; its prompts leave the feed or the queue until `end` puts back what was not settled."""
+        """Make the next round. Its prompts are in flight until `end`, or until another round is begun instead."""
         spec = self.spec
         target, size, cap = spec.prompts_per_step, spec.samples_per_prompt, spec.max_tokens
         dynamic = spec.dynamic_sampling
+        self._running, self._issued = True, {}
         if self.next_kind() == "long":
-            prompts = [prompt for prompt, _ in self._deferred[:target]]
-            del self._deferred[:target]
+            self._issued = {waiting.prompt: waiting.epoch for waiting in self._deferred[:target]}
+            prompts = list(self._issued)
             if spec.mode == "exact":
                 assert spec.cutoff_tokens is not None
                 return ExactLongRound(prompts, size, spec.cutoff_tokens, spec.copies, cap, dynamic_sampling=dynamic)
@@ -138,66 +242,92 @@ class Schedule:
         )
 
     def end(self, finished: Round) -> Outcome:
-        """Close a round: defer, put back, and begin the next epoch if this one is used up.
+        """Close the round that was begun last: settle or defer its prompts; the others were never issued.
 
         Raises AssertionError if a conservation law is broken.
         """
         outcome = finished.outcome()
-        settled = [p for fate in (Fate.TRAINED, Fate.FILTERED, Fate.FAILED) for p in outcome.prompts[fate]]
-        again = self._settled.intersection(settled)
-        assert not again, f"trained twice in one epoch: {sorted(again)[:5]}"
-        self._settled.update(settled)
-        self._deferred.extend((prompt, self.round_number) for prompt in outcome.prompts[Fate.DEFERRED])
-        # Returned prompts keep their place at the head of the feed.
-        self._fresh.extend(reversed(outcome.prompts[Fate.RETURNED]))
+        epochs = {epoch.number: epoch for epoch in self._open}
+        gone = {p for fate, prompts in outcome.prompts.items() if fate is not Fate.RETURNED for p in prompts}
+        self._deferred = [waiting for waiting in self._deferred if waiting.prompt not in self._issued]
+        for epoch in self._open:
+            # Returned prompts keep their place in the stream.
+            epoch.fresh = [p for p in epoch.fresh if not (p in gone and self._issued[p] == epoch.number)]
+        for fate in (Fate.TRAINED, Fate.FILTERED, Fate.FAILED):
+            for prompt in outcome.prompts[fate]:
+                epoch = epochs[self._issued[prompt]]
+                assert prompt not in epoch.settled, f"trained twice in one epoch: {prompt}"
+                epoch.settled.add(prompt)
+        for prompt in outcome.prompts[Fate.DEFERRED]:
+            self._deferred.append(_Deferred(prompt, self._issued[prompt], self.round_number))
         self.round_number += 1
+        self._running = False
         if self.spec.mode == "predict":
             self._learn(finished)
-            # Sees to it that a short round, if one comes next, finds prompts for it at the head of the feed.
-            self._fresh.extend(reversed(self._take(self.spec.prompts_per_step)))
+            # Sees to it that a short round, if one comes next, finds prompts for it at the head of the stream.
+            self._scan(self.spec.prompts_per_step)
         self.check_invariants()
-        if not self._fresh and not self._deferred:
-            self.epoch += 1
-            self._shuffle()
+        self._open = [epoch for epoch in self._open if len(epoch.settled) < len(self._prompts)]
+        if not self._open:
+            self._begin_epoch()
         return outcome
 
     def _learn(self, finished: Round) -> None:
-        """Record the groups that ran to their end. The next epoch uses it; this one is sorted already."""
+        """Record the groups that ran to their end. Epochs that begin from now on use it."""
         for draw in finished.draws:
             if draw.fate in (Fate.TRAINED, Fate.FILTERED):
                 self._history.record(draw.prompt, [draw.tokens[s] for s in finished.trained_samples(draw)])
 
+    # -- state ---------------------------------------------------------------------------------------------------------
+
     def check_invariants(self) -> None:
-        """Assert, between rounds, that each prompt of the epoch is in exactly one place."""
-        places = [*self._fresh, *self.deferred, *sorted(self._settled)]
-        assert len(places) == len(self._prompts) and set(places) == set(self._prompts), (
-            "between rounds each prompt is fresh, deferred or settled, exactly once"
-        )
+        """Assert, between rounds, that each prompt is in one place in each epoch, and in flight once at most."""
+        known = set(self._prompts)
+        done = known  # prompts that are settled in the epoch before
+        for epoch in self._open:
+            queued = [waiting.prompt for waiting in self._deferred if waiting.epoch == epoch.number]
+            places = [*epoch.fresh, *queued, *epoch.settled]
+            assert len(places) == len(known) and set(places) == known, (
+                f"in epoch {epoch.number} each prompt is fresh, deferred or settled, exactly once"
+            )
+            assert done.issuperset((*queued, *epoch.settled)), f"issued for epoch {epoch.number} before its turn"
+            done = epoch.settled
+        assert len(set(self.deferred)) == len(self._deferred), "a prompt is deferred twice"
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs, as JSON-ready data. Call it between rounds."""
+        """All that a resumed run needs, as JSON-ready data. A round that is not ended is as if never begun."""
+        epochs = [
+            {"epoch": epoch.number, "fresh": list(epoch.fresh), "settled": sorted(epoch.settled)}
+            | ({"expected_long": sorted(epoch.expected_long)} if self.spec.mode == "predict" else {})
+            for epoch in self._open
+        ]
         state: dict[str, Any] = {
-            "epoch": self.epoch,
             "round_number": self.round_number,
-            "fresh": list(self._fresh),
-            "deferred": [[prompt, since] for prompt, since in self._deferred],
-            "settled": sorted(self._settled),
+            "next_epoch": self._next_epoch,
+            "epochs": epochs,
+            "deferred": [[waiting.prompt, waiting.epoch, waiting.since] for waiting in self._deferred],
         }
         if self.spec.mode == "predict":
-            state |= {"history": self._history.state(), "expected_long": sorted(self._expected_long)}
+            state["history"] = self._history.state()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state()`, of any mode. Raises ValueError if it belongs to another set of prompts."""
+        """Continue from `state()`, of any mode. Raises ValueError if it is of another version or set of prompts."""
+        if "epochs" not in state:
+            raise ValueError("the checkpoint was written by another version, which ended each epoch by a smaller round")
         known = set(self._prompts)
-        places = [*state["fresh"], *(p for p, _ in state["deferred"]), *state["settled"]]
-        if set(places) != known or len(places) != len(known):
-            raise ValueError("the checkpoint belongs to another data set: its prompts are not the job's")
-        self.epoch = int(state["epoch"])
+        for epoch in state["epochs"]:
+            queued = [prompt for prompt, number, _ in state["deferred"] if number == epoch["epoch"]]
+            places = [*epoch["fresh"], *queued, *epoch["settled"]]
+            if set(places) != known or len(places) != len(known):
+                raise ValueError("the checkpoint belongs to another data set: its prompts are not the job's")
         self.round_number = int(state["round_number"])
-        self._fresh = list(state["fresh"])
-        self._deferred = [(str(prompt), int(since)) for prompt, since in state["deferred"]]
-        self._settled = set(state["settled"])
-        # A run that was planned in another mode until now has no history: its epoch goes on as one without.
+        self._next_epoch = int(state["next_epoch"])
+        # An epoch that was begun in another mode goes on as one without history.
+        self._open = [
+            _Epoch(int(e["epoch"]), list(e["fresh"]), set(e["settled"]), frozenset(e.get("expected_long", ())))
+            for e in state["epochs"]
+        ]
+        self._deferred = [_Deferred(str(prompt), int(epoch), int(since)) for prompt, epoch, since in state["deferred"]]
         self._history.restore(state.get("history", {}))
-        self._expected_long = frozenset(state.get("expected_long", ()))
+        self._issued, self._running = {}, False

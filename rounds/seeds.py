@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -26,18 +27,18 @@ class RoundSeeds:
 
     Attributes:
         base: the job's seed.
-        epoch: of the round's prompts; in one epoch a prompt is trained once.
+        epoch_of: by prompt, the epoch that issued it to the round; in one epoch a prompt is trained once.
         cut_round: the round's number if it may cut draws short, None if it runs all draws to their end.
     """
 
     base: int
-    epoch: int
+    epoch_of: Callable[[str], int]
     cut_round: int | None
 
     def of(self, prompt: str, nth_draw: int, sample: int) -> int:
         """Seed within [0, 2**32) of a sample of the round's `nth_draw`-th draw (from 0) of this prompt."""
         line = "whole" if self.cut_round is None else f"cut {self.cut_round}"
-        name = f"{self.base}:{self.epoch}:{line}:{nth_draw}:{sample}:{prompt}"
+        name = f"{self.base}:{self.epoch_of(prompt)}:{line}:{nth_draw}:{sample}:{prompt}"
         return int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
 
 

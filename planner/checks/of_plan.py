@@ -23,6 +23,7 @@ from ...profiles.fitness import unfit
 from ...profiles.schema import Profile
 from .asked import Asked, M, age_faults, age_said, opened, trace_faults
 from .memory import bars, bars_as_they_are, priced
+from .of_rest import few_prompts
 
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
@@ -39,6 +40,8 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     profile = read("profile", inputs.profile, Profile)
     found += trace_faults(input_path(inputs.lengths, path), inputs.lengths.path, ("inputs", "lengths"))
     paths, heads = _files(plan, path, job, found)
+    if job is not None and paths is not None:
+        found += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
     if cluster is not None:
         found += prices_of(plan, cluster)
         if job is not None:

@@ -6,10 +6,14 @@ import os
 from pathlib import Path
 
 from ...plans.checks.finding import Fault
+from ...plans.data import read_prompts
 from ...plans.errors import InputError
 from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
+from ...plans.plan import PlannedJob
+from ...plans.yaml_doc import Loc
 from ...plans.yaml_io import sha256_file
 from ...profiles.schema import Profile
+from ...rounds.schedule import prompts_wanted
 from .asked import Asked, age_faults, age_said, trace_faults
 
 
@@ -20,14 +24,35 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
         return [Fault("input-missing", loc, what, remedy) for loc, what, remedy in split]
     folder = job_paths(job, path).model_folder
+    found = few_prompts(job, job_paths(job, path).data, ("data", "path"))
     try:
         heads = model_heads(folder) if folder else None
     except InputError as error:
-        return [Fault("input-unreadable", ("model", "path"), error.message)]
+        return [*found, Fault("input-unreadable", ("model", "path"), error.message)]
     if heads is None or any(tp_divides(tp, heads) for tp in job.search.tp):
-        return []
+        return found
     what = f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
-    return [Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+    return [*found, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+
+
+def few_prompts(job: Job, data: Path, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
+    """Data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a time."""
+    try:
+        rows = len(read_prompts(data))
+    except InputError as error:
+        return [Fault("input-unreadable", at, f"'{job.data.path}' {error.message}")]
+    needed = job.rollout.prompts_per_step
+    if rows < needed:
+        what = f"'{job.data.path}' has {rows} prompts, and a step trains {needed} different ones"
+        return [Fault("too-few-prompts", at, what, "add rows, or lower rollout.prompts_per_step")]
+    if plan is None:
+        return []
+    short, target = plan.rounds.short, plan.issue.prompts_per_step
+    wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
+    if rows >= wanted:
+        return []
+    what = f"'{job.data.path}' has {rows} prompts; a round's and those that wait for another are up to {wanted}"
+    return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), what, "solve again")]
 
 
 def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:

@@ -6,11 +6,16 @@ Whole nodes only: what is pinned here holds all slots of its nodes, as the publi
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from .model import Group, GroupJob, NodeKind, Pin, Rules
 from .policy import node_of_units
 from .rates import feasible
+
+MOST_CHOICES = 64
+"""Sets of nodes that a policy which places one job looks at for each number of new nodes. Only many wide jobs in one
+group have more; such a policy proves nothing, and the group program (pricing.py) does not ask here."""
 
 
 def grow(group: Group, pools: Iterable[str], kinds: Mapping[str, NodeKind]) -> tuple[Group, tuple[int, ...]]:
@@ -32,6 +37,37 @@ def grow(group: Group, pools: Iterable[str], kinds: Mapping[str, NodeKind]) -> t
         shifted += range(first[place[at]], first[place[at]] + kinds[pool].slots)
     pins = tuple(pin.renumbered(dict(enumerate(shifted))) for pin in group.pins)
     return Group(tuple(pool for pool, _, _ in old), pins), tuple(at for at, (_, is_new, _) in enumerate(old) if is_new)
+
+
+def choices(group: Group, among: Sequence[int], count: int, kinds: Mapping[str, NodeKind]) -> list[tuple[int, ...]]:
+    """Choices of `count` of the nodes `among`, in order, but one only of those that differ by nodes that are alike (of
+    one pool, with the same phases on the same slots), and at most `MOST_CHOICES`, those that keep to fewer kinds first.
+    """
+    on: list[list[tuple[int, int]]] = [[] for _ in node_of_units(group, kinds)]
+    for at, pin in enumerate(group.pins):
+        for phase, units in enumerate((pin.rollout_units, pin.train_units)):
+            for unit in units:
+                on[unit].append((at, phase))
+    held: list[list[object]] = [[pool] for pool in group.nodes]
+    for unit, node in enumerate(node_of_units(group, kinds)):
+        held[node].append(tuple(on[unit]))
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for node in among:
+        alike.setdefault(tuple(held[node]), []).append(node)
+    some = islice(_of_each(list(alike.values()), count), MOST_CHOICES)
+    return sorted(tuple(sorted(nodes)) for nodes in some)
+
+
+def _of_each(alike: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
+    """`count` nodes, of each list its first ones."""
+    if not alike:
+        if count == 0:
+            yield ()
+        return
+    room = sum(map(len, alike[1:]))
+    for taken in range(min(len(alike[0]), count), max(0, count - room) - 1, -1):
+        for rest in _of_each(alike[1:], count - taken):
+            yield (*alike[0][:taken], *rest)
 
 
 def pinned(

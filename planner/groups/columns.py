@@ -6,8 +6,8 @@ of the time under any policy, so that shares of at most 1 are a necessary condit
 that a job can cost (the fluid bound of refs/rollmux.md 9). What passes is feasible if `rates.feasible_many` says so.
 
 `Checker` keeps what was simulated, by content: which jobs (by identity: a job whose durations changed is another
-object), in which ways, and who shares units with whom. The permit machine knows no more of a group than that, so that
-re-solves and renumbered nodes find the same entry.
+object), in which ways, and who shares units with whom (with tails, on which units). The permit machine knows no more
+of it, so that re-solves and renumbered nodes find the same entry.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
-from .assemble import grow, resident
+from .assemble import choices, grow, resident
 from .model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown
 from .policy import node_of_units
 from .rates import feasible_many, slowdowns
@@ -200,7 +199,7 @@ def _choices(
     for new in range(count + 1):
         grown, added = grow(group, [pool] * new, kinds)
         old = [at for at in range(len(grown.nodes)) if at not in added]
-        for some in combinations([at for at in old if grown.nodes[at] == pool], count - new):
+        for some in choices(grown, [at for at in old if grown.nodes[at] == pool], count - new, kinds):
             yield grown, (*some, *added), tuple(old[at] for at in keep)
 
 
@@ -268,6 +267,9 @@ class Checker:
                 bit = 1 << (2 * at + phase)
                 for unit in units:
                     occupants[unit] = occupants.get(unit, 0) | bit
+        if self.rules.tail_keep:
+            # A tail keeps so many of its units, the first ones: how many are shared counts, and which.
+            return (*members, *(occupants[unit] for unit in sorted(occupants)))
         return (*members, *sorted(set(occupants.values())))
 
     def _token(self, job: GroupJob) -> int:

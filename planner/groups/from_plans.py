@@ -16,7 +16,7 @@ from ...plans.check import input_path
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import load_job
-from ...plans.plan import load_plan
+from ...plans.plan import Plan, load_plan
 from ...plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
 from ...plans.yaml_io import error_at
 from ...profiles.architecture import Architecture, architecture_of
@@ -25,6 +25,7 @@ from ..measured import load_run
 from .memory import accelerator_bytes, rollout_bytes, train_bytes
 from .model import GroupJob, NodeKind, Rules, Way
 from .phases import PhaseSeconds, from_figures, from_plan, from_run
+from .source_machines import other_machines
 from .switch import Switch, switch_seconds, sync_seconds
 
 MOST_APART = 10_000
@@ -136,6 +137,7 @@ class _Job:
             job_path = input_path(plan.inputs.job, self.read)
             if self.model is None and job_path.is_file():
                 self.model = load_job(job_path).model.path
+            self._must_be_of_these_machines(plan, self.read, source.plan)
             return from_plan(plan, self.name)
         assert source.run is not None, "the document has one of the two"
         folder = self.path.parent / source.run
@@ -146,7 +148,13 @@ class _Job:
         job_path = input_path(run.plan.inputs.job, folder / PLAN_COPY)
         if self.model is None and job_path.is_file():
             self.model = load_job(job_path).model.path
+        original = run.plan_path if run.plan_path is not None and run.plan_path.is_file() else folder / PLAN_COPY
+        self._must_be_of_these_machines(run.plan, original, source.run)
         return from_run(run)
+
+    def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
+        for loc, fault in other_machines(plan, plan_path, source, self.document.phases, self.cluster):
+            raise self._error(fault, *loc)
 
     def _ways(
         self, name: str, phase: Phase, seconds: float, sync_s: float, kinds: Mapping[str, NodeKind]

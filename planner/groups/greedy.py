@@ -9,9 +9,8 @@ simulation of the group's schedule. The cheapest placement wins, the first found
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 
-from .assemble import alone, cycle_s, grow, keeps_bounds, load_s, pinned, resident
+from .assemble import alone, choices, cycle_s, grow, keeps_bounds, load_s, pinned, resident
 from .model import Group, GroupJob, NodeKind, Rules
 from .policy import State, depart_in_place, next_id
 
@@ -61,7 +60,7 @@ def placements(group: Group, job: GroupJob, kinds: Mapping[str, NodeKind]) -> It
         grown, added = grow(group, [rollout.pool] * new, kinds)
         on_train = [at for at, p in enumerate(grown.nodes) if p == pool]
         old = [at for at, p in enumerate(grown.nodes) if p == rollout.pool and at not in added]
-        for some in combinations(old, rollout.nodes - new):
+        for some in choices(grown, old, rollout.nodes - new, kinds):
             yield (
                 new * kinds[rollout.pool].usd_per_hour,
                 pinned(grown, job.name, (0, way), (*some, *added), on_train, kinds),

@@ -70,8 +70,11 @@ class GroupJob:
         return self.rollout[0].mean_s + self.train[0].mean_s
 
     def solo_usd_per_hour(self, kinds: Mapping[str, NodeKind]) -> float:
-        """Price of the job's own nodes, if it shares none (Solo-D)."""
-        return sum(way.nodes * kinds[way.pool].usd_per_hour for way in (self.rollout[0], self.train[0]))
+        """Price of the job's own nodes, if it shares none (Solo-D); phases of one pool take turns on the same nodes."""
+        rollout, train = self.rollout[0], self.train[0]
+        if rollout.pool == train.pool:
+            return max(rollout.nodes, train.nodes) * kinds[rollout.pool].usd_per_hour
+        return sum(way.nodes * kinds[way.pool].usd_per_hour for way in (rollout, train))
 
 
 @dataclass(frozen=True)

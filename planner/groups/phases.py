@@ -49,7 +49,7 @@ def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     """The predicted phases of a plan: each kind of round with its share of the steps, its rollout lognormal through its
     p50 and p95, and what its step has besides (update, sync) with the training. Rewards that are waited for count as
     rollout: their engines are held until the batch is complete."""
-    predicted, phases = plan.predicted, plan.predicted.phases_s
+    predicted = plan.predicted
     rounds: list[PredictedRound] = [predicted.rounds.short]
     if predicted.rounds.long is not None and predicted.rounds.long.share > 0:
         rounds.append(predicted.rounds.long)
@@ -58,9 +58,10 @@ def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     rollout: list[float] = []
     train: list[float] = []
     for kind, count in zip(rounds, counts, strict=True):
-        rest = max(0.0, kind.step_s.mean - kind.rollout_s.mean - phases.reward_exposed)
-        rollout += [seconds + phases.reward_exposed for seconds in _quantiles(kind.rollout_s, count)]
-        train += [rest or phases.train + phases.sync] * count
+        waiting = kind.reward_exposed_s.mean
+        rest = kind.step_s.mean - kind.rollout_s.mean - waiting
+        rollout += [seconds + waiting for seconds in _quantiles(kind.rollout_s, count)]
+        train += [rest if rest > 0 else kind.train_s.mean + kind.sync_s] * count
     order = _shuffle(seed).permutation(PAIRS)
     return _normalised([[rollout[i] for i in order], [train[i] for i in order]])
 

@@ -9,15 +9,14 @@ and structures known to be infeasible, if the column universe says that whoever 
 Nothing is simulated here. What is found passes the necessary conditions and may still be infeasible; the caller
 simulates, adds what it learnt to `Known`, and searches again. If nothing is left above the floor, that is a proof.
 
-A structure is identified by a 64-bit sum of mixed words, one for each pair of modes with the nodes that they share:
-the same whatever the order of jobs and nodes, and the same for the part of a group as for that part alone.
+A structure is identified by a 64-bit sum of mixed words, one for each node with the modes that hold it: the same
+whatever the order of jobs and nodes, and the same for the part of a group as for that part alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -25,10 +24,11 @@ from numpy.typing import NDArray
 
 from .columns import FULL, Mode
 from .model import NodeKind
-from .pricing_kernel import MOST_NODES, search
-from .pricing_words import has, insert, pair_word
+from .pricing_kernel import search
+from .pricing_words import has, insert, node_word, token
 
-_OPTIONS = 4096
+MOST_KINDS = 64
+"""Kinds of node (pool, and who holds it in which phase) in a group; a search that meets more proves nothing."""
 
 
 Members = Sequence[tuple[int, Sequence[int], Sequence[int]]]
@@ -50,8 +50,8 @@ class Table:
     count: NDArray[np.int64]
     pools: tuple[str, ...]
     memory: NDArray[np.float64]
-    ids: NDArray[np.uint64]
-    """(modes,) of the job's name and the ways, so that words outlive the table."""
+    tokens: NDArray[np.uint64]
+    """(modes, 2) of the job's name, the ways and the phase, so that words outlive the table."""
 
 
 def table(modes_of: Mapping[str, Sequence[Mode]], kinds: Mapping[str, NodeKind]) -> Table:
@@ -68,12 +68,12 @@ def table(modes_of: Mapping[str, Sequence[Mode]], kinds: Mapping[str, NodeKind])
         np.array([mode.nodes for mode in flat], np.int64).reshape(-1, 2),
         pools,
         np.array([kinds[p].host_memory_bytes for p in pools], float),
-        np.array([_id(mode) for mode in flat], np.uint64),
+        np.array([[token(_id(mode), phase) for phase in (0, 1)] for mode in flat], np.uint64).reshape(-1, 2),
     )
 
 
-def _id(mode: Mode) -> int:
-    return int.from_bytes(blake2b(repr((mode.job, mode.ways)).encode(), digest_size=8).digest())
+def _id(mode: Mode) -> np.uint64:
+    return np.uint64(int.from_bytes(blake2b(repr((mode.job, mode.ways)).encode(), digest_size=8).digest()))
 
 
 @dataclass
@@ -142,14 +142,14 @@ def price(
     fluid = (usd_per_hour[modes.pool] * modes.count * modes.share).sum(axis=1)
     least = np.minimum.reduceat(fluid, modes.first[:-1]) if len(modes.names) else np.zeros(0)
     order = np.argsort(-(values - least), kind="stable")
-    rows = np.zeros((2 * most, 1 + 3 * cap), np.int64)
-    node_pools = np.zeros((2 * most, MOST_NODES), np.int64)
+    widest = int(modes.count.sum(axis=1).max(initial=1))
+    kinds = min(MOST_KINDS, cap * widest)
+    rows = np.zeros((2 * most, 2 + cap + kinds * (2 + cap)), np.int32)
     profits, words = np.zeros(2 * most), np.zeros(2 * most, np.uint64)
-    scratch = np.zeros((cap, _OPTIONS, 3), np.int64)
-    count, floor, steps = search(
+    count, floor, steps, complete = search(
         order,
         modes.first,
-        modes.ids,
+        modes.tokens,
         modes.pool,
         modes.share,
         modes.bytes,
@@ -165,38 +165,46 @@ def price(
         known.words,
         parts,
         max_steps,
-        scratch,
+        kinds,
         rows,
-        node_pools,
         profits,
         words,
     )
     found = []
-    for at in sorted(range(count), key=lambda i: (-profits[i], rows[i].tolist())):
-        k = int(rows[at, 0])
-        members = tuple(
-            (int(rows[at, 1 + i]), _bits(int(rows[at, 1 + cap + i])), _bits(int(rows[at, 1 + 2 * cap + i])))
-            for i in range(k)
-        )
-        nodes = 1 + max(n for _, a, b in members for n in a + b)
-        pools = tuple(modes.pools[p] for p in node_pools[at, :nodes])
+    for at in range(count):
+        members, pools = _members(rows[at], cap, modes.pools)
         found.append(Found(float(profits[at]), members, pools, int(words[at])))
-    return Pricing(found, floor if steps < max_steps else float("inf"), steps)
+    found.sort(key=lambda one: (-one.profit, one.members))
+    return Pricing(found, floor if complete and steps < max_steps else float("inf"), steps)
+
+
+def _members(
+    row: NDArray[np.int32], cap: int, names: Sequence[str]
+) -> tuple[tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...], tuple[str, ...]]:
+    """(members, pool of each node) of a row of the search."""
+    count, kinds = int(row[0]), int(row[1])
+    held: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
+    pools: list[str] = []
+    for kind in row[2 + cap :].reshape(-1, 2 + cap)[:kinds].tolist():
+        nodes = range(len(pools), len(pools) + kind[1])
+        pools += [names[kind[0]]] * kind[1]
+        for on, how in zip(held, kind[2:], strict=False):
+            for phase in (0, 1):
+                if how >> phase & 1:
+                    on[phase].extend(nodes)
+    members = tuple((int(m), tuple(a), tuple(b)) for m, (a, b) in zip(row[2:].tolist(), held, strict=False))
+    return members, tuple(pools)
 
 
 def word_of(modes: Table, members: Members) -> int:
     """The word of a structure, as the search makes it."""
-    total = 0
-    bits = [(modes.ids[m], sum(1 << n for n in a), sum(1 << n for n in b)) for m, a, b in members]
-    for i, (m, a, b) in enumerate(bits):
-        for n, c, d in bits[:i]:
-            total += int(pair_word(m, a, b, n, c, d))
-    return total % (1 << 64)
-
-
-@lru_cache(maxsize=1 << 16)
-def _bits(mask: int) -> tuple[int, ...]:
-    return tuple(at for at in range(MOST_NODES) if mask >> at & 1)
+    held: dict[int, int] = {}
+    for m, *phases in members:
+        for phase, nodes in enumerate(phases):
+            mine = int(modes.tokens[m, phase])
+            for node in nodes:
+                held[node] = held.get(node, 0) + mine
+    return sum(int(node_word(np.uint64(sum_ % (1 << 64)))) for sum_ in held.values()) % (1 << 64)
 
 
 def connected(members: Members) -> bool:

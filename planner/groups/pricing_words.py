@@ -1,4 +1,4 @@
-"""Words of structures, 64-bit sums with a summand for each pair of modes and the nodes that they share; sets of words.
+"""Words of structures, 64-bit sums with a summand for each node, mixed from who holds it; sets of words.
 
 A structure has the same word whatever the order of its jobs and nodes. Two structures can have the same: of a million,
 some two do with a chance of 3e-8.
@@ -23,24 +23,15 @@ def _mix(x: Any) -> Any:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def ones(x: Any) -> Any:
-    n = 0
-    while x:
-        x &= x - 1
-        n += 1
-    return n
+def token(mode: Any, phase: int) -> Any:
+    """Of a mode's rollout (0) or training (1)."""
+    return _mix((mode + np.uint64(phase)) * _GOLDEN + np.uint64(1))
 
 
-@njit(cache=True)
-def pair_word(m, a, b, n, c, d):  # type: ignore[no-untyped-def]
-    """Word of two modes on nodes (rollout, train) a, b and c, d."""
-    if m > n:
-        m, a, b, n, c, d = n, c, d, m, a, b
-    shared = ((ones(a & c) * 16 + ones(b & d)) * 16 + ones(a & d)) * 16 + ones(b & c)
-    # Whether each job's own phases meet on a node is part of the structure too.
-    shared = (shared * 16 + ones(a & b)) * 16 + ones(c & d)
-    x = _mix(m * _GOLDEN + np.uint64(1))
-    return _mix(x ^ _mix(n * _GOLDEN + np.uint64(shared) * np.uint64(0xD1B54A32D192ED03)))
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def node_word(held: Any) -> Any:
+    """Word of a node that the phases hold whose tokens have this sum."""
+    return _mix(held * np.uint64(0xD1B54A32D192ED03) + _GOLDEN)
 
 
 @njit(cache=True)

@@ -77,7 +77,9 @@ def judge(seats: Seats, counts: NDArray[np.int64], rules: Rules, verdict: bool) 
     rows = _ROWS_OF_A_VERDICT if verdict else _ROWS
     log, times = np.zeros((rows, most, 4)), np.zeros(rows)
     policy = POLICIES[rules.policy]
-    long_run_many(seats, empty_state(most), counts, log, times, policy, rules.interference, verdict, out)
+    long_run_many(
+        seats, empty_state(most, seats.units.shape[-1]), counts, log, times, policy, rules.interference, verdict, out
+    )
     return out
 
 
@@ -95,7 +97,9 @@ def stretches_of(
     one = Seats(*(part[0] for part in seats))
     ends = np.zeros((n, 8 * limit))  # a fast job's later iterations are not looked at
     counts = np.zeros(n, np.int64)
-    completions(one, empty_state(n), POLICIES[rules.policy], rules.interference, limit, ends, counts)
+    completions(
+        one, empty_state(n, one.units.shape[-1]), POLICIES[rules.policy], rules.interference, limit, ends, counts
+    )
     found, means = [], []
     for pin, row, count in zip(group.pins, ends, counts, strict=True):
         job = jobs[pin.job]

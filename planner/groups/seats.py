@@ -76,7 +76,8 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
     luck = {name: factors(jobs[name]) for name in names} if spread else {}
     draws = max((len(drawn) for drawn in luck.values()), default=1)
     rows: list[tuple[object, ...]] = []
-    blank = (0, 0), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
+    words = 1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
+    blank = (_bits((), words), _bits((), words)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
     limits = {name: bound(jobs[name], rules) * jobs[name].solo_s for name in names}
     for group in groups:
         share = pace_share(group, jobs) if spread else PACE
@@ -84,7 +85,7 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
             job = jobs[pin.job]
             roll, train = job.rollout[pin.rollout], job.train[pin.train]
             row = (
-                (sum([1 << u for u in pin.rollout_units]), sum([1 << u for u in pin.train_units])),
+                (_bits(pin.rollout_units, words), _bits(pin.train_units, words)),
                 (roll.mean_s, train.mean_s),
                 (roll.warm_s, train.warm_s),
                 tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
@@ -96,7 +97,7 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
         rows += [blank] * (most - len(group.pins))
     units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
     seats = Seats(
-        units=np.array(units, np.uint64).reshape(*shape, 2),
+        units=np.array(units, np.uint64).reshape(*shape, 2, words),
         expected_s=np.array(expected).reshape(*shape, 2),
         switch_s=np.array(switch).reshape(*shape, 2),
         pace_s=np.array(pace).reshape(shape),
@@ -111,6 +112,12 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
             for j, pin in enumerate(group.pins):
                 seats.draws_s[g, j] *= luck[pin.job]
     return seats
+
+
+def _bits(units: Sequence[int], words: int) -> list[int]:
+    """A set of units as 64-bit words (twin_state.py)."""
+    whole = sum([1 << u for u in units])
+    return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(words)]
 
 
 def machine_seats(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> tuple[list[Seat], list[Truth]]:

@@ -99,7 +99,9 @@ def steady(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, slots_of: M
     arrays = seats_of([group], plain, rules)
     log, times = np.zeros((_ROWS, len(group.pins), 4)), np.zeros(_ROWS)
     one = Seats(*(part[0] for part in arrays))
-    a, b = period(one, empty_state(len(group.pins)), log, times, POLICIES[rules.policy], rules.interference)
+    a, b = period(
+        one, empty_state(len(group.pins), one.units.shape[-1]), log, times, POLICIES[rules.policy], rules.interference
+    )
     repeats = b - a <= _LONG
     if not repeats:
         a = min(range(b - _LONG, b), key=lambda row: _distance(log, times, row, b))

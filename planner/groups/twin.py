@@ -15,14 +15,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...rounds import permit_policies
 from ..twin.compiled import compiled, entry, sources_digest
 from . import twin_machine, twin_policies, twin_state
 from .twin_machine import arrive, done, grant, grow
 from .twin_policies import MULTI_RATE, ROUND_ROBIN
-from .twin_state import Seats, State
+from .twin_state import Seats, State, has_unit
 
 EXACT = 1e-9
 """Where a group stands again as before within this share of the time between, that time is a period."""
@@ -43,21 +41,20 @@ BROKEN, KEPT = -1, -2
 @compiled
 def begin(P: Seats, S: State) -> None:
     """All jobs arrive at time 0."""
-    every = np.uint64(0)
     S.places[0] = len(S.phase)
     for j in range(len(S.phase)):
         arrive(P, S, j)
-        every |= P.units[j, 0] | P.units[j, 1]
         S.share[j] = 1.0
         S.rate[j] = 1.0
         S.left_s[j] = P.draws_s[j, 0, 0]
         S.ends_s[j] = math.inf
         S.tail_at_s[j] = math.inf
         S.done[j] = 0
-    for u in range(64):
+    for u in range(len(S.holder)):
         S.holder[u] = -1
-        if every >> np.uint64(u) & np.uint64(1):
-            S.last_unit[0] = u
+        for j in range(len(S.phase)):
+            if has_unit(P.units[j, 0], u) or has_unit(P.units[j, 1], u):
+                S.last_unit[0] = u
 
 
 @compiled
@@ -274,6 +271,8 @@ def _make_entry(digest: str) -> Any:
                 S.key_s[:n],
                 S.holder,
                 S.last_unit,
+                S.free,
+                S.some,
                 S.share[:n],
                 S.rate[:n],
                 S.left_s[:n],

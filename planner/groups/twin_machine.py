@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...rounds.permit_policies import CREDIT, PATIENCE
 from ..twin.compiled import compiled
 from .twin_policies import FIRST_COME, MULTI_RATE, ROUND_ROBIN, its_turn, multi_rate_asks, pauses
-from .twin_state import Seats, State, available, count, expected_end_s, hold, kept, resident, wanted
+from .twin_state import Seats, State, available, clear, copy, count, expected_end_s, hold, kept, meet, resident
 
 
 @compiled
@@ -20,7 +18,7 @@ def stop(S: State, j: int) -> None:
     """`PermitMachine._stop`."""
     S.running[j] = False
     S.tail[j] = False
-    S.held[j] = np.uint64(0)
+    clear(S.held[j])
     S.places[0] += 1
     S.place[j] = S.places[0]
     S.tail_at_s[j] = math.inf
@@ -29,9 +27,9 @@ def stop(S: State, j: int) -> None:
 @compiled
 def pause(P: Seats, S: State, j: int, now: float) -> None:
     """`PermitMachine._pause`."""
-    units = wanted(P, S, j)
+    units = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
-        if S.running[k] and S.held[k] & units:
+        if S.running[k] and meet(S.held[k], units):
             S.rest_s[k] = max(0.0, S.due_s[k] - now) + P.resume_s[k, S.phase[k]]
             S.begun[k] -= 1
             S.left_s[k] = (S.ends_s[k] - now) * S.rate[k] + P.resume_s[k, S.phase[k]]
@@ -40,22 +38,23 @@ def pause(P: Seats, S: State, j: int, now: float) -> None:
 
 
 @compiled
-def start(P: Seats, S: State, j: int, units: np.uint64, now: float) -> None:
-    """`PermitMachine._start`."""
-    mine = wanted(P, S, j)
+def start(P: Seats, S: State, j: int, now: float) -> None:
+    """`PermitMachine._start`, on the units in `S.free`."""
+    units = S.free
+    mine = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
-        if S.running[k] and S.held[k] & units:
-            S.held[k] = kept(P, S, k)
+        if S.running[k] and meet(S.held[k], units):
+            kept(P, S, k, S.held[k])
     S.due_s[j] = expected_end_s(P, S, j, units, now)
     if not resident(S, j, units):
         S.left_s[j] += P.switch_s[j, S.phase[j]]
     hold(S, j, units)
     S.running[j] = True
-    S.held[j] = units
+    copy(units, S.held[j])
     S.share[j] = count(units) / count(mine)
     S.begun[j] += 1
     for k in range(len(S.phase)):
-        if not S.running[k] and wanted(P, S, k) & units:
+        if not S.running[k] and meet(P.units[k, S.phase[k]], units):
             S.overtaken[k] += 1
 
 
@@ -64,18 +63,21 @@ def grow(P: Seats, S: State, now: float) -> None:
     """`PermitMachine._grow`."""
     jobs = len(S.phase)
     for j in range(jobs):
-        if not S.running[j] or S.tail[j] or S.held[j] == wanted(P, S, j):
+        if not S.running[j] or S.tail[j]:
             continue
-        busy = np.uint64(0)
-        for k in range(jobs):
-            if k != j:
-                busy |= S.held[k]
-        more = wanted(P, S, j) & ~S.held[j] & ~busy
-        if more:
-            before, after = count(S.held[j]), count(S.held[j] | more)
+        units, more = P.units[j, S.phase[j]], S.some
+        for w in range(len(units)):
+            busy = S.held[j, w]
+            for k in range(jobs):
+                busy |= S.held[k, w]
+            more[w] = units[w] & ~busy
+        if meet(more, more):
+            before = count(S.held[j])
+            after = before + count(more)
             S.due_s[j] = now + (S.due_s[j] - now) * before / after
-            S.held[j] |= more
-            S.share[j] = after / count(wanted(P, S, j))
+            for w in range(len(units)):
+                S.held[j, w] |= more[w]
+            S.share[j] = after / count(units)
             hold(S, j, more)
 
 
@@ -105,26 +107,26 @@ def ask_all(P: Seats, S: State, policy: int, now: float) -> tuple[float, bool]:
         if j < 0:
             return wake, paused
         S.waiting[j] = False
-        units = available(P, S, j)
-        if not units:
+        may = available(P, S, j)
+        if not may:
             if policy == MULTI_RATE and pauses(P, S, j, now):
                 pause(P, S, j, now)
                 paused = True
-                units = wanted(P, S, j)
+                may = True
+                copy(P.units[j, S.phase[j]], S.free)
         elif policy == ROUND_ROBIN:
-            if not its_turn(P, S, j):
-                units = np.uint64(0)
+            may = its_turn(P, S, j)
         elif policy == FIRST_COME:
             for k in range(jobs):
-                if S.asked[k] and wanted(P, S, k) & wanted(P, S, j):
-                    units = np.uint64(0)
+                if S.asked[k] and meet(P.units[k, S.phase[k]], P.units[j, S.phase[j]]):
+                    may = False
         else:
-            until = multi_rate_asks(P, S, j, units, now)
+            until = multi_rate_asks(P, S, j, S.free, now)
             if until > -math.inf:
                 wake = min(wake, until)
-                units = np.uint64(0)
-        if units:
-            start(P, S, j, units, now)
+                may = False
+        if may:
+            start(P, S, j, now)
         else:
             S.asked[j] = True
 
@@ -156,7 +158,7 @@ def arrive(P: Seats, S: State, j: int) -> None:
     S.phase[j] = 0
     S.running[j] = False
     S.tail[j] = False
-    S.held[j] = np.uint64(0)
+    clear(S.held[j])
     S.place[j] = j
     S.deadline_s[j] = P.pace_s[j]
     S.rest_s[j] = P.expected_s[j, 0]

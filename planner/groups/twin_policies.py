@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from typing import Any
 
 from ...rounds.permit_policies import PATIENCE
 from ..twin.compiled import compiled
-from .twin_state import Seats, State, expected_end_s, free_s, need_s, wanted
+from .twin_state import Seats, State, expected_end_s, free_s, meet, need_s
 
 ROUND_ROBIN, FIRST_COME, MULTI_RATE = 0, 1, 2
 POLICIES = {"round_robin": ROUND_ROBIN, "first_come": FIRST_COME, "multi_rate": MULTI_RATE}
@@ -26,9 +25,9 @@ def latest_s(P: Seats, S: State, j: int) -> float:
 @compiled
 def harms(P: Seats, S: State, j: int, end: float, now: float) -> bool:
     """`_harms` of the policies."""
-    units = wanted(P, S, j)
+    units = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
-        if not S.asked[k] or not wanted(P, S, k) & units:
+        if not S.asked[k] or not meet(P.units[k, S.phase[k]], units):
             continue
         if S.overtaken[k] >= PATIENCE or end > max(free_s(P, S, k, now), latest_s(P, S, k)):
             return True
@@ -38,28 +37,28 @@ def harms(P: Seats, S: State, j: int, end: float, now: float) -> bool:
 @compiled
 def its_turn(P: Seats, S: State, j: int) -> bool:
     """`RoundRobin.asks`."""
-    units = wanted(P, S, j)
+    units = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
         if k == j:
             continue
         for phase in range(2):
             place = S.begun[k] + (S.begun[k] - phase) % 2
-            if P.units[k, phase] & units and (place < S.begun[j] or (place == S.begun[j] and k < j)):
+            if meet(P.units[k, phase], units) and (place < S.begun[j] or (place == S.begun[j] and k < j)):
                 return False
     return True
 
 
 @compiled
-def multi_rate_asks(P: Seats, S: State, j: int, units: np.uint64, now: float) -> float:
+def multi_rate_asks(P: Seats, S: State, j: int, units: Any, now: float) -> float:
     """`MultiRate.asks`: -inf if it may start, else until when it does not."""
     end = expected_end_s(P, S, j, units, now)
     if harms(P, S, j, end, now):
         return math.inf
-    mine = wanted(P, S, j)
+    mine = P.units[j, S.phase[j]]
     until = -math.inf
     for k in range(len(S.phase)):
         phase = 1 - S.phase[k]
-        if not S.running[k] or not mine & P.units[k, phase]:
+        if not S.running[k] or not meet(mine, P.units[k, phase]):
             continue
         deadline = S.deadline_s[k] if phase else S.deadline_s[k] + P.pace_s[k]
         latest = deadline - need_s(P, S, k, 1) - (0.0 if phase else need_s(P, S, k, 0))
@@ -77,10 +76,10 @@ def multi_rate_asks(P: Seats, S: State, j: int, units: np.uint64, now: float) ->
 @compiled
 def pauses(P: Seats, S: State, j: int, now: float) -> bool:
     """`MultiRate.pauses`: whether all that run on its units are paused for it."""
-    units = wanted(P, S, j)
+    units = P.units[j, S.phase[j]]
     cost = 0.0
     for k in range(len(S.phase)):
-        if not S.running[k] or not S.held[k] & units:
+        if not S.running[k] or not meet(S.held[k], units):
             continue
         resume = P.resume_s[k, S.phase[k]]
         if math.isnan(resume) or S.tail[k] or S.overtaken[k] >= PATIENCE or S.deadline_s[k] <= S.deadline_s[j]:

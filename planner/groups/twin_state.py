@@ -1,7 +1,8 @@
 """What the compiled permit machine knows of a group, and what it reads off that.
 
-Functions repeat those of the same name in rounds/permit.py. Jobs are numbered in the order of arrival, all at time 0;
-units are bits of a 64-bit number.
+Functions repeat those of the same name in rounds/permit.py. Jobs are numbered in the order of arrival, all at time 0.
+A set of units is a row of 64-bit words, unit u being bit u % 64 of word u // 64; nothing allocates, so that functions
+that make a set write it where they are told.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..twin.compiled import compiled
 class Seats(NamedTuple):
     """What is known of the jobs of a group; (jobs, 2) is by rollout and train."""
 
-    units: Any  # (jobs, 2) uint64
+    units: Any  # (jobs, 2, words) uint64
     expected_s: Any  # (jobs, 2)
     switch_s: Any  # (jobs, 2) expected, and true
     pace_s: Any  # (jobs,)
@@ -32,7 +33,7 @@ class State(NamedTuple):
     phase: Any
     running: Any
     tail: Any
-    held: Any  # uint64
+    held: Any  # (jobs, words) uint64
     place: Any  # `Turn.asked`
     places: Any  # (1,) as many were given
     deadline_s: Any
@@ -44,8 +45,10 @@ class State(NamedTuple):
     waiting: Any  # at the beginning of a grant
     urgent: Any  # rank: overdue
     key_s: Any  # rank: seconds
-    holder: Any  # (64,) last job on a unit, -1: none
+    holder: Any  # (64 * words,) last job on a unit, -1: none
     last_unit: Any  # (1,) highest unit of the group
+    free: Any  # (words,) units that a turn would start on
+    some: Any  # (words,) scratch
     # The clock's (twin.py):
     share: Any  # of its units that a turn has
     rate: Any
@@ -55,44 +58,78 @@ class State(NamedTuple):
     done: Any  # iterations
 
 
-def empty_state(jobs: int) -> State:
-    """Arrays for groups of up to `jobs`."""
-    kinds = {"held": np.uint64, "running": np.bool_, "tail": np.bool_, "asked": np.bool_, "waiting": np.bool_}
+def empty_state(jobs: int, words: int = 1) -> State:
+    """Arrays for groups of up to `jobs`, whose units take so many words."""
+    kinds: dict[str, Any] = {"held": np.uint64, "free": np.uint64, "some": np.uint64}
+    kinds |= {"running": np.bool_, "tail": np.bool_, "asked": np.bool_, "waiting": np.bool_}
     kinds |= {
         name: np.int64
         for name in ("phase", "place", "places", "overtaken", "begun", "urgent", "holder", "last_unit", "done")
     }
-    sizes = {"holder": 64, "last_unit": 1, "places": 1}
+    sizes: dict[str, Any] = {
+        "holder": 64 * words,
+        "last_unit": 1,
+        "places": 1,
+        "held": (jobs, words),
+        "free": words,
+        "some": words,
+    }
     return State(**{name: np.zeros(sizes.get(name, jobs), kinds.get(name, np.float64)) for name in State._fields})
 
 
 @compiled
-def count(units: np.uint64) -> int:
+def count(units: Any) -> int:
     """Units in a set."""
     found = 0
-    while units:
-        units &= units - np.uint64(1)
-        found += 1
+    for word in units:
+        left = word
+        while left:
+            left &= left - np.uint64(1)
+            found += 1
     return found
 
 
 @compiled
-def wanted(P: Seats, S: State, j: int) -> np.uint64:
-    """`Turn.units`."""
-    units: np.uint64 = P.units[j, S.phase[j]]
-    return units
+def meet(a: Any, b: Any) -> bool:
+    """Whether two sets have a unit in common."""
+    for w in range(len(a)):  # noqa: SIM110 (numba has no generators here)
+        if a[w] & b[w]:
+            return True
+    return False
 
 
 @compiled
-def kept(P: Seats, S: State, j: int) -> np.uint64:
-    """`Turn.kept`."""
-    held: np.uint64 = S.held[j]
-    if not S.tail[j] or P.keep[j] == 0:
-        return held
-    rest = held
-    for _ in range(P.keep[j]):
-        rest &= rest - np.uint64(1)
-    return held & ~rest
+def copy(units: Any, into: Any) -> None:
+    """Write a set over another."""
+    for w in range(len(into)):
+        into[w] = units[w]
+
+
+@compiled
+def clear(units: Any) -> None:
+    """Empty a set."""
+    for w in range(len(units)):
+        units[w] = np.uint64(0)
+
+
+@compiled
+def has_unit(units: Any, u: int) -> bool:
+    """Whether unit u is in a set."""
+    found: bool = units[u >> 6] >> np.uint64(u & 63) & np.uint64(1) != np.uint64(0)
+    return found
+
+
+@compiled
+def kept(P: Seats, S: State, j: int, into: Any) -> None:
+    """`Turn.kept`, written into a set, which may be the job's own."""
+    limited = S.tail[j] and P.keep[j] != 0
+    left = P.keep[j]
+    for w in range(len(into)):
+        rest = S.held[j, w]
+        while rest and left > 0 and limited:
+            rest &= rest - np.uint64(1)
+            left -= 1
+        into[w] = S.held[j, w] & ~rest if limited else S.held[j, w]
 
 
 @compiled
@@ -103,51 +140,55 @@ def need_s(P: Seats, S: State, j: int, phase: int) -> float:
 
 
 @compiled
-def available(P: Seats, S: State, j: int) -> np.uint64:
-    """`PermitMachine.available`."""
-    units = wanted(P, S, j)
-    taken = np.uint64(0)
+def available(P: Seats, S: State, j: int) -> bool:
+    """`PermitMachine.available`, written into `S.free`; whether it holds any."""
+    units = P.units[j, S.phase[j]]
+    copy(units, S.free)
+    taken = False
     for k in range(len(S.phase)):
-        if S.running[k] and S.held[k] & units:
+        if S.running[k] and meet(S.held[k], units):
             if not S.tail[k] or P.keep[k] == 0:
-                return np.uint64(0)
-            taken |= kept(P, S, k) & units
+                return False
+            kept(P, S, k, S.some)
+            taken |= meet(S.some, units)
+            for w in range(len(units)):
+                S.free[w] &= ~S.some[w]
     if taken and S.phase[j] == 1:
-        return np.uint64(0)
-    return units & ~taken
+        return False
+    return meet(S.free, S.free)
 
 
 @compiled
-def resident(S: State, j: int, units: np.uint64) -> bool:
+def resident(S: State, j: int, units: Any) -> bool:
     """`PermitMachine._resident`."""
-    for u in range(S.last_unit[0] + 1):
-        if units >> np.uint64(u) & np.uint64(1) and S.holder[u] >= 0 and S.holder[u] != j:
+    for u in range(S.last_unit[0] + 1):  # noqa: SIM110
+        if has_unit(units, u) and S.holder[u] >= 0 and S.holder[u] != j:
             return False
     return True
 
 
 @compiled
-def hold(S: State, j: int, units: np.uint64) -> None:
+def hold(S: State, j: int, units: Any) -> None:
     """Job j is the last holder of these units."""
     for u in range(S.last_unit[0] + 1):
-        if units >> np.uint64(u) & np.uint64(1):
+        if has_unit(units, u):
             S.holder[u] = j
 
 
 @compiled
-def expected_end_s(P: Seats, S: State, j: int, units: np.uint64, now: float) -> float:
+def expected_end_s(P: Seats, S: State, j: int, units: Any, now: float) -> float:
     """`PermitMachine.expected_end_s`."""
     switch = 0.0 if resident(S, j, units) else P.switch_s[j, S.phase[j]]
-    end: float = now + (S.rest_s[j] + switch) * count(wanted(P, S, j)) / count(units)
+    end: float = now + (S.rest_s[j] + switch) * count(P.units[j, S.phase[j]]) / count(units)
     return end
 
 
 @compiled
 def free_s(P: Seats, S: State, j: int, now: float) -> float:
     """`PermitMachine.free_s`."""
-    units = wanted(P, S, j)
+    units = P.units[j, S.phase[j]]
     at = now
     for k in range(len(S.phase)):
-        if S.running[k] and S.held[k] & units:
+        if S.running[k] and meet(S.held[k], units):
             at = max(at, S.due_s[k])
     return at

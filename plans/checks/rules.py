@@ -62,6 +62,7 @@ profile-undated          a profile without a date of measurement, or an unreadab
 """,
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
+too-few-prompts          data with fewer prompts than a step trains, or than a plan's rounds want at a time
 wrong-step-size          prompts per step or samples per prompt that are not the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
 heads-not-divided        a tensor-parallel size that does not divide the model's heads

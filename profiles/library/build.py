@@ -24,7 +24,7 @@ from ...plans.errors import InputError
 from ...plans.yaml_io import WRITTEN_DIGITS, dump
 from ..architecture import Architecture, architecture_of
 from ..decode_model import FACTORS, DecodeLaw, sheet
-from ..fit import nonnegative_least_squares
+from ..fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_squares
 from ..hardware import GPUS, Gpu, gpu_of
 from ..memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
 from ..schema import Evidence, Machine, Profile, Reward, Rollout, Spread, TrainLaw
@@ -47,6 +47,7 @@ MOST_PROMPT_PER_OUTPUT = 8.0
 LEAST_ERROR = 0.15
 UNMEASURED = 1.5  # errors of a GPU of which there is no measurement, over those of its generation
 CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+Z95 = 1.645  # standard normal quantile at 95 %
 LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
 FABRIC_BYTES_PER_S = 50e9  # 400 Gb/s a GPU, as in the RollPacker cluster (refs/rollpacker.md 5.1)
 NOTE = (
@@ -94,7 +95,7 @@ def carried(data: dict[Group, Served]) -> dict[tuple[str, bool], Carried]:
 
 
 def rollout(a: Architecture, gpu: Gpu, tp: int, factors: Carried, sync: tuple[float, float], widen: float) -> Rollout:
-    """One engine of `tp` ranks. `sync`: seconds and relative error."""
+    """One engine of `tp` ranks. `sync`: seconds and the relative standard deviation of their error."""
     s = sheet(a, gpu, 2.0)
     # Weights and KV are bf16 here: the width that measured groups chose says nothing of it.
     logs = factors.logs.copy()
@@ -118,14 +119,15 @@ def rollout(a: Architecture, gpu: Gpu, tp: int, factors: Carried, sync: tuple[fl
         kv_capacity_tokens=kv_capacity_tokens(a, gpu, tp),
         kv_bytes_per_token=round(s.kv_bytes_per_token),
         start=Spread(p50=start, p95=2 * start, repeats=0),
-        sync=Spread(p50=sync[0], p95=sync[0] * (1 + 2 * sync[1]), repeats=0),
+        sync=Spread(p50=sync[0], p95=sync[0] * (1 + Z95 * sync[1]), repeats=0),
         error=decode,
         curve_sequences=CURVE,
         curve_s=tuple(np.maximum.accumulate(base).tolist()),
         prefill_s_per_token_squared=law.factor("compute") * s.pair_s / 2 / tp,
         evidence={
-            "decode": Evidence(source="decode", error=decode),
-            "prefill": Evidence(source="decode", error=2 * decode),
+            # Mean absolute errors of what was left out, and evidence states standard deviations.
+            "decode": Evidence(source="decode", error=decode / MEAN_OVER_DEVIATION),
+            "prefill": Evidence(source="decode", error=2 * decode / MEAN_OVER_DEVIATION),
             "kv_capacity_tokens": Evidence(source="memory", error=0.1),
             "start": Evidence(source="start", error=0.5),
             "sync": Evidence(source="sync", error=sync[1]),
@@ -148,7 +150,7 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
     train_error = float(np.mean(list(by_model.values())))
     elsewhere = time_errors([*hopper, *(r for r in runs if r.device == "B200")], lambda run: run.device)
     memory_error = float(np.mean(list(memory_errors(policy, lambda run: run.model).values())))
-    sync_error = left_out_error(syncs)
+    sync_error = left_out_error(syncs) / MEDIAN_OVER_DEVIATION
     found: dict[Path, Profile] = {}
     for gpu_name in GPU_NAMES:
         for model in MODEL_NAMES:

@@ -65,7 +65,10 @@ def write_profiled(folder: Path) -> None:
     """Write a job that was profiled (cluster, job, data, model, profile, lengths)."""
     (folder / "cluster.yaml").write_text(CLUSTER)
     (folder / "job.yaml").write_text(JOB)
-    (folder / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
+    (folder / "data.jsonl").write_text(
+        '{"id": "a", "prompt": "1+1", "answer": 2}\n'
+        + "".join(f'{{"id": "b{k}", "prompt": "{k}+2", "answer": {k + 2}}}\n' for k in range(63))
+    )
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text('{"num_attention_heads": 3, "num_key_value_heads": 3}')
     rows = [

@@ -93,6 +93,19 @@ def test_a_run_folder_that_is_a_file_and_an_empty_data_file_are_refused_by_a_dry
     refused(rlplan("execute", solved / "plan.yaml", "--dry-run"), "data.jsonl")
 
 
+def test_data_with_fewer_prompts_than_a_step_trains_is_refused_by_all_that_would_use_it(solved):
+    rows = (solved / "data.jsonl").read_text().splitlines(keepends=True)
+    (solved / "data.jsonl").write_text("".join(rows[:3]))
+    for command in (
+        ("solve", solved, "-o", solved / "new.yaml"),
+        ("execute", solved / "plan.yaml", "--dry-run"),
+        ("simulate", solved / "plan.yaml"),
+    ):
+        refused(rlplan(*command), "data.jsonl", "has 3 prompts", "trains 4", "prompts_per_step")
+    checked = rlplan("check", solved / "plan.yaml")
+    assert checked.returncode == 1 and "has 3 prompts" in checked.stdout + checked.stderr
+
+
 def test_a_length_trace_with_a_torn_last_line_is_read_up_to_it_with_a_warning(solved):
     trace = solved / "lengths.jsonl"
     trace.write_bytes(trace.read_bytes() + b'{"prompt": "p9", "ep')

@@ -42,7 +42,10 @@ def shipped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shipped")
     (folder / "cluster.yaml").write_text(CLUSTER)
     (folder / "job.yaml").write_text(JOB)
-    (folder / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
+    (folder / "data.jsonl").write_text(
+        '{"id": "a", "prompt": "1+1", "answer": 2}\n'
+        + "".join(f'{{"id": "b{k}", "prompt": "{k}+2", "answer": {k + 2}}}\n' for k in range(511))
+    )
     write_lengths(
         folder / "lengths.jsonl", copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8).rows
     )

@@ -78,7 +78,7 @@ def synthesize(
     writer = TraceWriter(folder / TRACE)
     writer.write("run", 0.0, name="run", mode=spec.mode, **({"plan": plan_path} if plan_path else {}))
     for step in range(1, steps + 1):
-        epoch, machine = schedule.epoch, schedule.begin()
+        machine = schedule.begin()
         kind = long if machine.kind == "long" else short
         luck.begin()
         times = simulate_round(machine, luck.lengths(), kind.decode, reward, kind.max_num_seqs)
@@ -90,9 +90,10 @@ def synthesize(
                 decoded += tokens
                 fate = Fate.SURPLUS if draw.fate is Fate.TRAINED and sample not in trained else draw.fate
                 writer.write(
-                    "sample", float(step), step=step, prompt=draw.prompt, epoch=epoch, draw=draw.number, sample=sample,
-                    tokens=tokens, truncated=sample in draw.truncated, prompt_tokens=draws.prompt_tokens(draw.prompt),
-                    reward=draw.rewards.get(sample), fate=None if fate is None else fate.value,
+                    "sample", float(step), step=step, prompt=draw.prompt, epoch=schedule.epoch_of(draw.prompt),
+                    draw=draw.number, sample=sample, tokens=tokens, truncated=sample in draw.truncated,
+                    prompt_tokens=draws.prompt_tokens(draw.prompt), reward=draw.rewards.get(sample),
+                    fate=None if fate is None else fate.value,
                 )  # fmt: skip
         lengths = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
         tokens = sum(p + t for p, t in lengths)
@@ -107,7 +108,7 @@ def synthesize(
             "train_s": off(kind.train.update_s(tokens, sum((p + t) ** 2 for p, t in lengths))),
         }
         writer.write(
-            "step", float(step), step=step, kind=machine.kind, epoch=epoch, **phases, other_s=0.0,
+            "step", float(step), step=step, kind=machine.kind, epochs=[0], **phases, other_s=0.0,
             total_s=sum(phases.values()), trained_samples=len(lengths), trained_tokens=sum(t for _, t in lengths),
             reward_mean=0.5, max_tokens=0, median_tokens=0.0, decoded_tokens=decoded, deferred=len(schedule.deferred),
             prompts={fate.value: len(ids) for fate, ids in outcome.prompts.items()},

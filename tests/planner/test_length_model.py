@@ -1,6 +1,8 @@
 """The length model against populations whose law is known, and against samples left out."""
 
 import math
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -186,3 +188,35 @@ def test_tables_are_lengths_and_quantiles_are_those_of_the_group_maximum(lengths
     assert below >= 0.9 - 1e-9
     within = ((model.tables <= cutoff) & (model.tables < 64)).mean(axis=1)
     assert model.short_groups(cutoff, 4) == pytest.approx((within**4).mean())
+
+
+def longest_by_all_values(tables: np.ndarray, size: int, levels: tuple[float, ...]) -> tuple[int, ...]:
+    """The CDF of the longest of `size`, prompt by prompt at each length that there is."""
+    values = np.unique(tables)
+    below = np.array([np.searchsorted(row, values, side="right") / len(row) for row in tables])
+    found = np.searchsorted((below**size).mean(axis=0), np.asarray(levels) - 1e-12)
+    return tuple(int(values[min(k, len(values) - 1)]) for k in found)
+
+
+def test_quantiles_of_the_longest_in_a_group_are_those_of_the_mean_of_all_prompts_laws() -> None:
+    levels = (0.0, 0.1, 0.4, 0.5, 0.6, 0.8, 0.93, 0.97, 1.0)
+    for seed, (prompts, samples) in enumerate([(1, 4), (2, 2), (7, 16), (300, 16)]):
+        model = fit_lengths(trace_of(sometimes_lost(prompts, samples, np.random.default_rng(seed))))
+        for size in (1, 2, 8, 64):
+            assert model.group_max_quantiles(size, levels) == longest_by_all_values(model.tables, size, levels)
+
+
+def test_quantiles_of_the_longest_in_a_group_take_little_memory_for_many_prompts_and_lengths() -> None:
+    rng = np.random.default_rng(2)
+    small = fit_lengths(trace_of(sometimes_lost(8, 4, rng)))
+    tables = np.sort(rng.integers(1, 8_000, size=(500, 64)), axis=1)
+    model = replace(small, tables=tables, cap_tokens=8_000)
+    tracemalloc.start()
+    try:
+        found = model.group_max_quantiles(8, (0.5, 0.9))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Prompts times distinct lengths would be 500 * 8,000 * 8 bytes, 32 MB, twice.
+    assert peak < 2_000_000
+    assert found == longest_by_all_values(tables, 8, (0.5, 0.9))

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from rlplan.planner.candidates import LongKey, ShortKey
+from rlplan.planner.candidates import LongKey, ShortKey, feasible_train
 from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost
+from rlplan.planner.costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost, train_costs
 from rlplan.planner.drafts import Drafts, drafted
 from rlplan.planner.draws import Draws
 from rlplan.planner.kinds import Kind
@@ -16,10 +16,14 @@ from rlplan.planner.round_log import RoundLog, mean
 from rlplan.planner.run_simulator import simulate_plan, simulate_run
 from rlplan.planner.search import Pass, column_name
 from rlplan.planner.solve import solve_fully
+from rlplan.planner.streaming import Window, exposed_update_s
 from rlplan.plans.errors import InputError
 from rlplan.plans.levers import RoundDrafts
+from rlplan.profiles.library import library_profile
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.schedule import RoundSpec
+
+from .conftest import small_job
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = LayoutKey(1, 2)
@@ -172,3 +176,23 @@ def test_drafts_in_a_plan_need_an_acceptance_in_the_job(solved, make_trace) -> N
     edited = done.plan.model_copy(update={"job": planned})
     with pytest.raises(InputError, match=r"search\.drafts"):
         simulate_plan(edited, job, profile, make_trace(), steps=2)
+
+
+def test_no_update_is_left_out_that_is_the_best_for_some_engines_that_are_handed_over(make_cluster) -> None:
+    profile, budgets = library_profile("H800", "Qwen3-30B-A3B"), (16896,)
+    pool = {"nodes": 4, "cores": 96, "host_memory_bytes": 2 * 10**12, "usd_per_node_hour": 40.0}
+    pool["accelerators"] = {"kind": "cuda", "name": "H800", "per_node": 8, "memory_bytes": 80 * 10**9}
+    sizes = {**SMALL, "max_prompt_tokens": 512, "max_response_tokens": 16384}
+    search = {"tp": [2, 4], "micro_batch_tokens": list(budgets), "hand_over": [0.5]}
+    kept = feasible_train(make_cluster(**pool), small_job(sizes, search=search), profile, "main")
+    every = train_costs(profile, 32, budgets)
+    assert len(kept) < len(every)
+    groups = tuple((10.0 * at, 60_000, 60_000 * 9_000, 8) for at in range(40))
+    tokens, squares, samples = (sum(group[k] for group in groups) for k in (1, 2, 3))
+    for freed in range(0, 32, 2):
+        window = Window(20.0, 2000.0, groups, freed, freed / 32)
+
+        def exposed(train: TrainCost, window: Window = window) -> float:
+            return exposed_update_s(train, tokens, squares, samples, window.streamed(train))
+
+        assert min(map(exposed, kept)) == pytest.approx(min(map(exposed, every)))

@@ -4,10 +4,13 @@ import math
 
 import pytest
 
+from rlplan.planner.candidates import LongKey, ShortKey
+from rlplan.planner.columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from rlplan.planner.costs import decode_cost, reward_cost, train_cost
 from rlplan.planner.draws import Draws
 from rlplan.planner.kinds import Kind
 from rlplan.planner.length_model import fit_lengths
+from rlplan.planner.round_log import mean
 from rlplan.planner.run_simulator import simulate_run
 from rlplan.planner.run_summary import BusyMeter, quantile
 from rlplan.planner.timeline import Timeline
@@ -32,11 +35,50 @@ def run(make_profile, make_trace):
     return simulate
 
 
-def test_an_epoch_trains_each_prompt_once_and_ends_with_an_empty_queue(run):
+@pytest.mark.parametrize("prompts", [32, 37])
+def test_no_round_is_small_because_an_epoch_ends(run, prompts):
+    simulated = run(EXACT, steps=60, prompts=prompts)
+    assert {s.groups for s in simulated.steps} == {4}
+    assert max(s.epoch for s in simulated.steps) == -(-60 * 4 // prompts) - 1
+
+
+def test_a_run_of_whole_epochs_goes_on_until_their_prompts_were_issued_and_settles_what_it_owes(run):
     epoch = run(EXACT, steps=0, prompts=90)
-    assert sum(s.groups for s in epoch.steps) == 90
-    assert epoch.steps[-1].deferred == 0 and not epoch.settling
-    assert {s.epoch for s in epoch.steps} == {0}
+    trained = sum(s.groups for s in (*epoch.steps, *epoch.settling))
+    assert 90 <= trained <= 90 + 4, "the last round fills up with the next epoch's"
+    assert {s.groups for s in epoch.steps} == {4}
+
+
+def test_the_last_round_of_what_is_owed_counts_by_its_prompts(run):
+    owing = next(r for r in (run(EXACT, steps=n) for n in range(1, 9)) if r.steps[-1].deferred % 4)
+    last = owing.settling[-1]
+    assert last.taken < 4
+    whole = sum(s.step_s for s in (*owing.steps, *owing.settling[:-1]))
+    samples = sum(s.samples for s in (*owing.steps, *owing.settling))
+    assert owing.seconds_per_sample() == pytest.approx((whole + last.step_s * last.taken / 4) / samples)
+
+
+def test_the_seconds_that_columns_predict_are_those_of_whole_epochs_of_eight_steps(run, make_profile, make_trace):
+    """Epochs that ended in smaller rounds took 4 to 9 % longer a trained group than the columns say."""
+    profile, group, cutoff = make_profile(), 4, 150
+    decode = decode_cost(profile, profile.rollout[0])
+    train = train_cost(profile.train[2])
+    kind = Kind(decode, decode.max_sequences, train)
+    # 64 prompts are the trace's own, so a data set of them is as long as the model says.
+    draws = Draws(fit_lengths(make_trace(64, 8)), 0, group)
+    reward = reward_cost(profile.reward, 1)
+    setting = Setting(8, group, 1024, False, {decode.key: decode}, reward, draws)
+    key = ShortKey("exact", 12, group, cutoff, decode.key)
+    short, long = ShortColumn(setting, key), LongColumn(setting, LongKey(key.law, 1, decode.key))
+    short.extend(300)
+    long.extend(150, long_draws(draws, group, cutoff, 150 * 8))
+    share = expected_deferrals(short, setting) / 8
+    predicted = (mean(short.log.step_s(train)) + share * mean(long.log.step_s(train))) / (1 + share)
+    spec = RoundSpec("exact", 8, group, 1024, 12, group, cutoff_tokens=cutoff)
+    simulated = simulate_run(spec, kind, kind, reward, draws, steps=8 * 20, prompts=64)
+    assert {s.groups for s in simulated.steps} == {8}
+    assert mean([s.step_s for s in simulated.steps]) == pytest.approx(predicted, rel=0.04)
+    assert simulated.seconds_per_sample() * 8 * group == pytest.approx(predicted, rel=0.04)
 
 
 def test_the_queue_starts_empty_so_a_run_begins_with_short_rounds(run):

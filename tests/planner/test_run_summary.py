@@ -19,14 +19,14 @@ def summary(steps, busy_s, settling=(), **pool):
     meter = BusyMeter()
     meter.busy_s = busy_s
     cluster = laptop(**pool)
-    run = SimulatedRun(tuple(steps), tuple(settling), 10.0)
+    run = SimulatedRun(tuple(steps), tuple(settling), 2, 10.0)
     return summarize(run, meter, solved(mode="sync").plan, cluster.pools["main"])
 
 
 @pytest.fixture(scope="module")
 def cpu():
     steps = [step(), step("long", rollout_s=16.0, response_tokens=400, decoded_tokens=400), step()]
-    return summary(steps, [9.0, 20.0, 9.0, 5.0], [step("long", samples=5, excess_tokens=50.0)])
+    return summary(steps, [9.0, 20.0, 9.0, 5.0], [step("long", samples=5, taken=1, excess_tokens=50.0)])
 
 
 GPUS = {"kind": "cuda", "name": "H100", "per_node": 4, "memory_bytes": 80 * 10**9}
@@ -55,9 +55,9 @@ def test_tokens_are_decoded_trained_or_wasted(cpu):
 
 
 def test_what_is_owed_is_charged_per_sample_in_seconds_money_and_bias(cpu):
-    # 40 s and 10 s of settling over 35 samples.
-    assert cpu["seconds_per_sample"] == pytest.approx(50 / 35)
-    assert cpu["accelerator_s_per_1k_samples"] == pytest.approx(2000 * 50 / 35)
-    assert cpu["usd_per_1k_samples"] == pytest.approx(1000 * 50 / 35 * 0.36 / 3600)
+    # 40 s, and half of the 10 s of a round that settles one prompt where two are a step's, over 35 samples.
+    assert cpu["seconds_per_sample"] == pytest.approx(45 / 35)
+    assert cpu["accelerator_s_per_1k_samples"] == pytest.approx(2000 * 45 / 35)
+    assert cpu["usd_per_1k_samples"] == pytest.approx(1000 * 45 / 35 * 0.36 / 3600)
     assert cpu["length_ratio"] == pytest.approx(1 + 50 / 35 / 10)
     assert cpu["settling_steps"] == 1

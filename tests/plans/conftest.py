@@ -163,7 +163,10 @@ def folder(tmp_path: Path) -> Folder:
     (tmp_path / "plan.yaml").write_text(plan.replace("DECISIONS", "a" * 64))
     decided = job_decisions(load_plan(tmp_path / "plan.yaml").job)
     (tmp_path / "plan.yaml").write_text(plan.replace("DECISIONS", decided))
-    (tmp_path / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
+    (tmp_path / "data.jsonl").write_text(
+        '{"id": "a", "prompt": "1+1", "answer": 2}\n'
+        + "".join(f'{{"id": "b{k}", "prompt": "{k}+2", "answer": {k + 2}}}\n' for k in range(511))
+    )
     (tmp_path / "model").mkdir()
     config = {"num_attention_heads": 4, "num_key_value_heads": 2}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))

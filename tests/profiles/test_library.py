@@ -1,11 +1,13 @@
 """Profiles that ship: they load, are canonical, say what they are, and obey physics."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
-from rlplan.planner.costs import decode_cost, train_cost_in, train_costs
+from rlplan.planner.costs import LayoutKey, decode_cost, train_cost_in, train_costs
+from rlplan.planner.expected_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.plans.cluster import Pool
 from rlplan.plans.errors import InputError
 from rlplan.plans.yaml_io import dump
@@ -46,6 +48,17 @@ def test_every_value_says_its_source_and_error_and_the_file_that_it_is_no_measur
             assert set(entry.evidence) == {"decode", "prefill", "kv_capacity_tokens", "start", "sync"}
             assert all(e.error >= 0.1 for e in entry.evidence.values())
         assert profile.train_law is not None and profile.train_law.error > 0.05
+
+
+def test_errors_that_stand_as_evidence_are_deviations_and_those_of_entries_means(
+    shipped: dict[tuple[str, str], Profile],
+) -> None:
+    for profile in shipped.values():
+        for entry in profile.rollout:
+            mean = entry.evidence["decode"].error * math.sqrt(2 / math.pi)
+            assert mean == pytest.approx(entry.error, rel=1e-4)
+            stated = rollout_error(profile, LayoutKey(entry.tp, 1))
+            assert stated == pytest.approx(entry.error / MEAN_OVER_DEVIATION, rel=1e-4)
 
 
 def test_accelerators_without_measurements_are_less_sure(shipped: dict[tuple[str, str], Profile]) -> None:

@@ -30,7 +30,7 @@ from rlplan.rounds.events import (
     Score,
     Scored,
 )
-from rlplan.rounds.outcome import Outcome
+from rlplan.rounds.outcome import Fate, Outcome
 from rlplan.rounds.round import Round
 from rlplan.rounds.schedule import RoundSpec, Schedule
 
@@ -43,6 +43,8 @@ class Sample(NamedTuple):
     redraw: int
     sample: int
 
+
+SETTLED = (Fate.TRAINED, Fate.FILTERED, Fate.FAILED)
 
 Lengths = Callable[[Sample], int]
 Rewards = Callable[[Sample], float]
@@ -167,11 +169,16 @@ def drive(
 
 
 class Step(NamedTuple):
-    """One round of a schedule and what came of it."""
+    """One round of a schedule and what came of it; `epochs`: of each prompt that it took, the epoch that issued it."""
 
     run: Run
     outcome: Outcome
-    epoch: int
+    epochs: dict[str, int]
+
+    @property
+    def settled(self) -> list[tuple[int, str]]:
+        """(epoch, prompt) of what was trained, filtered or failed for good."""
+        return [(self.epochs[p], p) for fate in SETTLED for p in self.outcome.prompts[fate]]
 
 
 def steps(
@@ -185,10 +192,11 @@ def steps(
 ) -> Iterator[Step]:
     """Rounds without end."""
     while True:
-        epoch, number = schedule.epoch, schedule.round_number
+        number = schedule.round_number
         machine = schedule.begin()
         run = drive(machine, lengths, rewards, order=order, chaos=chaos, number=number, checked=checked)
-        yield Step(run, schedule.end(machine), epoch)
+        outcome = schedule.end(machine)
+        yield Step(run, outcome, {prompt: schedule.epoch_of(prompt) for prompt in outcome.taken})
 
 
 # -- what the properties range over ------------------------------------------------------------------------------------

@@ -55,7 +55,9 @@ P_SAMPLE_LONG = SURVIVAL[:, CUTOFF]
 class Trained:
     """Lengths trained in whole epochs, and how far they are from the unconditioned ones, in standard errors."""
 
-    def __init__(self, mode: RoundSpec, epochs: int, seed: int = 1, *, any_order: bool = False) -> None:
+    def __init__(
+        self, mode: RoundSpec, epochs: int, seed: int = 1, *, any_order: bool = False, fair: bool = True
+    ) -> None:
         dice = random.Random(seed)
         order = random.Random(-seed) if any_order else None
 
@@ -68,19 +70,22 @@ class Trained:
         self.deferred = self.exhausted = 0
         self.longest: dict[str, list[int]] = {"short": [], "long": []}
         for step in steps(schedule, length, lambda s: 1.0, order=order, checked=False):
-            if step.epoch == epochs:
-                break
-            lengths.extend(t for group in step.outcome.trained for t in group.tokens)
+            # Epochs run into each other: what is trained for a later one does not belong to these.
+            groups = [g for g in step.outcome.trained if step.epochs[g.prompt] < epochs]
+            lengths.extend(t for group in groups for t in group.tokens)
             self.longest[step.run.machine.kind].append(
                 max((t for g in step.outcome.trained for t in g.tokens), default=0)
             )
-            self.deferred += len(step.outcome.prompts[Fate.DEFERRED])
-            self.exhausted += len(step.outcome.exhausted)
+            self.deferred += sum(step.epochs[p] < epochs for p in step.outcome.prompts[Fate.DEFERRED])
+            self.exhausted += sum(step.epochs[p] < epochs for p in step.outcome.exhausted)
+            # A machine that puts a prompt off for ever lets the others go on without it.
+            if len(lengths) == epochs * PROMPTS * N or schedule.round_number > 2 * epochs * PROMPTS / P:
+                break
         self.lengths = np.array(lengths)
         # Each prompt is trained once an epoch, n samples at a time.
-        assert len(lengths) == epochs * PROMPTS * N
+        assert not fair or len(lengths) == epochs * PROMPTS * N
         self.deferred_share = self.deferred / (epochs * PROMPTS)
-        repeats = epochs * N
+        repeats = len(lengths) / PROMPTS
         self.ratio = self.lengths.mean() / MEAN.mean()
         self.mean_z = (self.lengths.sum() - repeats * MEAN.sum()) / np.sqrt(repeats * VARIANCE.sum())
         long = int((self.lengths > CUTOFF).sum())
@@ -206,23 +211,23 @@ class TrainsTheFirstLongDrawToEnd(ExactLongRound):
 
 
 @pytest.mark.parametrize(
-    ("broken", "sign", "any_order"),
+    ("broken", "sign", "any_order", "epochs"),
     [
-        (TrainsDrawsThatDoNotCount, -1, False),
+        (TrainsDrawsThatDoNotCount, -1, False, 60),
         # In token time the counting draws are known before the others are past the cutoff: such a bug is invisible.
-        (DefersDrawsThatDoNotCount, +1, True),
-        (JudgesInOrderOfArrival, -1, False),
-        (JudgesInOrderOfArrival, +1, True),
-        (TrainsAnyRedraw, -1, False),
-        (TrainsTheFirstLongDrawToEnd, -1, False),
+        (DefersDrawsThatDoNotCount, +1, True, 60),
+        (JudgesInOrderOfArrival, -1, False, 60),
+        (JudgesInOrderOfArrival, +1, True, 60),
+        (TrainsAnyRedraw, -1, False, 60),
+        (TrainsTheFirstLongDrawToEnd, -1, False, 110),
     ],
 )
 def test_the_mean_and_the_share_beyond_the_cutoff_betray_a_broken_machine(
-    broken: type, sign: int, any_order: bool, monkeypatch: pytest.MonkeyPatch
+    broken: type, sign: int, any_order: bool, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaces = ExactShortRound if issubclass(broken, ExactShortRound) else ExactLongRound
     monkeypatch.setattr(schedule_module, replaces.__name__, broken)
-    trained = Trained(spec("exact", LAVISH), epochs=60, any_order=any_order)
+    trained = Trained(spec("exact", LAVISH), epochs, any_order=any_order, fair=False)
     assert sign * trained.mean_z > 4, f"ratio {trained.ratio:.3f}, {trained.mean_z:.1f} standard errors"
     assert sign * trained.share_z > 3
     assert trained.kolmogorov_smirnov() > 1.63

@@ -117,29 +117,35 @@ def test_short_rounds_hold_nobody_who_is_expected_long_and_long_rounds_nobody_el
 ) -> None:
     schedule = Schedule(spec, prompt_ids(prompts), seed)
     run_of = steps(schedule, keyed_lengths(seed), keyed_rewards(seed), order=random.Random(seed))
+    expected: dict[int, list[str]] = {}
     while schedule.epoch < 3:
-        expected = set(schedule.state()["expected_long"])
-        assert bool(expected) == (schedule.epoch > 0 and round(spec.long_share * prompts) > 0)
+        expected |= {e["epoch"]: e["expected_long"] for e in schedule.state()["epochs"]}
         step = next(run_of)
+        expected |= {e["epoch"]: e["expected_long"] for e in schedule.state()["epochs"]}
         assert step.outcome.taken, "no round is empty"
-        taken = set(step.outcome.taken)
-        assert taken <= expected if step.run.machine.kind == "long" else not taken & expected
+        for prompt, epoch in step.epochs.items():
+            assert (prompt in expected[epoch]) == (step.run.machine.kind == "long")
+    # Of the first epoch nothing was known, and of the last round before an epoch nothing in it.
+    assert not expected[0]
+    if prompts > 2 * spec.prompts_per_step and not spec.dynamic_sampling:
+        assert all(bool(long) == (round(spec.long_share * prompts) > 0) for epoch, long in expected.items() if epoch)
 
 
 def test_the_next_epoch_is_sorted_by_the_lengths_of_the_last_and_not_of_this_one() -> None:
-    length = {p: 20 + i for i, p in enumerate(prompt_ids(10))}
-    schedule = Schedule(SPEC, prompt_ids(10), seed=1)
+    length = {p: 20 + i for i, p in enumerate(prompt_ids(9))}
+    schedule = Schedule(SPEC, prompt_ids(9), seed=1)
     run_of = steps(schedule, lambda s: length[s.prompt], lambda s: 1.0)
     while schedule.epoch == 0:
         next(run_of)
-    assert schedule.state()["expected_long"] == ["k007", "k008", "k009"]
+    [epoch] = schedule.state()["epochs"]
+    assert epoch["expected_long"] == ["k006", "k007", "k008"]
     for prompt in length:
         length[prompt] = 40 - length[prompt]
     while schedule.epoch == 1:
-        assert schedule.state()["expected_long"] == ["k007", "k008", "k009"]
+        assert schedule.state()["epochs"][0]["expected_long"] == ["k006", "k007", "k008"]
         next(run_of)
     # Two epochs that contradict each other: the later one counts more.
-    assert schedule.state()["expected_long"] == ["k000", "k001", "k002"]
+    assert schedule.state()["epochs"][-1]["expected_long"] == ["k000", "k001", "k002"]
 
 
 def test_filtered_groups_are_part_of_the_history() -> None:
@@ -159,4 +165,4 @@ def test_a_run_that_goes_over_to_predict_begins_without_history() -> None:
     run_of = steps(schedule, lambda s: 4, lambda s: 1.0)
     kinds = [next(run_of).run.machine.kind for _ in range(2)]
     assert kinds == ["short", "short"] and schedule.epoch == 1
-    assert len(schedule.state()["expected_long"]) == 3, "what the rest of that epoch taught"
+    assert len(schedule.state()["epochs"][-1]["expected_long"]) == 3, "what the rest of that epoch taught"

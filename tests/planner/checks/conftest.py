@@ -27,7 +27,10 @@ def gpus(folder: Path) -> None:
     """A job on GPUs with a shipped profile and a length trace, not solved yet."""
     (folder / "cluster.yaml").write_text(GPU_CLUSTER)
     (folder / "job.yaml").write_text(GPU_JOB)
-    (folder / "data.jsonl").write_text('{"id": "a", "prompt": "1+1", "answer": 2}\n')
+    (folder / "data.jsonl").write_text(
+        '{"id": "a", "prompt": "1+1", "answer": 2}\n'
+        + "".join(f'{{"id": "b{k}", "prompt": "{k}+2", "answer": {k + 2}}}\n' for k in range(511))
+    )
     rows = copula_lengths([(10, 0.05), (200, 0.6), (4096, 0.99)], 0.4, 4096, 48, 8).rows
     write_lengths(folder / "lengths.jsonl", rows)
     run("profile", folder, "--shipped", "Qwen2.5-7B")

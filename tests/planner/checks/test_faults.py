@@ -54,6 +54,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     # physics
     ("wrong-job", "laptop", {PLAN: {"job.name": "other"}}, set()),
     ("wrong-step-size", "laptop", {JOB: {"rollout.prompts_per_step": 2}}, {"profile-of-earlier-job"}),
+    ("too-few-prompts", "laptop", {PLAN: {f"{KIND}.issue.prompts": 62}}, set()),
     ("cutoff-beyond-cap", "laptop", {PLAN: {f"{KIND}.cutoff_tokens": 64}}, set()),
     ("heads-not-divided", "laptop", {PLAN: {f"{KIND}.train.tp": 2}}, {"update-unmeasured"}),
     ("unknown-pool", "laptop", {PLAN: {f"{KIND}.rollout.pool": "gpus", f"{LONG}.rollout.pool": "gpus"}}, set()),
@@ -305,6 +306,7 @@ def test_a_profile_without_any_measured_batch_is_checked_too(solved):
 OTHER_DOCUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("input-missing", "laptop", JOB, {"data.path": "nowhere.jsonl"}),
     ("heads-not-divided", "laptop", JOB, {"search.tp": [2]}),
+    ("too-few-prompts", "laptop", JOB, {"rollout.prompts_per_step": 65}),
     ("input-missing", "laptop", PROFILE, {"lengths.path": "nowhere.jsonl"}),
     ("input-changed", "laptop", PROFILE, {"lengths.sha256": "0" * 64}),
     ("input-missing", "groups", WORKLOAD, {"cluster": "nowhere.yaml"}),

@@ -22,7 +22,7 @@ from rlplan.plans.workload import Phase, load_workload
 from rlplan.plans.yaml_io import loads
 from rlplan.profiles.architecture import architecture_of
 
-from ...documents import expected_round
+from ...documents import expected_round, spread
 from ...plans.conftest import PLAN
 from ...workloads import edit, write_workload
 
@@ -139,8 +139,23 @@ def test_a_plan_gives_its_predicted_step_split_into_rollout_and_training():
     got = from_plan(plan, "job")
     rounds = plan.predicted.rounds
     assert got.rollout_s + got.train_s == pytest.approx(0.8 * 5.2 + 0.2 * 10.2, rel=0.02)
-    rollout = 0.8 * rounds.short.rollout_s.mean + 0.2 * rounds.long.rollout_s.mean + 0.1
-    assert got.rollout_s == pytest.approx(rollout, rel=0.02)
+    long = round(0.2 * PAIRS) / PAIRS
+    rollout = (1 - long) * rounds.short.rollout_s.mean + long * rounds.long.rollout_s.mean + 0.1
+    assert got.rollout_s == pytest.approx(rollout)
+
+
+def test_each_kind_of_round_waits_for_its_own_rewards_and_trains_for_the_rest_of_its_own_step():
+    plan = own_plan()
+    short, long = plan.predicted.rounds.short, plan.predicted.rounds.long
+    slow = expected_round(share=0.2, rollout_s=100.0, train_s=20.0, sync_s=1.0)
+    slow["reward_exposed_s"], slow["step_s"] = spread(30.0), spread(151.0)
+    quick = expected_round(share=0.8, rollout_s=10.0, train_s=2.0, sync_s=1.0)
+    rounds = plan.predicted.rounds.model_copy(
+        update={"short": type(short).model_validate(quick), "long": type(long).model_validate(slow)}
+    )
+    got = from_plan(plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"rounds": rounds})}), "job")
+    pairs = {(round(a * got.rollout_s, 6), round(b * got.train_s, 6)) for a, b in got.spread}
+    assert pairs == {(10.0, 3.0), (130.0, 21.0)}
 
 
 def test_rounds_of_a_plan_come_with_their_share():
@@ -148,7 +163,7 @@ def test_rounds_of_a_plan_come_with_their_share():
     long = PredictedRound.model_validate(expected_round(share=0.2, rollout_s=100.0, train_s=29.9, sync_s=0.1))
     rounds = plan.predicted.rounds.model_copy(update={"long": long})
     got = from_plan(plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"rounds": rounds})}), "job")
-    long_ones = sum(math.isclose(pair[0] * got.rollout_s, 100.1) for pair in got.spread)
+    long_ones = sum(math.isclose(pair[0] * got.rollout_s, 100.0) for pair in got.spread)
     assert long_ones == round(0.2 * PAIRS)
 
 

@@ -1,12 +1,17 @@
 """Which jobs moved, and small edits of groups."""
 
+from itertools import combinations
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.assemble import alone, grow, pinned, resident, resident_bytes
-from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Way
+from rlplan.planner.groups.assemble import alone, choices, grow, pinned, resident, resident_bytes
+from rlplan.planner.groups.columns import Checker
+from rlplan.planner.groups.greedy import Algorithm1
+from rlplan.planner.groups.model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from rlplan.planner.groups.place import BestFit
 from rlplan.planner.groups.policy import State, depart_in_place, moved_within, moves, next_id, nodes_of_pins
+from rlplan.planner.groups.rates import units_per_hour
 
 KINDS = {"a": NodeKind("a", 10.0, 1e12), "b": NodeKind("b", 30.0, 1e12)}
 
@@ -122,3 +127,48 @@ def test_one_job_that_goes_to_other_nodes_of_a_large_group_is_the_only_one_that_
     assert len(moved) <= 1
     if len(to) != len(on[-1]):
         assert moved == [f"j{len(on) - 1}"]
+
+
+def test_a_job_whose_phases_share_nodes_is_priced_alone_at_these_nodes_once():
+    colocated = GroupJob("c", 1.5, (Way("a", 3, 1, 100.0, 1e9),), (Way("a", 2, 1, 50.0, 1e9),))
+    for one in (colocated, job("x", nodes=2)):
+        assert one.solo_usd_per_hour(KINDS) == alone(one, KINDS).usd_per_hour(KINDS)
+    # A unit is what one USD buys alone, so alone a job does as many units an hour as it pays.
+    assert units_per_hour({"c": Slowdown(1.0, 1.0, 1.0)}, {"c": colocated}, KINDS) == 30.0
+
+
+@given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=7), st.integers(0, 5))
+def test_of_choices_of_nodes_that_are_alike_the_first_is_named(held: list[set[int]], count: int):
+    """Nodes of one pool: which jobs hold each is all that tells them from each other."""
+    pins = []
+    for at in range(3):
+        units = tuple(node for node, holders in enumerate(held) if at in holders)
+        pins += [Pin(f"j{at}", 0, units, 0, units)] if units else []
+    group = Group(("a",) * len(held), tuple(pins))
+    first: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
+    for some in combinations(range(len(held)), count):
+        first.setdefault(tuple(sorted(tuple(sorted(held[node])) for node in some)), some)
+    assert choices(group, range(len(held)), count, KINDS) == sorted(first.values())
+
+
+def test_wide_jobs_that_cannot_share_rollout_nodes_get_their_own_at_once():
+    """Of 60 nodes there are more sets of 30 than can ever be tried."""
+    state, policy = State(), Algorithm1(KINDS, Rules(policy="first_come"))
+    for name in "xyz":
+        state = policy.arrive(state, job(name, nodes=60, slo=1.0))
+    assert sum(group.nodes.count("a") for group in state.groups.values()) == 180
+
+
+def test_with_tails_it_counts_how_many_units_are_shared():
+    """A tail on half of the units leaves one of another's two units free, or both."""
+    rules = Rules(tail_keep=0.5, policy="first_come")
+    jobs = {
+        name: GroupJob(name, 1.5, (Way("a", 4, 1, 100.0, 1e9),), (Way("b", 1, 1, 10.0, 1e9),), tail_share=0.5)
+        for name in "xy"
+    }
+    few = Group(("a",) * 7 + ("b",) * 2, (Pin("x", 0, (0, 1, 2, 3), 0, (7,)), Pin("y", 0, (3, 4, 5, 6), 0, (8,))))
+    many = Group(("a",) * 5 + ("b",) * 2, (Pin("x", 0, (0, 1, 2, 3), 0, (5,)), Pin("y", 0, (1, 2, 3, 4), 0, (6,))))
+    checker = Checker(rules)
+    together = [checker.slowdowns(group, jobs) for group in (few, many)]
+    assert together == [Checker(rules).slowdowns(group, jobs) for group in (few, many)]
+    assert together[0] != together[1]

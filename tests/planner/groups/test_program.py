@@ -135,3 +135,25 @@ def test_ways_that_take_more_of_the_same_are_left_out() -> None:
         (Way("H800", 1, 1, 100.0, 1e11), Way("H800", 2, 1, 100.0, 1e11), Way("H800", 2, 1, 60.0, 1e11)),
     )
     assert [mode.ways[1] for mode in modes(more, KINDS, Rules())] == [0, 2]
+
+
+def test_jobs_of_more_nodes_than_a_word_has_bits_share_them_and_the_proof_holds() -> None:
+    halves = {"H20": NodeKind("H20", 14.8, 1.5e12, 2), "H800": NodeKind("H800", 42.24, 1.5e12)}
+    wide = [
+        GroupJob(f"j{at}", 1.6, (Way("H20", nodes, 2, 100.0, 3e11),), (Way("H800", 20, 1, 100.0, 3e11),))
+        for at, nodes in enumerate((90, 80))
+    ]
+    found = solve_groups(wide, halves, Rules())
+    assert found.usd_per_hour == pytest.approx(90 * 14.8 + 20 * 42.24)
+    assert (found.status, found.gap) == ("optimal", 0.0)
+    assert max(slow.mean for slow in found.slowdowns.values()) <= 1.6
+
+
+def test_where_the_search_for_groups_is_cut_no_more_than_the_fluid_bound_is_claimed() -> None:
+    jobs = [
+        GroupJob(f"j{at}", 1.9, (Way("H20", 6 + at, 1, 100.0, 1e11),), (Way("H800", 3, 1, 100.0, 1e11),))
+        for at in range(3)
+    ]
+    found = solve_groups(jobs, KINDS, Rules(), effort=Effort(steps=1, found=50, simulated=50, greedy=False))
+    assert found.status != "optimal" and found.gap > 0
+    assert found.bound_usd_per_hour == pytest.approx(found.fluid_usd_per_hour)

@@ -16,12 +16,18 @@ from rlplan.planner.groups.twin_state import Seats, empty_state
 from rlplan.rounds.permit import PermitMachine
 from rlplan.rounds.permit_events import Seat
 
+WORDS = 5
+
+
+def words(units: tuple[int, ...]) -> list[int]:
+    return [sum(1 << u % 64 for u in units if u // 64 == word) for word in range(WORDS)]
+
 
 def arrays(seats: list[Seat], truths: list[Truth]) -> Seats:
     """The twin's view of the same group."""
     draws = max(len(truth.draws_s) for truth in truths)
     return Seats(
-        units=np.array([[sum(1 << unit for unit in units) for units in seat.units] for seat in seats], np.uint64),
+        units=np.array([[words(units) for units in seat.units] for seat in seats], np.uint64),
         expected_s=np.array([seat.expected_s for seat in seats]),
         switch_s=np.array([seat.switch_s for seat in seats]),
         pace_s=np.array([seat.pace_s for seat in seats]),
@@ -41,6 +47,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Seat], list[Truth]]:
     count = draw(st.integers(1, 5))
     draws = draw(st.integers(1, 4))
     rollout_units = draw(st.integers(1, 5))
+    apart = draw(st.sampled_from([1, 31, 43]))  # units are then in one word, or in several
     for number in range(count):
         rollout = draw(st.lists(st.integers(0, rollout_units - 1), min_size=1, max_size=rollout_units, unique=True))
         spill = draw(st.booleans())
@@ -50,7 +57,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Seat], list[Truth]]:
         seats.append(
             Seat(
                 job=f"job-{number}",
-                units=(tuple(sorted(rollout)), tuple(sorted(train))),
+                units=(tuple(apart * u for u in sorted(rollout)), tuple(apart * u for u in sorted(train))),
                 expected_s=expected,
                 switch_s=draw(st.sampled_from([(0.0, 0.0), (1.8, 4.7)])),
                 pace_s=sum(expected) * draw(st.floats(1, 2)),
@@ -80,7 +87,7 @@ def test_twin_and_reference_end_the_same_phases_at_the_same_times(
         for span in islice((span for span in spans if span.ends_phase), phases)
     ]
     who, what, when = np.zeros(phases, np.int64), np.zeros(phases, np.int64), np.zeros(phases)
-    trace(arrays(seats, truths), empty_state(len(seats)), POLICIES[policy], interference, who, what, when)
+    trace(arrays(seats, truths), empty_state(len(seats), WORDS), POLICIES[policy], interference, who, what, when)
     assert list(zip(who.tolist(), (what == 1).tolist(), when.tolist(), strict=True)) == expected
 
 
@@ -89,5 +96,5 @@ def test_a_lone_job_runs_as_if_alone(policy: str) -> None:
     seat = Seat("job-0", ((0,), (1,)), (100.0, 50.0), (2.0, 5.0), pace_s=150.0)
     who, what, when = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4)
     group = arrays([seat], [Truth(((100.0, 50.0),))])
-    trace(group, empty_state(1), POLICIES[policy], 0.1, who, what, when)
+    trace(group, empty_state(1, WORDS), POLICIES[policy], 0.1, who, what, when)
     assert when.tolist() == [100.0, 150.0, 250.0, 300.0]

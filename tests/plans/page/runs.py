@@ -41,7 +41,7 @@ def step(number: int, t_s: float, kind: str, rows: list[dict], aborted: int, **c
     fates = {fate: sum(row["fate"] == fate for row in rows) for fate in ("trained", "deferred")}
     fates["deferred"] += aborted
     return {
-        "event": "step", "t_s": t_s, "step": number, "kind": kind, "epoch": 0, **times, "total_s": sum(times.values()),
+        "event": "step", "t_s": t_s, "step": number, "kind": kind, **times, "total_s": sum(times.values()),
         "trained_samples": len(trained), "trained_tokens": sum(row["tokens"] for row in trained),
         "reward_mean": 0.3 + 0.02 * number,
         "max_tokens": max(row["tokens"] for row in rows), "median_tokens": 40.0,
