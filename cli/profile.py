@@ -136,6 +136,7 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
                 prefill_s=c.prefill_s,
                 prefill_s_per_token=c.prefill_s_per_token,
                 kv_capacity_tokens=c.kv_capacity_tokens,
+                kv_block_tokens=c.kv_block_tokens,
                 kv_bytes_per_token=measured.kv_bytes_per_token,
                 start=c.start,
                 sync=measured.sync[c.layout],

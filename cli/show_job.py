@@ -119,6 +119,7 @@ def _rounds(plan: Plan, wide: bool) -> Table:
         ("engines", [f"{of.rollout.engines} x tp {of.rollout.tp}" for _, of, _ in kinds]),
         ("seqs", [str(of.rollout.max_num_seqs) for _, of, _ in kinds]),
         ("drafts", [_drafts(of) for _, of, _ in kinds]),
+        ("kept", [_kept(of) for _, of, _ in kinds]),
         ("<trainers", [train_text(of.train) for _, of, _ in kinds]),
         ("<freed", [_hand_over(of) for _, of, _ in kinds]),
     ]
@@ -145,6 +146,11 @@ def _cutoff(of: ShortRound | LongRound) -> str:
 def _drafts(of: ShortRound | LongRound) -> str:
     drafts = of.rollout.drafts
     return "-" if drafts is None else f"{drafts.tokens} to {drafts.up_to_sequences}"
+
+
+def _kept(of: ShortRound | LongRound) -> str:
+    prefix = of.rollout.prefix
+    return "-" if prefix is None else f"1 per {prefix.tokens_per_sample}"
 
 
 def _hand_over(of: ShortRound | LongRound) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 from ..plans.base import Mode
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
+from ..plans.levers import RoundPrefix
 from ..plans.plan import LossPlan, PlannedJob
+from ..rounds.balance import PrefixSharing
 from ..rounds.schedule import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .fleet import Layout
@@ -31,6 +33,8 @@ class RunSettings:
     """The engine set of each kind of round."""
     at_once: dict[str, int]
     """Samples that an engine decodes at a time, by kind of round."""
+    sharing: dict[str, PrefixSharing | None]
+    """How a prompt's samples are kept together, by kind of round; None: they are spread."""
     micro_batch_tokens: dict[str, int]
     """By kind of round."""
     checksum_every: int
@@ -79,9 +83,15 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
         timeouts=TimeoutSpec(**planned.reward.timeout_numbers()),
         layouts=layouts(planned),
         at_once={kind: of.rollout.max_num_seqs for kind, of in kinds.items()},
+        sharing={kind: sharing_of(of.rollout.prefix) for kind, of in kinds.items()},
         micro_batch_tokens={kind: of.train.micro_batch_tokens for kind, of in kinds.items()},
         checksum_every=planned.sync.checksum_every,
     )
+
+
+def sharing_of(prefix: RoundPrefix | None) -> PrefixSharing | None:
+    """A plan's `rollout.prefix` as the balancer takes it."""
+    return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
 def configuration(plans: Sequence[PlannedJob], job: Job, paths: JobPaths, pool: Pool) -> Configuration:

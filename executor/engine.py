@@ -89,7 +89,8 @@ class Request:
 
 @dataclass(slots=True)
 class EngineEvent:
-    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on.
+    """`finished`: tokens with the engine's log-probs, and how many of the prompt's tokens it found in its cache;
+    `cutoff`: at least `watch_tokens` tokens and decoding on.
 
     Of no request: `alive`, tokens were decoded since the last poll; `pulse`, vLLM's processes answered since then."""
 
@@ -101,6 +102,7 @@ class EngineEvent:
     version_start: str = ""
     version_end: str = ""
     decode_s: float = 0.0
+    cached_tokens: int = 0
 
 
 class RolloutEngine:
@@ -120,7 +122,7 @@ class RolloutEngine:
         self._watch: CoreWatch | None = None
 
     async def start(self) -> dict[str, Any]:
-        """Start vLLM. Returns {start_s, kv_capacity_tokens, pid, cores: pids of vLLM's cores}.
+        """Start vLLM. Returns {start_s, kv_capacity_tokens, kv_block_tokens, pid, cores: pids of vLLM's cores}.
 
         Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises.
         """
@@ -170,6 +172,7 @@ class RolloutEngine:
         return {
             "start_s": time.perf_counter() - began,
             "kv_capacity_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
+            "kv_block_tokens": int(cache.block_size),
             "pid": os.getpid(),
             "cores": [process.pid for process in self._engine.engine_core.resources.engine_manager.processes],
         }
@@ -256,6 +259,7 @@ class RolloutEngine:
             async with self._room:
                 async for output in self._engine.generate(prompt, params, request.request_id):
                     self._grew = True
+                    event.cached_tokens = output.num_cached_tokens or 0
                     part = output.outputs[0]
                     event.tokens.extend(part.token_ids)
                     if part.logprobs is not None:

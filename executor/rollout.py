@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..plans.errors import RunFailed
-from ..rounds.balance import Balancer
+from ..rounds.balance import Balancer, PrefixSharing
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
 from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
@@ -43,6 +43,7 @@ class Generated:
     prompt: str
     issued_s: float
     prompt_tokens: tuple[int, ...] = ()
+    cached_tokens: int = 0  # of the prompt, found in the engine's cache
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     truncated: bool = False
@@ -158,16 +159,18 @@ class RoundRunner:
         seeds: RoundSeeds | None = None,
         deadline_s: Callable[[str], float] | None = None,
         at_once: int | None = None,
+        sharing: PrefixSharing | None = None,
     ) -> RolloutResult:
         """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
 
         Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
         sample of a prompt may take; without it, the reward workers' own. `at_once` is how many samples an engine
-        decodes at a time; without it, as many as it was built for.
+        decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's samples together; without
+        it they are spread.
         Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
         """
         engines = self._fleet.engines(layout)
-        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s, at_once)
+        state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s, at_once, sharing)
         self._fleet.listen(state.on_engine_events, state.on_death, state.on_back, state.on_fault)
         try:
             return await state.drive()
@@ -195,6 +198,7 @@ class _RoundInProgress:
         seeds: RoundSeeds | None,
         deadline_s: Callable[[str], float] | None,
         at_once: int | None,
+        sharing: PrefixSharing | None,
     ) -> None:
         self._r = runner
         self._at_once = at_once
@@ -205,7 +209,7 @@ class _RoundInProgress:
         self._version = version
         self._weights = weights_path
         self._tag = tag
-        self._balancer = Balancer(len(engines))
+        self._balancer = Balancer(len(engines), sharing)
         self._samples: dict[SampleKey, Generated] = {}
         self._by_request: dict[str, SampleKey] = {}
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
@@ -312,6 +316,7 @@ class _RoundInProgress:
         self._balancer.release(key)
         sample.tokens, sample.logprobs = message.tokens, message.logprobs
         sample.truncated = message.truncated
+        sample.cached_tokens = message.cached_tokens
         sample.version_start, sample.version_end = message.version_start, message.version_end
         sample.finished_s = self._last_decode_s = self._now()
         self._r.progress.finished += 1
@@ -325,6 +330,7 @@ class _RoundInProgress:
             return []
         index = self._engines.index(death.engine)
         lost = [key for key in self._balancer.running(index) if isinstance(key, SampleKey)]
+        self._balancer.forget(index)
         for key in lost:
             self._balancer.release(key)
             self._by_request.pop(self._request_id(self._samples[key]), None)
@@ -404,7 +410,7 @@ class _RoundInProgress:
         for issue in issues:
             prompt = self._r._prompts[issue.prompt]
             old = self._samples.get(issue.key)
-            index = self._balancer.assign(issue.key, float(issue.max_tokens), alive)
+            index = self._balancer.assign(issue.key, float(issue.max_tokens), alive, issue.prompt, len(prompt.tokens))
             sample = Generated(
                 key=issue.key,
                 prompt=issue.prompt,

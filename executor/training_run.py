@@ -133,6 +133,7 @@ class TrainingRun:
                 self._seeds(kind),
                 self.timeouts.deadline_s,
                 self._for(kind, self.settings.at_once),
+                self._for(kind, self.settings.sharing),
             )
         )
         outcome = self.schedule.end(round_)

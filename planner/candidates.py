@@ -102,6 +102,7 @@ class Space:
 
     `refused` says, for each layout of the profile that was left out, why; `reshard_s` and `layout_switch_s` are seconds
     of changing shards and engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
+    `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
     """
 
     pool: str
@@ -114,6 +115,7 @@ class Space:
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
     drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
+    kept_together: dict[LayoutKey, float] = field(default_factory=dict)
 
     @property
     def sharding(self) -> tuple[int, ...]:

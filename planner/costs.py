@@ -12,6 +12,7 @@ from ..plans.levers import TimeoutNumbers
 from ..profiles.schema import Profile, Reward, Rollout, RoundCheck, Train, TrainLaw
 from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
+from ..rounds.balance import PrefixSharing
 from ..rounds.timeouts import TimeoutSpec
 from .executions import Executions
 
@@ -46,6 +47,8 @@ class DecodeCost:
         prefill_s_per_token_squared: seconds more per squared token to prefill.
         curve: (sequences, seconds), ascending from 1; empty: the line.
         measured_engines: engines that ran at once when it was measured; 0: as many as the layout has.
+        block_tokens: KV tokens of a block of the engines' cache; whole blocks of a prompt are shared by its samples.
+        sharing: when a prompt's samples are put on one engine; None: they are spread as the load has it.
         base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
@@ -64,6 +67,8 @@ class DecodeCost:
     prefill_s_per_token_squared: float = 0
     curve: tuple[tuple[int, float], ...] = ()
     measured_engines: int = 0
+    block_tokens: int = 16
+    sharing: PrefixSharing | None = None
     base: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -97,14 +102,22 @@ class DecodeCost:
         """Seconds of a step of so many sequences more per KV token."""
         return self.c
 
-    def admit_s(self, tokens: float) -> float:
-        """Seconds to admit a request that has so many tokens to prefill."""
-        return self.prefill_s + tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
+    def admit_s(self, tokens: float, cached: float = 0) -> float:
+        """Seconds to admit a request of so many tokens, of which the first `cached` need no prefill."""
+        linear, squared = self.prefill_s_per_token, self.prefill_s_per_token_squared
+        return self.prefill_s + (tokens - cached) * (linear + squared * (tokens + cached))
+
+    def prefix_s(self, tokens: float) -> float:
+        """Seconds to prefill the first `tokens` tokens of a prompt: what `admit_s` leaves out of those cached."""
+        return tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
 
 
 # A vLLM process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its
 # core and one for the actor around it.
 HOST_PROCESS_BYTES = 1_000_000_000
+
+# vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).
+BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 
 
 def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
@@ -174,6 +187,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
         curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
         measured_engines=0 if count == rollout.engines else rollout.engines,
+        block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
     )
 
 

@@ -9,6 +9,7 @@ import heapq
 import math
 from collections import deque
 
+from ..rounds.balance import shared_tokens
 from ..rounds.events import SampleKey
 from .costs import DecodeCost
 
@@ -19,11 +20,16 @@ FINISH, WATCH = 0, 1
 class Sample:
     """A sample on its way through an engine."""
 
-    __slots__ = ("admitted", "base", "engine", "key", "life", "prompt_tokens", "state", "tokens", "truncated", "watch")
+    __slots__ = (
+        "admitted", "base", "engine", "key", "life", "prompt", "prompt_tokens", "state", "tokens", "truncated", "watch",
+    )  # fmt: skip
 
-    def __init__(self, key: SampleKey, engine: int, prompt_tokens: int, tokens: int, truncated: bool, watch: int):
+    def __init__(
+        self, key: SampleKey, engine: int, prompt: str, prompt_tokens: int, tokens: int, truncated: bool, watch: int
+    ):
         self.key = key
         self.engine = engine
+        self.prompt = prompt
         self.prompt_tokens = prompt_tokens
         self.tokens = tokens  # that it will have when it ends
         self.truncated = truncated
@@ -34,8 +40,25 @@ class Sample:
         self.state = "waiting"
 
 
+class Prefix:
+    """The whole blocks of a prompt in an engine's cache."""
+
+    __slots__ = ("computed", "intact_until", "users")
+
+    def __init__(self) -> None:
+        self.users = 0  # running samples
+        self.computed = -1  # engine step before which it was last prefilled
+        self.intact_until = -1  # while nobody uses it: as long as the engine has filled no more KV tokens in all
+
+
 class Engine:
-    """One engine: steps are counted, time is known at step boundaries."""
+    """One engine: steps are counted, time is known at step boundaries.
+
+    A prompt's whole blocks are prefilled and held once for all its samples that run (vLLM caches a block when it is
+    allocated, so two that come in at one boundary share already), and stay when the last of them leaves until what is
+    filled since has taken all the space that was free then: free blocks are taken in the order in which they became
+    so, a sample's last ones first.
+    """
 
     def __init__(self, cost: DecodeCost, max_num_seqs: int) -> None:
         self.cost = cost
@@ -43,8 +66,12 @@ class Engine:
         # Zeros are ints, so that tests can run on exact costs (fractions) without a float getting in.
         self.now: float = cost.round_s  # time of the boundary after `step` steps
         self.step = 0
-        self.kv = 0  # tokens held by the running samples
-        self.most_kv = 0  # that it ever held
+        self.kv = 0  # tokens that the running samples attend to
+        self.shared = 0  # of these, tokens that take no space of their own
+        self.most_kv = 0  # tokens that it ever held
+        self.filled = 0  # tokens whose KV was ever computed here
+        self.cached = 0  # prompt tokens that needed no prefill
+        self.prefixes: dict[str, Prefix] = {}
         self.prefill: float = 0  # seconds that the next step takes longer for those who came in
         self.held_up: float = 0  # and for those who ended
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
@@ -63,9 +90,11 @@ class Engine:
         if steps > 0:
             self.now = self._time_after(steps)
             self.step += steps
-            self.kv += steps * len(self.running)
-            self.most_kv = max(self.most_kv, self.kv)
-            self.decoded += steps * len(self.running)
+            grown = steps * len(self.running)
+            self.kv += grown
+            self.most_kv = max(self.most_kv, self.kv - self.shared)
+            self.filled += grown
+            self.decoded += grown
             self.prefill = self.held_up = 0
 
     def _steps_to_event(self) -> int:
@@ -75,7 +104,7 @@ class Engine:
             heapq.heappop(heap)
         due = heap[0][0] - self.step
         count = len(self.running)
-        room = (self.cost.kv_capacity_tokens - self.kv) // count
+        room = (self.cost.kv_capacity_tokens - self.kv + self.shared) // count
         # A single sample is never preempted: candidates whose longest sample does not fit are not simulated.
         return due if due <= room or count == 1 else max(0, room)
 
@@ -110,7 +139,7 @@ class Engine:
         self._advance(self._steps_to_event())
         if self._heap[0][0] > self.step:
             _, sample = self.running.popitem()
-            self.kv -= sample.prompt_tokens + self._generated(sample)
+            self._leave(sample)
             sample.base = self._generated(sample)
             sample.state = "waiting"
             self.waiting.appendleft(sample)
@@ -131,11 +160,29 @@ class Engine:
         """The sample leaves: it ended or was aborted."""
         if sample.state == "running":
             del self.running[sample.key]
-            self.kv -= sample.prompt_tokens + self._generated(sample)
             if sample.admitted == self.step:
                 # It was let in at this very boundary: its step has not begun, so its prefill is not paid.
                 self.prefill -= self._prefill_s(sample)
+            self._leave(sample)
         sample.state = "gone"
+
+    def _leave(self, sample: Sample) -> None:
+        """Free the KV of a sample that ran."""
+        self.kv -= sample.prompt_tokens + self._generated(sample)
+        shared = self._shared_tokens(sample)
+        if not shared:
+            return
+        prefix = self.prefixes[sample.prompt]
+        prefix.users -= 1
+        if prefix.users:
+            self.shared -= shared
+        elif prefix.computed == self.step:
+            # All who came in for it left before the step began: nothing was computed.
+            self.prefill -= self.cost.prefix_s(shared)
+            prefix.intact_until = -1
+        else:
+            free = self.cost.kv_capacity_tokens - self.kv + self.shared
+            prefix.intact_until = self.filled + free - shared
 
     def held(self) -> tuple[int, int]:
         """(tokens of the samples that run or wait, how many these are)."""
@@ -161,11 +208,25 @@ class Engine:
                 self.waiting.popleft()
                 continue
             count, needed = len(self.running), sample.prompt_tokens + sample.base
-            if count and (count >= self.max_num_seqs or self.kv + needed + count + 1 > self.cost.kv_capacity_tokens):
+            shared = self._shared_tokens(sample)
+            prefix = self.prefixes.setdefault(sample.prompt, Prefix()) if shared else None
+            held = self.kv - self.shared + (needed - shared if prefix is not None and prefix.users else needed)
+            if count and (count >= self.max_num_seqs or held + count + 1 > self.cost.kv_capacity_tokens):
                 return
             self.waiting.popleft()
+            if prefix is not None:
+                if prefix.users:
+                    self.shared += shared
+                if prefix.users or self.filled <= prefix.intact_until:
+                    self.cached += shared
+                else:
+                    self.prefill += self.cost.prefix_s(shared)
+                    self.filled += shared
+                    prefix.computed = self.step
+                prefix.users += 1
             self.prefill += self._prefill_s(sample)
             self.kv += needed
+            self.filled += needed - shared
             self.running[sample.key] = sample
             sample.state = "running"
             sample.admitted = self.step
@@ -175,8 +236,12 @@ class Engine:
             if sample.watch and sample.base <= sample.watch < sample.tokens:
                 self._push(sample.watch, WATCH, sample)
 
+    def _shared_tokens(self, sample: Sample) -> int:
+        return shared_tokens(sample.prompt_tokens, self.cost.block_tokens)
+
     def _prefill_s(self, sample: Sample) -> float:
-        return self.cost.admit_s(sample.prompt_tokens + sample.base)
+        """Of what is the sample's own."""
+        return self.cost.admit_s(sample.prompt_tokens + sample.base, self._shared_tokens(sample))
 
     def _push(self, at_tokens: int, kind: int, sample: Sample) -> None:
         self._pushed += 1

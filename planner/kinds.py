@@ -11,6 +11,7 @@ from ..plans.levers import RewardJudge, SearchDrafts
 from ..plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
 from ..profiles.schema import Judge, Profile, Train
 from ..profiles.train_model import TrainLayout
+from ..rounds.balance import PrefixSharing
 from ..rounds.hand_over import HandOverSpec
 from .costs import (
     DecodeCost,
@@ -98,7 +99,7 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     """Of the plan's engines, by the entry that is theirs (costs.entry_of)."""
     cost = layout_cost(profile, LayoutKey(rollout.tp, rollout.engines))
     if cost is not None:
-        return cost
+        return replace(cost, sharing=sharing_of(rollout))
     known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
@@ -118,6 +119,12 @@ def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool) -> int:
         *(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds),
         *(pool.nodes_of(1, kind.train.accelerators) for kind in rounds),
     )
+
+
+def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
+    """How the plan's balancer keeps a prompt's samples together."""
+    prefix = rollout.prefix
+    return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
 def train_of(profile: Profile, train: RoundTrain) -> TrainCost:

@@ -5,6 +5,7 @@ What is modelled, and how simply:
   `max_num_seqs`, KV within capacity), pays its prefill there and gets one token from each step from then on;
 - decode steps between two events of an engine are one closed form (costs.DecodeCost.steps_s), so work is per event and
   never per token; actions take effect at the next step boundary of the engine;
+- an engine prefills and holds the whole blocks of a prompt once for all its samples (engine.Engine);
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
@@ -53,6 +54,7 @@ class RoundTimes:
     """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
 
     `freed_s` is when engines were handed over to training, None if none were; `moved` samples went on elsewhere then.
+    `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
     """
 
     end_s: float
@@ -61,6 +63,7 @@ class RoundTimes:
     preemptions: int
     freed_s: float | None = None
     moved: int = 0
+    cached_tokens: int = 0
 
     @property
     def reward_exposed_s(self) -> float:
@@ -68,10 +71,19 @@ class RoundTimes:
         return self.end_s - self.decode_end_s
 
 
+def weight(expected_tokens: float) -> float:
+    """What the balancer weighs a sample with: whole tokens.
+
+    Sums of them are exact, so that equal loads compare equal and samples go where the executor, which weighs a round's
+    samples alike with another number, sends them.
+    """
+    return float(max(1, round(expected_tokens)))
+
+
 Observe = Callable[[float, str, int, int, int], None]
 """What `simulate_round` tells an observer: (seconds from the round's start, what, three numbers).
 
-- "engine": engine, running sequences, KV tokens, whenever they changed other than by decoding;
+- "engine": engine, running sequences, KV tokens held, whenever they changed other than by decoding;
 - "preempted": engine, draw, sample; "cutoff", "finished", "submitted" (to the reward workers), "scored", "aborted":
   draw, sample, engine;
 - "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held.
@@ -97,7 +109,7 @@ def simulate_round(
     Raises AssertionError if the machine waits for something that cannot come.
     """
     engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
-    balancer = Balancer(len(engines))
+    balancer = Balancer(len(engines), decode.sharing)
     rewards = RewardQueue(reward)
     samples: dict[SampleKey, Sample] = {}
     upcoming = [math.inf] * len(engines)
@@ -106,11 +118,12 @@ def simulate_round(
     freed: float | None = None
     moved = told = 0
     alive = set(range(len(engines)))
+    expected = weight(lengths.expected_tokens)
 
     def tell(place: int) -> None:
         assert observe is not None
         engine = engines[place]
-        observe(engine.now, "engine", place, len(engine.running), engine.kv)
+        observe(engine.now, "engine", place, len(engine.running), engine.kv - engine.shared)
 
     def apply(actions: list[Action], now: float) -> None:
         nonlocal decode_end, told
@@ -119,12 +132,13 @@ def simulate_round(
         for action in actions:
             key = action.key
             if isinstance(action, Issue):
-                place = balancer.assign(key, lengths.expected_tokens, alive)
+                tokens = lengths.prompt_tokens(action.prompt)
+                place = balancer.assign(key, expected, alive, action.prompt, tokens)
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
                 watch = action.watch_tokens or 0
-                sample = Sample(key, place, lengths.prompt_tokens(action.prompt), min(natural, limit), truncated, watch)
+                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, watch)
                 samples[key] = sample
                 prompts[key] = action.prompt
                 engines[place].pass_to(now)
@@ -178,7 +192,8 @@ def simulate_round(
             for engine in engines[hand_over.stay :]:
                 for sample in engine.give_up():
                     balancer.release(sample.key)
-                    sample.engine = balancer.assign(sample.key, lengths.expected_tokens, alive)
+                    tokens = sample.prompt_tokens
+                    sample.engine = balancer.assign(sample.key, expected, alive, sample.prompt, tokens)
                     engines[sample.engine].waiting.append(sample)
                     moved += 1
         for place in range(len(engines)):
@@ -231,4 +246,5 @@ def simulate_round(
         preemptions=sum(e.preemptions for e in engines),
         freed_s=freed,
         moved=moved,
+        cached_tokens=sum(e.cached for e in engines),
     )

@@ -15,7 +15,7 @@ from ..plans.critical_path import path_of
 from ..plans.digest import job_decisions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
-from ..plans.levers import RoundDrafts, RoundHandOver
+from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
 from ..plans.origin import Inputs, Solver
 from ..plans.plan import (
     Bias,
@@ -42,6 +42,7 @@ from .draws import Draws
 from .highs import MAX_NODES
 from .length_model import fit_lengths
 from .loss_divisors import expected_loss
+from .placement import place
 from .predict import least_p95, predict
 from .program import Solution, solve_program
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
@@ -219,6 +220,9 @@ def prepare(
             "price or minimise seconds"
         )
     width = max(key.samples for key in space.short)
+    # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
+    draws = Draws(model, seed, max(width, 2 * rollout.samples_per_prompt))
+    space = place(space, draws, rollout.prompts_per_step, rollout.samples_per_prompt, rollout.max_response_tokens)
     setting = Setting(
         target=rollout.prompts_per_step,
         group_size=rollout.samples_per_prompt,
@@ -226,8 +230,7 @@ def prepare(
         dynamic_sampling=job.algorithm.dynamic_sampling,
         decode=space.decode,
         reward=reward_cost(profile.reward, job.reward.workers, job.reward.timeout_numbers()),
-        # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
-        draws=Draws(model, seed, max(width, 2 * rollout.samples_per_prompt)),
+        draws=draws,
         drafted=space.drafted,
     )
     if bias_budget is None:
@@ -317,7 +320,18 @@ def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
         if key.draft_tokens:
             up_to = min(at_once, space.drafted[layout, key.draft_tokens].up_to_sequences)
             drafts = RoundDrafts(tokens=key.draft_tokens, up_to_sequences=up_to)
-        return RoundRollout(pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts)
+        sharing = space.decode[layout].sharing
+        prefix = None
+        if sharing is not None:
+            prefix = RoundPrefix(block_tokens=sharing.block_tokens, tokens_per_sample=sharing.tokens_per_sample)
+        return RoundRollout(
+            pool=space.pool,
+            engines=layout.engines,
+            tp=layout.tp,
+            max_num_seqs=at_once,
+            drafts=drafts,
+            prefix=prefix,
+        )
 
     def hand_over(key: LongKey) -> RoundHandOver | None:
         return RoundHandOver(engines=key.freed_engines, at_finished=key.hand_over) if key.hand_over else None

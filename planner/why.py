@@ -35,6 +35,13 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, path: CriticalPath) -
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
     if (timeouts := _timeouts(search.setting.reward)) is not None:
         why["reward.adaptive_timeout"] = timeouts
+    for part in parts_of(search, cycle):
+        saved = search.space.kept_together.get(part.layout)
+        if saved is not None:
+            kind = "short" if isinstance(part.key, ShortKey) else "long"
+            why[f"rounds.{kind}.rollout.prefix"] = (
+                f"samples kept with their prompts, which saves {100 * saved:.1f}% of a plain rollout"
+            )
     if cycle.long is not None:
         why["rounds"] = _shares(search, cycle)
     for kind, column in (("short", cycle.short), ("long", cycle.long)):

@@ -40,6 +40,16 @@ class RoundDrafts(Strict):
     """Running sequences of an engine above which it decodes without drafts."""
 
 
+class RoundPrefix(Strict):
+    """How far a prompt's samples are kept on engines that hold it, which prefill and store it once for all of them."""
+
+    block_tokens: Count
+    """Tokens in a block of the engines' KV cache; of a prompt its whole blocks are shared."""
+
+    tokens_per_sample: Count
+    """Shared prompt tokens for which an engine may be one sample ahead of the least loaded one and get the next too."""
+
+
 class RoundHandOver(Strict):
     """Engines that stop decoding and train what is finished while the tail of the round decodes on."""
 

@@ -17,6 +17,7 @@ from .levers import (
     RewardJudge,
     RoundDrafts,
     RoundHandOver,
+    RoundPrefix,
     TimeoutNumbers,
     timeout_fault,
     timeout_numbers,
@@ -79,6 +80,9 @@ class RoundRollout(Strict):
 
     drafts: RoundDrafts | None = None
     """Speculative decoding; null for none."""
+
+    prefix: Annotated[RoundPrefix | None, Field(exclude_if=is_none)] = None
+    """How far a prompt's samples are kept on one engine; null: they are spread, each to the least loaded engine."""
 
 
 class RoundTrain(Strict):

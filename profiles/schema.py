@@ -90,6 +90,13 @@ class Rollout(_Model):
     prefill_s_per_token_squared: float = Field(
         default=0.0, ge=0, description="Seconds more per squared prompt token: attention"
     )
+    kv_block_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**6,
+        exclude_if=is_none,
+        description="KV tokens in a block of the engine's cache; null: vLLM's own choice, 16 on GPUs and 128 on CPUs",
+    )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
     @model_validator(mode="after")

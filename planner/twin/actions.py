@@ -6,6 +6,7 @@ the same, because no machine looks at the engines; engines that were touched are
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .compiled import compiled
@@ -16,12 +17,17 @@ from .state import GONE, OPEN, TRAINED, WAITING
 
 @compiled
 def assign(W: Any, i: int) -> int:
-    """Pick the engine of a sample: the least loaded (rounds/balance)."""
-    R, E = W.R[0], W.E
-    e = 0
-    for other in range(1, R.stay if R.freed else len(E)):
-        if E[other].load < E[e].load:
-            e = other
+    """Pick the engine of a sample: the least loaded, or one that holds its prompt (rounds/balance)."""
+    R, E, X = W.R[0], W.E, W.X
+    prompt = W.S[i].whose
+    lead = W.P[prompt].lead
+    best, e, had = math.inf, 0, False
+    for other in range(R.stay if R.freed else len(E)):
+        has = lead > 0 and X[prompt, other].had
+        load = E[other].load if has else E[other].load + lead
+        if load < best or (load == best and has and not had):
+            best, e, had = load, other, has
+    X[prompt, e].had = True
     E[e].load += R.expected
     W.S[i].engine = e
     return e
@@ -43,7 +49,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
         R.samples += 1
         natural = L[row, k].natural
         S[i].draw, S[i].place = d, k
-        S[i].prompt = P[prompt].tokens
+        S[i].prompt, S[i].shared, S[i].whose = P[prompt].tokens, P[prompt].shared, prompt
         S[i].tokens = min(natural, min(R.limit, R.cap))
         S[i].watch = R.cutoff if R.watched else 0
         S[i].base = 0
@@ -65,7 +71,7 @@ def abort_live(W: Any, d: int, now: float) -> None:
             if S[i].state != GONE:
                 e = S[i].engine
                 pass_to(S, E, R, W.heaps, e, now, W.steps_s)
-                remove(S, E, R, W.heaps, i)
+                remove(S, E, R, W.X, W.heaps, i)
                 E[e].load -= R.expected
                 R.decode_end = now
                 E[e].touched = True
@@ -127,7 +133,7 @@ def _give_up(W: Any, e: int) -> None:
         i = S[i].older
     while i >= 0:
         after, generated = S[i].younger, S[i].base + (E[e].step - S[i].admitted)
-        remove(S, E, R, W.heaps, i)
+        remove(S, E, R, W.X, W.heaps, i)
         S[i].base = generated
         _move(W, i, e)
         i = after
@@ -171,7 +177,7 @@ def free(W: Any, now: float) -> None:
         for e in range(R.stay, len(E)):
             _give_up(W, e)
     for e in range(len(E)):
-        admit(S, E, R, W.heaps, e)
+        admit(S, E, R, W.X, W.heaps, e)
         look_ahead(S, E, R, W.heaps, e, W.steps_s)
 
 
@@ -182,7 +188,7 @@ def catch_up(W: Any, now: float) -> None:
     for e in range(len(E)):
         if E[e].touched:
             E[e].touched = False
-            admit(S, E, R, W.heaps, e)
+            admit(S, E, R, W.X, W.heaps, e)
             look_ahead(S, E, R, W.heaps, e, W.steps_s)
     if R.asked:
         R.asked = False

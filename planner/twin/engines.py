@@ -54,7 +54,7 @@ def _sift_down(S: Any, heap: Any, spot: int, size: int) -> None:
 
 
 @compiled
-def _leave(S: Any, E: Any, heap: Any, e: int, i: int) -> None:
+def _leave(S: Any, E: Any, R: Any, X: Any, heap: Any, e: int, i: int) -> None:
     """Take a running sample out of the heap, the row of admissions and the KV."""
     size = E[e].running - 1
     spot = S[i].spot
@@ -73,6 +73,23 @@ def _leave(S: Any, E: Any, heap: Any, e: int, i: int) -> None:
     if older >= 0:
         S[older].younger = younger
     E[e].kv -= S[i].prompt + S[i].base + (E[e].step - S[i].admitted)
+    shared = S[i].shared
+    if shared == 0:
+        return
+    prompt = S[i].whose
+    X[prompt, e].users -= 1
+    if X[prompt, e].users > 0:
+        E[e].shared -= shared
+    elif X[prompt, e].computed == E[e].step:
+        E[e].prefill -= _prefix_s(R, shared)
+        X[prompt, e].intact_until = -1
+    else:
+        X[prompt, e].intact_until = E[e].filled + (R.capacity - E[e].kv + E[e].shared) - shared
+
+
+@compiled
+def _prefix_s(R: Any, tokens: int) -> float:
+    return float(tokens * (R.prefill_s_per_token + R.prefill_s_per_token_squared * tokens))
 
 
 @compiled
@@ -91,6 +108,7 @@ def _advance(E: Any, e: int, steps: int, steps_s: Any) -> None:
         E[e].step += steps
         grown = steps * E[e].running
         E[e].kv += grown
+        E[e].filled += grown
         E[e].decoded += grown
         E[e].prefill = 0.0
         E[e].held_up = 0.0
@@ -102,7 +120,7 @@ def _steps_to_event(S: Any, E: Any, R: Any, heap: Any, e: int) -> int:
     count = E[e].running
     if count == 1:
         return int(due)
-    room = (R.capacity - E[e].kv) // count
+    room = (R.capacity - E[e].kv + E[e].shared) // count
     if due <= room:
         return int(due)
     return int(max(0, room))
@@ -143,30 +161,31 @@ def pass_to(S: Any, E: Any, R: Any, heaps: Any, e: int, time_s: float, steps_s: 
 
 @compiled
 def _prefill_s(S: Any, R: Any, i: int) -> float:
-    tokens = S[i].prompt + S[i].base
-    return float(R.prefill_s + tokens * (R.prefill_s_per_token + R.prefill_s_per_token_squared * tokens))
+    tokens, cached = S[i].prompt + S[i].base, S[i].shared
+    per_token = R.prefill_s_per_token + R.prefill_s_per_token_squared * (tokens + cached)
+    return float(R.prefill_s + (tokens - cached) * per_token)
 
 
 @compiled
-def remove(S: Any, E: Any, R: Any, heaps: Any, i: int) -> None:
+def remove(S: Any, E: Any, R: Any, X: Any, heaps: Any, i: int) -> None:
     """The sample leaves: it ended or was aborted."""
     if S[i].state == RUNNING:
         e = S[i].engine
-        _leave(S, E, heaps[e], e, i)
         if S[i].admitted == E[e].step:
             E[e].prefill -= _prefill_s(S, R, i)
+        _leave(S, E, R, X, heaps[e], e, i)
     S[i].state = GONE
 
 
 @compiled
-def take_event(S: Any, E: Any, R: Any, heaps: Any, e: int, steps_s: Any) -> int:
+def take_event(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int, steps_s: Any) -> int:
     """Advance to the next event; the sample that has something to tell, or -1 if one was preempted instead."""
     heap = heaps[e]
     _advance(E, e, _steps_to_event(S, E, R, heap, e), steps_s)
     i = heap[0]
     if S[i].due > E[e].step:
         i = E[e].youngest
-        _leave(S, E, heap, e, i)
+        _leave(S, E, R, X, heap, e, i)
         S[i].base += E[e].step - S[i].admitted
         S[i].state = WAITING
         S[i].behind = E[e].first
@@ -180,7 +199,7 @@ def take_event(S: Any, E: Any, R: Any, heaps: Any, e: int, steps_s: Any) -> int:
         S[i].due = S[i].admitted + S[i].tokens - S[i].base
         _sift_down(S, heap, 0, E[e].running)
     else:
-        remove(S, E, R, heaps, i)
+        remove(S, E, R, X, heaps, i)
         E[e].held_up += R.finish_s
     return int(i)
 
@@ -197,16 +216,30 @@ def queue(S: Any, E: Any, e: int, i: int) -> None:
 
 
 @compiled
-def admit(S: Any, E: Any, R: Any, heaps: Any, e: int) -> None:
+def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
     """Let in whoever waits and fits, in order."""
     while E[e].first >= 0:
         i = E[e].first
         if S[i].state == WAITING:
             count, needed = E[e].running, S[i].prompt + S[i].base
-            if count > 0 and (count >= R.most or E[e].kv + needed + count + 1 > R.capacity):
+            shared, prompt = S[i].shared, S[i].whose
+            users = X[prompt, e].users
+            held = E[e].kv - E[e].shared + (needed - shared if users > 0 else needed)
+            if count > 0 and (count >= R.most or held + count + 1 > R.capacity):
                 return
+            if shared > 0:
+                if users > 0:
+                    E[e].shared += shared
+                if users > 0 or E[e].filled <= X[prompt, e].intact_until:
+                    E[e].cached += shared
+                else:
+                    E[e].prefill += _prefix_s(R, shared)
+                    E[e].filled += shared
+                    X[prompt, e].computed = E[e].step
+                X[prompt, e].users = users + 1
             E[e].prefill += _prefill_s(S, R, i)
             E[e].kv += needed
+            E[e].filled += needed - shared
             S[i].state = RUNNING
             S[i].admitted = E[e].step
             S[i].order = E[e].admissions

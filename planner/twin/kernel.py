@@ -21,6 +21,7 @@ class World(NamedTuple):
     S: Any  # by sample
     D: Any  # by draw
     P: Any  # by prompt
+    X: Any  # (prompt, engine) what engines hold of prompts
     L: Any  # (row, place) what is drawn; short rounds: row k is the k-th prompt's
     Q: Any  # heap of rewards that are due
     free: Any  # heap: when each reward worker is free
@@ -64,7 +65,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
             scored(W, take_due(R, Q), now)
             catch_up(W, now)
         else:
-            i = take_event(S, E, R, W.heaps, e, W.steps_s)
+            i = take_event(S, E, R, W.X, W.heaps, e, W.steps_s)
             now = E[e].now
             if i >= 0:
                 if S[i].state == GONE:
@@ -74,7 +75,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
                 else:
                     reached_cutoff(W, i, now)
                 catch_up(W, now)
-                admit(S, E, R, W.heaps, e)
+                admit(S, E, R, W.X, W.heaps, e)
             look_ahead(S, E, R, W.heaps, e, W.steps_s)
         if R.status == RAN_OUT:
             return now

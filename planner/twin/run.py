@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...rounds.balance import shared_tokens
 from ...rounds.hand_over import HandOver, HandOverSpec
 from ..costs import DecodeCost, RewardCost
 from ..play import Luck, Played, RanOut, RoundSetup
-from ..simulator import RoundTimes
+from ..simulator import RoundTimes, weight
 from . import state
 from .kernel import World, simulate
 
@@ -44,7 +45,7 @@ def _round(
         "pending": -1,
         "rows": len(luck.lengths),
         "more": luck.more,
-        "expected": luck.expected_tokens,
+        "expected": weight(luck.expected_tokens),
         "finish_s": decode.finish_s,
         "prefill_s": decode.prefill_s,
         "prefill_s_per_token": decode.prefill_s_per_token,
@@ -73,14 +74,24 @@ def _engines(decode: DecodeCost) -> Any:
     return engines
 
 
-def _prompts(luck: Luck) -> Any:
+def _prompts(luck: Luck, decode: DecodeCost) -> Any:
     prompts = np.zeros(len(luck.prompt_tokens), dtype=state.PROMPT)
-    prompts["tokens"] = luck.prompt_tokens
+    tokens: Any = luck.prompt_tokens
+    prompts["tokens"] = tokens
+    prompts["shared"] = shared_tokens(tokens, decode.block_tokens)
+    if decode.sharing is not None:
+        prompts["lead"] = decode.sharing.lead(tokens) * weight(luck.expected_tokens)
     prompts["first"] = prompts["chosen"] = -1
     if luck.offset is not None:
         prompts["offset"] = luck.offset[:-1]
         prompts["given"] = np.diff(luck.offset)
     return prompts
+
+
+def _prefixes(prompts: int, engines: int) -> Any:
+    prefixes = np.zeros((prompts, engines), dtype=state.PREFIX)
+    prefixes["computed"] = prefixes["intact_until"] = -1
+    return prefixes
 
 
 def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
@@ -121,7 +132,8 @@ def run(
         E=engines,
         S=np.empty(rows * setup.samples, dtype=state.SAMPLE),
         D=np.empty(rows, dtype=state.DRAW),
-        P=_prompts(luck),
+        P=_prompts(luck, decode),
+        X=_prefixes(len(luck.prompt_tokens), len(engines)),
         L=drawn,
         Q=np.empty(rows * setup.samples, dtype=state.REWARD),
         free=np.zeros(reward.workers),
@@ -143,6 +155,7 @@ def run(
             preemptions=int(engines["preemptions"].sum()),
             freed_s=float(ended["freed_s"]) if ended["freed"] else None,
             moved=int(ended["moved"]),
+            cached_tokens=int(engines["cached"].sum()),
         ),
         row=draws["row"],
         prompt=draws["prompt"],

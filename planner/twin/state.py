@@ -28,6 +28,9 @@ ENGINE = np.dtype(
         ("upcoming", "f8"),
         ("step", "i8"),
         ("kv", "i8"),
+        ("shared", "i8"),
+        ("filled", "i8"),
+        ("cached", "i8"),
         ("decoded", "i8"),
         ("preemptions", "i8"),
         ("admissions", "i8"),
@@ -49,7 +52,9 @@ SAMPLE = np.dtype(
         ("tokens", "i4"),
         ("base", "i4"),
         ("watch", "i4"),
-        ("prompt", "i4"),
+        ("prompt", "i4"),  # tokens of its prompt,
+        ("shared", "i4"),  # those of them that its samples share,
+        ("whose", "i4"),  # and the prompt's number in the round
         ("draw", "i4"),
         ("place", "i4"),  # its number in its draw
         ("engine", "i4"),
@@ -83,6 +88,8 @@ DRAW = np.dtype(
 PROMPT = np.dtype(
     [
         ("tokens", "i4"),
+        ("shared", "i4"),  # tokens that its samples share on an engine
+        ("lead", "f8"),  # by which engines that hold it may be ahead (rounds/balance); 0: they are not preferred
         ("offset", "i4"),  # row of its first draw, and how many rows it has
         ("given", "i4"),
         ("drawn", "i4"),
@@ -93,6 +100,9 @@ PROMPT = np.dtype(
     ],
     align=True,
 )
+
+# By prompt and engine: engine.Prefix, and whether the balancer has put a sample of the prompt there.
+PREFIX = np.dtype([("users", "i4"), ("computed", "i4"), ("intact_until", "i8"), ("had", "b1")], align=True)
 
 # What a sample draws: its length without the limit, its reward, and a worker's seconds for that.
 LUCK = np.dtype([("natural", "i4"), ("reward", "f8"), ("reward_s", "f8")], align=True)

@@ -25,6 +25,7 @@ def settings(plan: Plan) -> str:
         ["issue", *issue],
         ["engines", *(_engines(r.rollout) for r in kinds)],
         ["drafts", *(NONE if r.rollout.drafts is None else value_text(r.rollout.drafts) for r in kinds)],
+        ["samples of a prompt", *(_prefix(r.rollout) for r in kinds)],
         ["trainers", *(_trainers(r.train) for r in kinds)],
         ["micro-batch", *(f"{r.train.micro_batch_tokens:,} tokens" for r in kinds)],
         ["hand-over", *(NONE if r.hand_over is None else value_text(r.hand_over) for r in kinds)],
@@ -40,6 +41,11 @@ def settings(plan: Plan) -> str:
 
 def _engines(rollout: RoundRollout) -> str:
     return f"{rollout.engines} × TP {rollout.tp}, {rollout.max_num_seqs:,} sequences each"
+
+
+def _prefix(rollout: RoundRollout) -> str:
+    prefix = rollout.prefix
+    return NONE if prefix is None else f"together, one ahead per {prefix.tokens_per_sample:,} shared tokens"
 
 
 def _trainers(train: RoundTrain) -> str:

@@ -15,7 +15,11 @@ pytest.importorskip("vllm")
 from rlplan.executor.engine import Request
 from rlplan.executor.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.planner.costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.simulator import Lengths, simulate_round
 from rlplan.plans.errors import RunFailed
+from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.events import SampleKey
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.race import RaceRound
@@ -23,6 +27,12 @@ from rlplan.rounds.race import RaceRound
 pytestmark = pytest.mark.engine
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", f"w{i} w{i + 1}", (3 + i, 4 + i, 5 + i), None) for i in range(8)}
+
+# Long enough to fill blocks of 128 tokens: one block, one that the last token ends, none, one.
+LONG_PROMPTS = {
+    f"long{i}": PromptText(f"long{i}", "", tuple(3 + (i + k * (i + 2)) % 60 for k in range(tokens)), None)
+    for i, tokens in enumerate([200, 129, 128, 140])
+}
 
 
 class InstantRewards:
@@ -215,7 +225,7 @@ def test_an_engine_decodes_as_many_at_once_as_the_round_says_and_the_others_wait
 
 
 def runner(fleet, rewards=None, **options):
-    return RoundRunner(fleet, rewards or InstantRewards(), PROMPTS, str, temperature=1.0, **options)
+    return RoundRunner(fleet, rewards or InstantRewards(), PROMPTS | LONG_PROMPTS, str, temperature=1.0, **options)
 
 
 def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fleet, loop, tiny_model, monkeypatch):
@@ -259,6 +269,63 @@ def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything
             sample = result.samples[key]
             assert len(sample.tokens) == len(sample.logprobs) == tokens
             assert sample.version_start == sample.version_end == f"race-{layout.tp}"
+
+
+@pytest.mark.parametrize("sharing", [None, PrefixSharing(128, 32)], ids=["spread", "together"])
+def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(fleet, loop, tiny_model, sharing):
+    layout, path, tag = Layout(1, 2), tiny_model / "model.safetensors", f"cached-{sharing is None}"
+    machine = RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8)
+
+    async def body():
+        await load(fleet, layout, path, tag)
+        return await runner(fleet).run(machine, layout, tag, str(path), tag, sharing=sharing)
+
+    result = loop.run_until_complete(body())
+    engines = fleet.engines(layout)
+    block, capacity = engines[0].facts["kv_block_tokens"], engines[0].facts["kv_capacity_tokens"]
+    assert block == BLOCK_TOKENS["cpu"] == 128
+
+    submitted = {}
+
+    def observe(t_s, what, draw, sample, engine):
+        if what == "finished":
+            submitted[SampleKey(draw, sample)] = engines[engine].name
+
+    times = simulate_round(
+        RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8),
+        Lengths(
+            lambda key, prompt: len(result.samples[key].tokens),
+            lambda prompt: len(LONG_PROMPTS[prompt].tokens),
+            lambda key, prompt: 0.0,
+            8,
+        ),
+        DecodeCost(
+            LayoutKey(1, 2), 1e-3, 0.0, 0.0, 0.0, 1e-5, capacity, 64, 0.0, 1, block_tokens=block, sharing=sharing
+        ),
+        RewardCost(4, 0.0, 0.0),
+        64,
+        observe,
+    )
+    assert {key: sample.engine for key, sample in result.samples.items()} == submitted
+    # On each engine the first sample of a prompt prefills for all: 12 samples of long prompts, spread 6, together 3.
+    hits = [sample.cached_tokens for sample in result.samples.values()]
+    assert sum(hits) == times.cached_tokens == 128 * (12 - (6 if sharing is None else 3))
+    assert set(hits) == {0, 128}
+
+
+def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(fleet, loop, tiny_model):
+    layout, path, prompt = Layout(2, 1), tiny_model / "model.safetensors", LONG_PROMPTS["long0"].tokens
+
+    async def body():
+        found = []
+        for version in ("first", "second"):
+            await load(fleet, layout, path, version)
+            for nth in range(2):
+                name = f"{version}-{nth}"
+                found.append((await decode(fleet, layout, version, [greedy(name, prompt, 4)]))[name].cached_tokens)
+        return found
+
+    assert loop.run_until_complete(body()) == [0, 128, 0, 128]
 
 
 def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tiny_model):

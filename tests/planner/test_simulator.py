@@ -3,14 +3,16 @@
 import dataclasses
 import heapq
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.engine import Engine, Sample
 from rlplan.planner.simulator import Lengths, RoundTimes, simulate_round
-from rlplan.rounds.balance import Balancer
+from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
 from rlplan.rounds.outcome import Fate
@@ -20,7 +22,7 @@ from rlplan.rounds.round import Round
 CAP = 60
 
 
-def cost(engines: int = 1, capacity: int = 10**6, **changes: Fraction) -> DecodeCost:
+def cost(engines: int = 1, capacity: int = 10**6, **changes: Any) -> DecodeCost:
     fields = {
         "a": Fraction(7),
         "b": Fraction(3, 5),
@@ -126,6 +128,76 @@ def test_a_sample_takes_a_reward_worker_its_own_seconds_where_they_differ() -> N
     assert [exposed(Fraction(seconds)) for seconds in (1, 30)] == [3, 32]
 
 
+# -- prompts that samples share ----------------------------------------------------------------------------------------
+
+
+def test_the_samples_of_a_prompt_on_one_engine_prefill_its_whole_blocks_once() -> None:
+    # Of 5 prompt tokens 4 are whole blocks of 2; the last token is every sample's own.
+    alone = simulate_round(sync_round(["p"], 3), table({"p": [6]}), cost(block_tokens=16), FAST_REWARD, 8)
+    shared = simulate_round(sync_round(["p"], 3), table({"p": [6]}), cost(block_tokens=2), FAST_REWARD, 8)
+    assert alone.end_s - shared.end_s == 2 * 4 * Fraction(1, 7)
+    squared = cost(block_tokens=2, prefill_s_per_token_squared=Fraction(1, 3))
+    more = simulate_round(sync_round(["p"], 3), table({"p": [6]}), squared, FAST_REWARD, 8)
+    assert more.end_s - shared.end_s == (5**2 + 2 * (5**2 - 4**2)) * Fraction(1, 3)
+
+
+def test_other_engines_do_not_have_the_prompt_and_other_prompts_share_nothing() -> None:
+    lengths = table({"p": [6], "q": [6]})
+    prices = {block: cost(2, block_tokens=block) for block in (2, 16)}
+    one_each = [simulate_round(sync_round(["p"], 2), lengths, prices[block], FAST_REWARD, 8) for block in (2, 16)]
+    assert one_each[0] == one_each[1]
+    prices = {block: cost(1, block_tokens=block) for block in (2, 16)}
+    two_prompts = [simulate_round(sync_round(["p", "q"], 1), lengths, prices[b], FAST_REWARD, 8) for b in (2, 16)]
+    assert two_prompts[0] == two_prompts[1]
+
+
+def test_shared_blocks_take_their_memory_once() -> None:
+    # Each sample comes to 45 tokens; two share 4 of them: 86 hold both, 85 do not.
+    def preempted(capacity: int, block: int) -> int:
+        priced = cost(capacity=capacity, block_tokens=block)
+        return simulate_round(sync_round(["p"], 2), table({"p": [40]}), priced, FAST_REWARD, 8).preemptions
+
+    assert [preempted(85, 2), preempted(86, 2), preempted(89, 16), preempted(90, 16)] == [1, 0, 1, 0]
+    told: list[int] = []
+
+    def observe(t_s: float, what: str, a: int, b: int, c: int) -> None:
+        told.extend([c] if what == "held" else [])
+
+    simulate_round(sync_round(["p"], 2), table({"p": [40]}), cost(block_tokens=2), FAST_REWARD, 8, observe)
+    assert told == [86]
+
+
+def test_a_prompt_that_nobody_uses_is_cached_until_its_space_is_taken() -> None:
+    # One at a time: p, then q of as many tokens as told, then p again. With 100 tokens of space, p leaves 100 free, its
+    # own 4 the last of them, and q fills what it has.
+    def saved(q_tokens: int) -> Fraction:
+        ended = []
+        for block in (16, 2):
+            engine = Engine(cost(capacity=100, block_tokens=block), 1)
+            for number, (prompt, tokens) in enumerate([("p", 6), ("q", q_tokens), ("p", 6)]):
+                engine.waiting.append(Sample(SampleKey(number, 0), 0, prompt, 5, tokens, False, 0))
+            engine.admit()
+            while engine.running:
+                engine.take_event()
+                engine.admit()
+            ended.append(engine.now)
+        return ended[0] - ended[1]
+
+    assert [saved(tokens) for tokens in (91, 92)] == [4 * Fraction(1, 7), 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["race", "short", "long"]), engines=st.integers(2, 3), each=st.integers(1, 4), data=st.data()
+)
+def test_samples_go_to_the_same_engines_whatever_they_all_weigh(kind: str, engines: int, each: int, data) -> None:
+    lengths = table({f"p{i}": data.draw(st.lists(st.integers(1, CAP), min_size=8, max_size=8)) for i in range(4)})
+    priced = cost(engines, block_tokens=1, sharing=PrefixSharing(1, each)), FAST_REWARD, 6
+    weighed = [dataclasses.replace(lengths, expected_tokens=tokens) for tokens in (1.0, 13.7, 4096.0)]
+    first, *others = [simulate_round(build(kind, 4, 4, 20, 2), drawn, *priced) for drawn in weighed]
+    assert others == [first, first]
+
+
 # -- every step one by one ---------------------------------------------------------------------------------------------
 
 
@@ -137,6 +209,7 @@ class NaiveEngine:
         self.held_up = Fraction(0)  # by samples that ended
         self.ended = Fraction(0)  # when the last of them did
         self.boundary: Fraction | None = None  # end of the step under way
+        self.prefilled: set[str] = set()  # prompts; there is no KV limit, so nothing is evicted
 
     def begin_step(self, now: Fraction) -> None:
         if not self.running and not self.waiting:
@@ -145,7 +218,10 @@ class NaiveEngine:
         prefill, self.held_up = max(Fraction(0), self.held_up - (now - self.ended)), Fraction(0)
         while self.waiting and len(self.running) < self.limit:
             sample = self.waiting.pop(0)
-            prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * sample["prompt"]
+            shared = (sample["prompt"] - 1) // self.cost.block_tokens * self.cost.block_tokens
+            again = sample["prompt"] - (shared if sample["name"] in self.prefilled else 0)
+            prefill += self.cost.prefill_s + self.cost.prefill_s_per_token * again
+            self.prefilled.add(sample["name"])
             self.running.append(sample)
         if not self.running:
             self.boundary = None
@@ -170,6 +246,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                 engines[e].waiting.append(
                     {
                         "key": action.key,
+                        "name": action.prompt,
                         "prompt": lengths.prompt_tokens(action.prompt),
                         "have": 0,
                         "tokens": min(length, limit_tokens),
@@ -240,16 +317,18 @@ def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Ro
     copies=st.integers(1, 3),
     engines=st.integers(1, 3),
     limit=st.integers(1, 12),
+    block=st.sampled_from([2, 16]),  # of prompts of 5 tokens: 4 are shared, or none
     data=st.data(),
 )
 def test_closed_forms_agree_exactly_with_a_loop_over_every_step(
-    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, data
+    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, block: int, data
 ) -> None:
     lists = st.lists(st.integers(1, CAP), min_size=8, max_size=8)
     lengths = table({f"p{i}": data.draw(lists) for i in range(prompts)})
     fast, slow = build(kind, prompts, samples, cutoff, copies), build(kind, prompts, samples, cutoff, copies)
-    times = simulate_round(fast, lengths, cost(engines), FAST_REWARD, limit)
-    assert times.end_s == naive(slow, lengths, cost(engines), FAST_REWARD.delay_s, limit)
+    priced = cost(engines, block_tokens=block)
+    times = simulate_round(fast, lengths, priced, FAST_REWARD, limit)
+    assert times.end_s == naive(slow, lengths, priced, FAST_REWARD.delay_s, limit)
     assert fast.outcome() == slow.outcome()
     fast.check_invariants()
 

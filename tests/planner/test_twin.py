@@ -1,5 +1,6 @@
 """The compiled twin against the reference: the same rounds, bit for bit."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from rlplan.planner.play import Luck, Played, RanOut, RoundSetup, play
 from rlplan.planner.twin import state
 from rlplan.planner.twin.machines import MAX_DRAWS
 from rlplan.rounds import exact
+from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
@@ -90,6 +92,9 @@ def costs(draw, engines: int = 1) -> DecodeCost:
         finish_s=draw(st.sampled_from([0.0, 0.16])) * unit,
         prefill_s_per_token_squared=draw(st.sampled_from([0.0, 0.011])) * unit,
         curve=draw(st.sampled_from([(), ((1, 7.5 * unit), (2, 9.0 * unit), (6, 9.5 * unit))])),
+        # Prompts have up to 8 tokens: blocks of 3 share some of them, of 16 none.
+        block_tokens=draw(st.sampled_from([1, 3, 16])),
+        sharing=draw(st.none() | st.builds(PrefixSharing, st.sampled_from([1, 3]), st.sampled_from([1, 5, 40]))),
     )
     return drafted(plain, Drafts(3, 0.7, draw(st.integers(1, 4)), 0.2)) if draw(st.booleans()) else plain
 
@@ -143,9 +148,11 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
         RoundSetup("long", True, 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
     ],
 )
-def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup) -> None:
+@pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
+def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup, sharing: PrefixSharing | None) -> None:
     luck = make_luck(setup, 48 if setup.kind == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
     decode = DecodeCost(LayoutKey(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
+    decode = dataclasses.replace(decode, block_tokens=3 if sharing else 16, sharing=sharing)
     assert assert_same(setup, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
 
 

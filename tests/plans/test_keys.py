@@ -48,6 +48,8 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.reward.deadline_s": ({}, 3.0),
     "job.reward.adaptive_timeout.min_s": (ADAPTS, 0.4),
     "job.reward.adaptive_timeout.anchor_factor": (ADAPTS, 2.0),
+    "job.loss.samples": ({}, 64.0),
+    "job.loss.tokens": ({}, 2048),
     "job.sync.checksum_every": ({}, 5),
 }
 """What the executor's configuration depends on: what is there before, and another value."""
