@@ -79,8 +79,8 @@ class InThisProcess:
     async def step(self, groups: Any, budget: int) -> dict[str, float]:
         return self.trainer.step(groups, budget)
 
-    async def export(self, path: Path) -> dict[str, str]:
-        return self.trainer.export_weights(path)
+    async def export(self, path: Path, version: str) -> dict[str, str]:
+        return self.trainer.export_weights(path, version)
 
     async def save(self, folder: Path) -> None:
         try:
