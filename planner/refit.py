@@ -218,6 +218,7 @@ def _corrected(
                 overhead_s_per_sample=factor * base.finish_s / entry.engines,
                 factor=factor * base.a / entry.step_s,
                 error=line.noise if line else max(check.error if check else 0.0, abs(math.log(mean_factor / factor))),
+                noise=line.noise if line else check.noise if check else None,
             )
         )
         scale = sync[layout].factor if layout in sync else mean_sync
@@ -230,6 +231,7 @@ def _corrected(
                     "step_s": train.overhead,
                     "step_s_per_token": train.factor * t.step_s_per_token,
                     "step_s_per_token_squared": train.factor * t.step_s_per_token_squared,
+                    "noise": train.noise,
                 }
             )
             for t in profile.train
