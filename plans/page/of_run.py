@@ -176,9 +176,9 @@ def _coverage(detail: Detail) -> str:
         return ""
     body = table(["rounds", "seconds of", "steps", "below p50", "below p95"], rows, numbers=(2, 3, 4))
     return (
-        f'<div class="panel"><h3>Coverage of the predicted bands</h3>{body}<p class="dim">Of a plan that is right, half '
-        "of the steps lie below p50 and 95 % below p95, but for chance; what is off in all steps alike moves them to "
-        "one side.</p></div>"
+        f'<div class="panel"><h3>Coverage of the predicted bands</h3>{body}<p class="dim">Of a plan that is right, '
+        "half of the steps lie below p50 and 95 % below p95, but for chance; what is off in all steps alike moves them "
+        "to one side.</p></div>"
     )
 
 
