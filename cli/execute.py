@@ -24,6 +24,12 @@ from .main import EXIT_INTERRUPTED
     show_default=True,
     help="Seconds without any event after which silent engines are replaced.",
 )
+@click.option(
+    "--grace-s",
+    type=click.FloatRange(min=0),
+    default=None,
+    help="Seconds from SIGINT or SIGTERM until the round is left and what was trained is saved; default: no limit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
     plans: tuple[Path, ...],
@@ -33,6 +39,7 @@ def execute_command(
     dry_run: bool,
     checkpoint_every: int,
     stall_timeout: float,
+    grace_s: float | None,
     as_json: bool,
 ) -> int:
     """Run real synchronous training by PLANS.
@@ -40,7 +47,8 @@ def execute_command(
     One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
     of its own under --out, so that they can be compared on a machine that others use too.
 
-    Ctrl-C ends the run at the round's end, with a checkpoint (exit code 130); a second one ends it at once.
+    Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
+    leaves the round: what was trained is saved, what the round has sampled is not. A third one ends the run at once.
     """
     from ..plans.errors import InputError
     from ..plans.groups_plan import document_kind
@@ -61,7 +69,7 @@ def execute_command(
         names = [execution.name for execution in executions]
         click.echo(json.dumps({"checked": names}) if as_json else f"fits job, cluster and files: {', '.join(names)}")
         return 0
-    options = Options(steps, resume, checkpoint_every, stall_timeout)
+    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s)
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}

@@ -2,7 +2,8 @@
 
 Invariant: a folder of the final name is whole. All ranks write into `.NAME.partial` beside it, which rank 0 renames
 after all have finished and their files are synced; a crash leaves at most a partial folder, which the next save
-removes. Tensors are stored whole or sharded as they are, and may be loaded by another number of ranks.
+removes. Each rank lists the files that it wrote in `manifest-RANK.json`. Tensors are stored whole or sharded as they
+are, and may be loaded by another number of ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from .manifest import write_manifest
 
 State = dict[str, dict[str, torch.Tensor]]
 
@@ -38,22 +42,29 @@ def trainer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, vers
 def save_state(folder: Path, state: State, rank: int) -> None:
     """Write `state` to `folder`, which must not exist; collective over all ranks.
 
-    Raises FileExistsError: replacing a folder cannot be atomic.
+    Raises FileExistsError: replacing a folder cannot be atomic. Raises OSError on every rank if one of them cannot
+    write.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists; a checkpoint is never overwritten")
     partial = folder.with_name(f".{folder.name}.partial")
-    if rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    _barrier()
-    with _alone_is_fine():
-        dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
-    _barrier()
-    if rank == 0:
-        partial.rename(folder)
-        _sync(folder.parent)
-    _barrier()
+    with _together():
+        if rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+    try:
+        with _alone_is_fine():
+            dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
+    except CheckpointException as error:  # the same on all ranks
+        raise OSError(f"rank {min(error.failures)}: {next(iter(error.failures.values()))[0]}") from error
+    with _together():
+        metadata = [partial / ".metadata"] if rank == 0 else []
+        write_manifest(partial / f"manifest-{rank}.json", [*sorted(partial.glob(f"__{rank}_*")), *metadata])
+    with _together():
+        if rank == 0:
+            sync_folder(partial)
+            partial.rename(folder)
+            sync_folder(folder.parent)
 
 
 def load_state(folder: Path, state: State) -> None:
@@ -72,8 +83,8 @@ def _alone_is_fine() -> Iterator[None]:
         yield
 
 
-def _sync(folder: Path) -> None:
-    """Make a rename inside `folder` survive a power failure."""
+def sync_folder(folder: Path) -> None:
+    """Make files that were made or renamed in `folder` survive a power failure."""
     descriptor: Any = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -81,6 +92,18 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _barrier() -> None:
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """Wait for all ranks at the end of the block; an OSError of one rank is raised by all of them."""
+    failure: OSError | None = None
+    try:
+        yield
+    except OSError as error:
+        failure = error
+    failed = torch.tensor(float(failure is not None))
     if dist.is_initialized():
-        dist.barrier()
+        dist.all_reduce(failed)
+    if failure is not None:
+        raise failure
+    if failed > 0:
+        raise OSError("another rank could not write its part")

@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,11 +18,13 @@ from typing import Any, Protocol
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
 from ..plans.data import read_prompts
-from ..plans.errors import InputError
+from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
+from .run_lock import run_lock
+from .stopping import StopRequests, stop_requests
 from .supported import unsupported
 
 
@@ -95,7 +96,7 @@ def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
     existing = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise InputError("cannot be a run folder: it is a file, or lies where nothing can be written", str(run_dir))
-    exists = (run_dir / "trace.jsonl").exists()
+    exists = holds_run(run_dir)
     if exists and not resume:
         raise InputError("holds a run already; continue it with --resume or choose another --out", str(run_dir))
     if resume and not exists:
@@ -108,23 +109,45 @@ def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
         )
 
 
+def holds_run(run_dir: Path) -> bool:
+    """Whether a run in this folder came as far as its first checkpoint or step; one that did not is begun anew."""
+    if any((run_dir / "checkpoints").glob("*step-*")):
+        return True
+    trace = run_dir / "trace.jsonl"
+    if not trace.exists():
+        return False
+    with trace.open("rb") as lines:
+        return any(b'"event":"step"' in line for line in lines)
+
+
 @dataclass(frozen=True)
 class Options:
-    """How far and how carefully to run. `stall_s`: seconds without any event until a wait is given up."""
+    """How far and how carefully to run.
+
+    `stall_s`: seconds without any event until a wait is given up. `grace_s`: seconds from SIGINT or SIGTERM until the
+    round at hand is left and what was trained is checkpointed; None: the round is waited for.
+    """
 
     steps: int
     resume: bool = False
     checkpoint_every: int = 10
     stall_s: float = 120.0
+    grace_s: float | None = None
 
 
 def execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
     """Run all plans for `options.steps` steps each, in turns.
 
-    Returns True when all steps are done, False when SIGINT ended the run at a round's boundary, with checkpoints.
-    Raises InputError for data that does not fit the job, RunFailed when the infrastructure failed for good.
+    Returns True when all steps are done, False when a signal ended the run before, with checkpoints.
+    Raises InputError for data that does not fit the job or a folder that another process runs in, RunFailed when the
+    infrastructure failed for good.
     """
-    return asyncio.run(_execute(executions, options, watcher))
+    with contextlib.ExitStack() as locks:
+        for execution in executions:
+            locks.enter_context(run_lock(execution.run_dir))
+            # Once more: another driver may have begun or ended here since `prepare`.
+            _check_folder(execution.run_dir, execution.plan_path, options.resume)
+        return asyncio.run(_execute(executions, options, watcher))
 
 
 async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
@@ -176,6 +199,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             watcher.phase(f"starting trainer {execution.name}")
             execution.run_dir.mkdir(parents=True, exist_ok=True)
             if not options.resume:
+                (execution.run_dir / "trace.jsonl").unlink(missing_ok=True)  # of a start that came to no checkpoint
                 shutil.copyfile(execution.plan_path, execution.run_dir / PLAN_COPY)
             run = TrainingRun(
                 execution.name,
@@ -191,6 +215,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             # Relative, so that a folder that is moved as a whole still finds its plan.
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
             await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps, "plan": plan})
+            _tell_faults(run, watcher)
         return await _turns(runs, options, watcher, runner)
     finally:
         watcher.phase("stopping")
@@ -228,53 +253,75 @@ def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str) 
 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:
-    with _interrupt() as interrupted:
+    """True if all steps are done, False if a signal ended the runs before. Each run's trace says how it ended."""
+    with stop_requests(options.grace_s) as stop:
         try:
-            await _until(runs, options, watcher, runner, interrupted)
+            while True:
+                await _until(runs, options, watcher, runner, stop)
+                for run in runs:
+                    await (run.rescue() if stop.at_round_end.is_set() else run.checkpoint())
+                    _tell_faults(run, watcher)
+                # A trainer that died while it wrote the last checkpoint took its run back: then there is more to do.
+                if stop.at_round_end.is_set() or all(run.step_number >= options.steps for run in runs):
+                    break
+            for run in runs:
+                if run.checkpoint_fault is not None and not stop.at_round_end.is_set():
+                    raise RunFailed(f"{run.name}: {run.checkpoint_fault}; what was trained since is not saved")
         except Exception as failure:
+            reason = str(failure) or type(failure).__name__
             for run in runs:  # so that a report can tell a run that failed from one that was killed
-                run.event("end", step=run.step_number, finished=False, reason=str(failure) or type(failure).__name__)
+                await run.rescue()
+                _tell_faults(run, watcher)
+                with contextlib.suppress(RunFailed):  # a disk that is full takes no events; the failure is told anyway
+                    run.event("end", step=run.step_number, finished=False, reason=reason)
             raise
         for run in runs:
-            await run.checkpoint()
             run.event("end", step=run.step_number, finished=run.step_number >= options.steps)
-        return not interrupted.is_set()
+        return all(run.step_number >= options.steps for run in runs)
 
 
-async def _until(
-    runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any, interrupted: asyncio.Event
-) -> None:
+async def _until(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any, stop: StopRequests) -> None:
     """Steps in turns until all are done or a signal came."""
-    while any(run.step_number < options.steps for run in runs) and not interrupted.is_set():
+    while any(run.step_number < options.steps for run in runs) and not stop.at_round_end.is_set():
         for run in runs:
-            if run.step_number >= options.steps or interrupted.is_set():
+            if run.step_number >= options.steps or stop.at_round_end.is_set():
                 continue
             watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, lambda: runner.progress)
-            record = await run.step()
-            if record is None:
+            left, record = await _step_unless_left(run, stop)
+            if left:
+                watcher.note(f"{run.name}: left the round of step {run.step_number + 1}")
+            elif record is None:
                 watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
-                continue
-            watcher.step_done(run.name, record)
-            if run.step_number % options.checkpoint_every == 0:
-                await run.checkpoint()
+                _tell_faults(run, watcher)
+            else:
+                watcher.step_done(run.name, record)
+                # What could not be written is tried again after each step.
+                if run.step_number % options.checkpoint_every == 0 or run.checkpoint_fault is not None:
+                    await run.checkpoint()
+                    _tell_faults(run, watcher)
 
 
-@contextlib.contextmanager
-def _interrupt() -> Iterator[asyncio.Event]:
-    """First SIGINT or SIGTERM: an event that is looked at between rounds. A second one ends the process at once."""
-    event = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def first() -> None:
-        event.set()
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-    for number in signals:
-        loop.add_signal_handler(number, first)
+async def _step_unless_left(run: Any, stop: StopRequests) -> tuple[bool, Any]:
+    """(whether the round was left because of a signal, what `step` returned)."""
+    step = asyncio.ensure_future(run.step())
+    leave = asyncio.ensure_future(stop.at_once.wait())
     try:
-        yield event
+        await asyncio.wait({step, leave}, return_when=asyncio.FIRST_COMPLETED)
+        if step.done() or not run.round_can_be_left:
+            return False, await step  # an update that has begun is seconds from its end
+        step.cancel()
+        await asyncio.wait({step})
+        if step.cancelled():
+            return True, None
+        return False, step.result()
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        leave.cancel()
+
+
+def _tell_faults(run: Any, watcher: Watcher) -> None:
+    """Notes about checkpoints that could not be written or read."""
+    if run.checkpoint_fault is not None:
+        watcher.note(f"{run.name}: no checkpoint of step {run.step_number}: {run.checkpoint_fault}")
+    for fault in run.damaged_checkpoints:
+        watcher.note(f"{run.name}: checkpoint set aside, {fault}; back at step {run.step_number}")
+    run.damaged_checkpoints.clear()

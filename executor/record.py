@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..plans.errors import RunFailed
 from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
 from ..rounds.trace import TraceWriter
@@ -59,13 +62,28 @@ class Recorder:
     def __init__(self, run_dir: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._trace = TraceWriter(run_dir / "trace.jsonl")
+        self._path = run_dir / "trace.jsonl"
+        self._trace = TraceWriter(self._path)
         self._board: Any = SummaryWriter(log_dir=str(run_dir / "tensorboard"))
 
     def event(self, event: str, t_s: float, /, **fields: Any) -> None:
-        """Append one event and make it durable."""
-        self._trace.write(event, t_s, **fields)
-        self._trace.flush()
+        """Append one event and make it durable. Raises RunFailed if the disk does not take it."""
+        with self._written():
+            self._trace.write(event, t_s, **fields)
+            self._trace.flush()
+
+    def trace_bytes(self) -> int:
+        """How long the trace is on disk."""
+        return self._path.stat().st_size
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunFailed(
+                f"{self._path} cannot be written ({error.strerror}); make room, then go on with --resume"
+            ) from error
 
     def samples(self, t_s: float, step: int, epoch: int, round_: Round, result: RolloutResult) -> None:
         """Append one event per sample that finished decoding."""
@@ -75,34 +93,35 @@ class Recorder:
             if draw.fate is Fate.TRAINED
             for sample in round_.trained_samples(draw)
         }
-        for key, sample in sorted(result.samples.items()):
-            if sample.finished_s is None:
-                continue
-            draw = round_.draws[key.draw]
-            fate = draw.fate
-            if fate is Fate.TRAINED and (key.draw, key.sample) not in trained:
-                fate = Fate.SURPLUS
-            self._trace.write(
-                "sample",
-                t_s,
-                step=step,
-                prompt=sample.prompt,
-                epoch=epoch,
-                draw=key.draw,
-                sample=key.sample,
-                tokens=len(sample.tokens),
-                truncated=sample.truncated,
-                prompt_tokens=len(sample.prompt_tokens),
-                reward=sample.reward,
-                reward_outcome=sample.reward_outcome,
-                reward_s=round(sample.reward_s, 6),
-                reward_deadline_s=sample.reward_deadline_s,
-                fate=None if fate is None else fate.value,
-                issued_s=round(sample.issued_s, 6),
-                finished_s=round(sample.finished_s, 6),
-                engine=sample.engine,
-                version=[sample.version_start, sample.version_end],
-            )
+        with self._written():
+            for key, sample in sorted(result.samples.items()):
+                if sample.finished_s is None:
+                    continue
+                draw = round_.draws[key.draw]
+                fate = draw.fate
+                if fate is Fate.TRAINED and (key.draw, key.sample) not in trained:
+                    fate = Fate.SURPLUS
+                self._trace.write(
+                    "sample",
+                    t_s,
+                    step=step,
+                    prompt=sample.prompt,
+                    epoch=epoch,
+                    draw=key.draw,
+                    sample=key.sample,
+                    tokens=len(sample.tokens),
+                    truncated=sample.truncated,
+                    prompt_tokens=len(sample.prompt_tokens),
+                    reward=sample.reward,
+                    reward_outcome=sample.reward_outcome,
+                    reward_s=round(sample.reward_s, 6),
+                    reward_deadline_s=sample.reward_deadline_s,
+                    fate=None if fate is None else fate.value,
+                    issued_s=round(sample.issued_s, 6),
+                    finished_s=round(sample.finished_s, 6),
+                    engine=sample.engine,
+                    version=[sample.version_start, sample.version_end],
+                )
 
     def step(self, t_s: float, record: StepRecord) -> None:
         """Append a step and its scalars, durably."""
@@ -120,13 +139,17 @@ class Recorder:
             **{f"reward/{name}": record.timeouts[name] for name in ("timeouts", "cut") if name in record.timeouts},
             **{f"train/{name}": value for name, value in record.metrics.items()},
         }
-        for name, value in scalars.items():
-            self._board.add_scalar(name, value, record.step)
+        # TensorBoard files are for looking at: a disk that is full for a while must not end the run through them.
+        with contextlib.suppress(OSError):
+            for name, value in scalars.items():
+                self._board.add_scalar(name, value, record.step)
 
     def close(self) -> None:
-        """Flush and close both."""
-        self._trace.close()
-        self._board.close()
+        """Close both. What matters was made durable when it was written; a full disk may keep the rest."""
+        with contextlib.suppress(OSError):
+            self._board.close()
+        with contextlib.suppress(OSError):
+            self._trace.close()
 
 
 def counts(outcome: Outcome) -> tuple[dict[str, int], dict[str, int]]:

@@ -67,8 +67,8 @@ def ago(seconds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What did not go as it should, by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, resume, failed prompt, run failed, stopped, note, not a number, conservation, off-policy, checksum,
-    timeouts, exhausted.
+    Kinds: restart, resume, checkpoint, failed prompt, run failed, stopped, note, not a number, conservation,
+    off-policy, checksum, timeouts, exhausted.
     """
     found = [(float(event["t_s"]), _of_event(event)) for event in events]
     found += [(float(step.get("t_s", 0.0)), _of_step(step, earlier)) for step, earlier in _with_earlier(steps)]
@@ -101,6 +101,10 @@ def _of_event(event: dict[str, Any]) -> list[Found]:
             ]
         case "resume":
             return [(step, "resume", f"taken up again after step {step}")]
+        case "checkpoint_failed":
+            return [(step, "checkpoint", f"no checkpoint of step {step}: {event.get('reason')}")]
+        case "checkpoint_damaged":
+            return [(None, "checkpoint", f"{event.get('checkpoint')} was set aside: {event.get('reason')}")]
         case "failed":
             return [(step, "failed prompt", f"{event.get('prompt')}: {event.get('reason')}")]
         case "note":

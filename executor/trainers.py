@@ -31,6 +31,8 @@ class TrainerGroup:
         self._threads = threads
         self._arguments = arguments
         self._ranks: list[Any] = []
+        self.parameters = 0
+        """Parameters of the policy; known once started."""
 
     async def start(self) -> None:
         """Start the ranks. Raises RunFailed."""
@@ -49,7 +51,7 @@ class TrainerGroup:
             for rank in range(self._dp)
         ]
         try:
-            await self._all("parameters", START_DEADLINE_S)
+            self.parameters = int(await self._all("parameters", START_DEADLINE_S))
         except TrainerDied as error:
             raise RunFailed(f"trainer {self.name} did not start: {error}") from error
 

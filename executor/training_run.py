@@ -3,11 +3,13 @@
 Invariants (design.md, "What must always hold"):
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
-- a trainer that dies takes the run back to its last checkpoint, never to a state in between.
+- a trainer that dies takes the run back to its last checkpoint, never to a state in between;
+- while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +27,7 @@ from ..rounds.timeouts import Timeouts, TimeoutSpec
 from .fleet import EngineHandle, Fleet, Layout
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
-from .run_state import load_checkpoint, save_checkpoint
+from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .samples import TrainSample
 from .trainers import TrainerDied, TrainerGroup
 
@@ -86,6 +88,12 @@ class TrainingRun:
         self._elapsed_before_s = 0.0
         self._trainer_restarts = 0
         self.saved_step = -1
+        self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
+        self._updating = False  # the trainer has begun to change, and the step is not written down yet
+        self.checkpoint_fault: str | None = None
+        """Why the latest checkpoint could not be written; None if it was."""
+        self.damaged_checkpoints: list[str] = []
+        """What was found damaged when a checkpoint was loaded, until somebody has told it."""
 
     async def start(self, resume: bool, facts: dict[str, Any]) -> None:
         """Start the trainer; load the last checkpoint if `resume`, else write the first one."""
@@ -111,6 +119,7 @@ class TrainingRun:
 
     async def _step(self) -> StepRecord:
         began = time.perf_counter()
+        self._last_state = self._state()
         epoch, kind = self.schedule.epoch, self.schedule.next_kind()
         layout = self._layouts.get(kind, self._layouts["short"])
         version = f"{self.name}:{self.step_number}"
@@ -131,6 +140,7 @@ class TrainingRun:
         for prompt, reason in sorted(outcome.failures.items()):
             self.event("failed", step=self.step_number + 1, prompt=prompt, reason=reason)
         groups, violations = self._groups(outcome, result, version)
+        self._updating = True
         metrics = await self._trainer.step(groups, self._budget(kind)) if groups else {}
         trained = time.perf_counter()
         self._alarm(metrics)
@@ -144,6 +154,7 @@ class TrainingRun:
         assert self._recorder is not None
         self._recorder.samples(self._t(), record.step, epoch, round_, result)
         self._recorder.step(self._t(), record)
+        self._last_state, self._updating = None, False
         return record
 
     def _budget(self, kind: str) -> int:
@@ -238,28 +249,66 @@ class TrainingRun:
         assert self._recorder is not None
         self._recorder.event(event, self._t(), **fields)
 
+    @property
+    def round_can_be_left(self) -> bool:
+        """Whether nothing is lost but what the round has sampled if the step at hand is cancelled now."""
+        return not self._updating
+
     async def checkpoint(self) -> None:
-        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then."""
+        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then.
+
+        If it cannot be written, `checkpoint_fault` says why, and so does the trace.
+        """
         try:
             await self._checkpoint()
         except TrainerDied as death:
             await self._recover(death)
+        except CheckpointFailed as failure:
+            self._note_fault(failure)
 
-    async def _checkpoint(self) -> None:
-        if self.saved_step == self.step_number:
+    async def rescue(self) -> None:
+        """Checkpoint the last step's end before the run ends early, if the trainer still has it.
+
+        Nothing is recovered or raised; `checkpoint_fault` says what went wrong.
+        """
+        if self._updating:
+            self.checkpoint_fault = "the trainer was in the middle of a step"
             return
-        state = {
+        try:
+            await self._checkpoint()
+        except (RunFailed, ray.exceptions.RayError) as failure:
+            self._note_fault(failure)
+
+    def _note_fault(self, failure: Exception) -> None:
+        self.checkpoint_fault = str(failure).splitlines()[0]
+        with contextlib.suppress(RunFailed):  # the trace may be on the same full disk
+            self.event("checkpoint_failed", step=self.step_number, reason=self.checkpoint_fault)
+
+    def _state(self) -> dict[str, Any]:
+        """All of the driver's state, between two steps."""
+        assert self._recorder is not None
+        return {
             "step": self.step_number,
             "elapsed_s": self._t(),
+            "trace_bytes": self._recorder.trace_bytes(),
             "schedule": self.schedule.state(),
             "timeouts": self.timeouts.state(),
         }
-        await save_checkpoint(self.run_dir, self.step_number, state, self._trainer)
+
+    async def _checkpoint(self) -> None:
+        self.checkpoint_fault = None
+        if self.saved_step == self.step_number:
+            return
+        await save_checkpoint(self.run_dir, self.step_number, self._last_state or self._state(), self._trainer)
         self.saved_step = self.step_number
         self.event("checkpoint", step=self.step_number)
 
     async def _load(self) -> dict[str, Any]:
-        state = await load_checkpoint(self.run_dir, self._trainer)
+        loaded = await load_checkpoint(self.run_dir, self._trainer)
+        for name, fault in loaded.damaged.items():
+            self.event("checkpoint_damaged", checkpoint=name, reason=fault)
+            self.damaged_checkpoints.append(f"{name}: {fault}")
+        state = loaded.state
         try:
             self.schedule.restore(state["schedule"])
         except ValueError as error:
@@ -267,6 +316,7 @@ class TrainingRun:
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
         self.step_number = self.saved_step = int(state["step"])
+        self._last_state, self._updating = None, False
         return state
 
     async def _recover(self, death: TrainerDied) -> None:

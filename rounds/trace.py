@@ -6,7 +6,8 @@ warning, a resumed `TraceWriter` cuts it off, and damage in any line that was en
 
 Events: `run` (mode, path of the plan), `round` (kind, number, prompts issued), `sample` (one per decoded sample:
 prompt, draw, sample, tokens, fate, reward, seconds, versions), `step` (phase seconds, training metrics, conservation),
-`restart`, `checkpoint`, `note`, `end` (step, whether it came as far as it should, and the reason if it failed; a run
+`restart`, `checkpoint`, `checkpoint_failed` (it could not be written), `checkpoint_damaged` (it was set aside, and the
+one before it was taken), `note`, `end` (step, whether it came as far as it should, and the reason if it failed; a run
 that is killed writes none).
 """
 

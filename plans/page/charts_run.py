@@ -88,7 +88,7 @@ def owed_said(detail: Detail) -> str:
     return f"of which {seconds(expected)} are the plan's own long round: none ran yet" if expected else ""
 
 
-_MARKED = ("restart", "resume", "conservation", "off-policy", "checksum", "not a number")
+_MARKED = ("restart", "resume", "checkpoint", "conservation", "off-policy", "checksum", "not a number")
 
 
 def _marks(chart: Any, detail: Detail) -> None:

@@ -1,19 +1,50 @@
-"""Runs the command line as a user does."""
+"""Runs the command line as a user does, within this process: a process of its own costs a second of imports each time.
+
+Tests for which the process is the point (what is imported, pipes, signals, the installed script) start one themselves.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import subprocess
 import sys
+import warnings
+from pathlib import Path
+
+
+class _Stream(io.TextIOWrapper):
+    """A stream that holds what was written, as text or as bytes; it is no terminal."""
+
+    def __init__(self):
+        super().__init__(io.BytesIO(), encoding="utf-8", newline="")
+
+    def text(self):
+        self.flush()
+        return self.buffer.getvalue().decode("utf-8")
 
 
 def rlplan(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        check=False,
-    )
+    """`rlplan ARGUMENTS...` called from the root folder: its exit code and what it printed."""
+    from rlplan.cli.main import main
+
+    command = ["rlplan", *map(str, arguments)]
+    out, err, code = _Stream(), _Stream(), None
+    before = sys.argv, sys.stdin, Path.cwd()
+    # `warnings.catch_warnings` also forgets which warnings were shown already, as a fresh process has.
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        sys.argv, sys.stdin = command, io.StringIO()
+        os.chdir("/")
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        finally:
+            sys.argv, sys.stdin = before[:2]
+            os.chdir(before[2])
+    return subprocess.CompletedProcess(command, code or 0, out.text(), err.text())
 
 
 def refused(result, *words):

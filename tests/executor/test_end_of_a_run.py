@@ -1,8 +1,10 @@
-"""Every run that ends says in its trace how, unless it is killed."""
+"""How runs end: what their traces say, what is checkpointed, and what signals ask for."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 
@@ -20,17 +22,31 @@ class FakeRun:
         def next_kind():
             return "short"
 
-    def __init__(self, fails_at=None):
-        self.step_number, self.fails_at, self.events, self.checkpoints = 0, fails_at, [], 0
+    def __init__(self, fails_at=None, dies_in_checkpoint=0, disk_full=False, hangs_at=None, updating=False):
+        self.step_number, self.fails_at, self.events, self.checkpoints = 0, fails_at, [], []
+        self.dies_in_checkpoint, self.disk_full = dies_in_checkpoint, disk_full
+        self.hangs_at, self.round_can_be_left, self.hung = hangs_at, not updating, asyncio.Event()
+        self.checkpoint_fault, self.damaged_checkpoints = None, []
 
     async def step(self):
         if self.step_number + 1 == self.fails_at:
             raise RunFailed("engine 0 was silent for 120 s")
+        if self.step_number + 1 == self.hangs_at:
+            self.hung.set()
+            await asyncio.sleep(0.3 if not self.round_can_be_left else 60)
         self.step_number += 1
         return object()
 
     async def checkpoint(self):
-        self.checkpoints += 1
+        if self.dies_in_checkpoint:
+            self.dies_in_checkpoint -= 1
+            self.step_number = 1  # what a trainer's death does: back at the last checkpoint
+        elif self.disk_full:
+            self.checkpoint_fault = "the disk has 0.00 GB free"
+        else:
+            self.checkpoints.append(self.step_number)
+
+    rescue = checkpoint
 
     def event(self, event, /, **fields):
         self.events.append({"event": event, **fields})
@@ -48,7 +64,7 @@ def turns(*runs):
 def test_a_run_that_came_as_far_as_it_should_ends_finished():
     run = FakeRun()
     assert turns(run) is True
-    assert run.events == [{"event": "end", "step": 3, "finished": True}] and run.checkpoints == 1
+    assert run.events == [{"event": "end", "step": 3, "finished": True}] and run.checkpoints == [3]
 
 
 def test_a_failure_is_the_reason_of_the_end_in_every_run_that_took_turns():
@@ -60,3 +76,56 @@ def test_a_failure_is_the_reason_of_the_end_in_every_run_that_took_turns():
         [{"event": "end", "step": 2, "finished": False, "reason": reason}],
         [{"event": "end", "step": 1, "finished": False, "reason": reason}],
     ]
+    assert [run.checkpoints for run in runs] == [[2], [1]], "a healthy trainer's state is saved all the same"
+
+
+def test_a_trainer_that_dies_in_the_final_checkpoint_does_not_end_the_run_as_done():
+    run = FakeRun(dies_in_checkpoint=1)
+    assert turns(run) is True
+    assert run.step_number == 3 and run.checkpoints == [3], "the lost steps are trained again"
+
+
+def test_a_final_checkpoint_that_cannot_be_written_fails_the_run():
+    run = FakeRun(disk_full=True)
+    with pytest.raises(RunFailed, match="not saved"):
+        turns(run)
+    assert run.events[-1]["finished"] is False
+
+
+def interrupted(run, signals, **options):
+    """What `_turns` returns if signals come, 50 ms apart, while the run hangs in a step."""
+
+    async def body():
+        async def send():
+            await run.hung.wait()
+            for number in signals:
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0.05)
+
+        sender = asyncio.create_task(send())
+        try:
+            return await asyncio.wait_for(_turns([run], Options(steps=3, **options), Watcher(), None), 20)
+        finally:
+            await sender
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("signals", "options"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), {}),
+        ((signal.SIGINT, signal.SIGTERM), {}),
+        ((signal.SIGTERM,), {"grace_s": 0.1}),
+    ],
+)
+def test_a_second_signal_or_the_grace_period_leaves_the_round_and_saves_what_was_trained(signals, options):
+    run = FakeRun(hangs_at=2)
+    assert interrupted(run, signals, **options) is False
+    assert run.checkpoints == [1] and run.events == [{"event": "end", "step": 1, "finished": False}]
+
+
+def test_an_update_that_has_begun_is_finished_before_the_run_is_left():
+    run = FakeRun(hangs_at=2, updating=True)
+    assert interrupted(run, (signal.SIGTERM, signal.SIGTERM)) is False
+    assert run.checkpoints == [2]

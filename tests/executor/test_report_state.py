@@ -80,6 +80,18 @@ def test_a_step_from_which_on_figures_are_no_numbers_is_an_incident_once():
     assert (found["step"], found["kind"]) == (2, "not a number") and "loss, reward_mean" in found["text"]
 
 
+def test_checkpoints_that_could_not_be_written_or_were_damaged_are_incidents():
+    events = [
+        {"event": "checkpoint_failed", "t_s": 1.2, "step": 1, "reason": "the disk has 0.00 GB free"},
+        {"event": "checkpoint_damaged", "t_s": 2.5, "checkpoint": "step-000002", "reason": "state.json is missing"},
+    ]
+    found = [(row["kind"], row["step"], row["text"]) for row in incidents(events, steps(3))]
+    assert found == [
+        ("checkpoint", 1, "no checkpoint of step 1: the disk has 0.00 GB free"),
+        ("checkpoint", 3, "step-000002 was set aside: state.json is missing"),
+    ]
+
+
 @pytest.mark.parametrize("step", [None, "x", 10**400, -1, 1.5])
 def test_an_event_whose_step_is_none_is_of_the_step_that_was_being_made(step):
     [found] = incidents([{"event": "note", "t_s": 1.5, "step": step, "text": "a"}], steps(3))

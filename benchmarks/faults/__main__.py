@@ -1,0 +1,47 @@
+"""`python -m benchmarks.faults`"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ..entry import run
+from .campaign import campaign
+from .driver import Driver, alone
+from .example import write_plan
+from .verdict import compare
+
+console = Console(stderr=True)
+
+
+@click.command()
+@click.option("--faults", "count", type=click.IntRange(min=1), default=40, show_default=True, help="How many.")
+@click.option("--steps", type=click.IntRange(min=2), default=24, show_default=True, help="Optimizer steps of each run.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which faults, when, and on whom.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep the two runs in this folder, which must be new.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) -> None:
+    """Forty random faults over one run of the demo's job, and what they cost."""
+    with ExitStack() as stack:
+        home = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlplan-faults-")))
+        console.print("writing the demo's example")
+        plan = write_plan(home / "example")
+        console.print(f"a run of {steps} steps without faults")
+        reference = alone(plan, home / "alone", steps)
+        console.print(f"the same with {count} faults")
+        with Driver(plan, home / "faults", steps) as driver:
+            done = campaign(driver, count, seed, console.print)
+        found = compare(home / "alone", home / "faults", done) | {"seconds_without_faults": round(reference, 1)}
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        click.echo("\n".join(f"{name:24} {value}" for name, value in found.items()))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,90 @@
+"""Which faults come when: bursts of a few, each at a random moment of a running step, until all have come."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .driver import START_DEADLINE_S, Driver
+from .injectors import INJECTORS
+
+BURST = 4
+"""Faults of a burst come within seconds of each other; the next burst waits until the run has made a step."""
+SPREAD_S = 4.0
+RECOVERY_DEADLINE_S = 120.0
+
+
+@dataclass
+class Campaign:
+    """What was done to the run.
+
+    Attributes:
+        faults: how often each kind of fault struck.
+        unrecovered: faults of bursts after which the run made no step in time, or that it did not survive.
+        left_processes: processes of the run that were still there when it had ended.
+        seconds: from the driver's first start to its end.
+        driver_starts: how often the driver was started.
+    """
+
+    faults: Counter[str] = field(default_factory=Counter)
+    unrecovered: int = 0
+    left_processes: int = 0
+    seconds: float = 0.0
+    driver_starts: int = 0
+
+
+def draw(count: int, rng: random.Random) -> list[str]:
+    """Names of `count` faults in random order, as often as their weights say, each at least once if there is room."""
+    total = sum(weight for weight, _ in INJECTORS.values())
+    names = [name for name, (weight, _) in INJECTORS.items() for _ in range(max(1, round(weight * count / total)))]
+    rng.shuffle(names)
+    while len(names) < count:
+        names.append(rng.choice(list(INJECTORS)))
+    return names[:count]
+
+
+def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None]) -> Campaign:
+    """Let `count` faults strike the run and wait for its end."""
+    rng = random.Random(seed)
+    done, began = Campaign(), time.monotonic()
+    waiting = draw(count, rng)
+    bursts = -(-count // BURST)
+    driver.wait_for_step(1, START_DEADLINE_S)
+    for number in range(bursts):
+        # Spread over the run, so that neither all faults meet its first steps nor the run ends before the last one.
+        driver.wait_for_step(1 + number * (driver.steps - 2) // bursts, START_DEADLINE_S)
+        struck = 0
+        for name in waiting[number * BURST : (number + 1) * BURST]:
+            time.sleep(rng.uniform(0.0, SPREAD_S))
+            if _strike(driver, name, rng, tell, began):
+                done.faults[name] += 1
+                struck += 1
+        if not driver.wait_for_step(driver.step() + 1, RECOVERY_DEADLINE_S):
+            tell(f"{time.monotonic() - began:6.1f} s: no step within {RECOVERY_DEADLINE_S:g} s, driver is killed")
+            done.unrecovered += struck
+            driver.kill()
+    if not driver.wait_for_step(driver.steps, START_DEADLINE_S):
+        done.unrecovered += 1
+    while driver.running():
+        time.sleep(0.1)
+    done.seconds, done.driver_starts = time.monotonic() - began, driver.starts
+    time.sleep(2.0)  # Ray ends its processes a moment after the driver
+    done.left_processes = len(driver.processes())
+    return done
+
+
+def _strike(driver: Driver, name: str, rng: random.Random, tell: Callable[[str], None], began: float) -> bool:
+    """One fault; waits for somebody to strike, since those that were struck before may not be back yet."""
+    end = time.monotonic() + RECOVERY_DEADLINE_S
+    while time.monotonic() < end and not driver.done():
+        driver.ensure()
+        what = INJECTORS[name][1](driver, rng)
+        driver.ensure()
+        if what is not None:
+            tell(f"{time.monotonic() - began:6.1f} s, after step {driver.step()}: {what}")
+            return True
+        time.sleep(0.25)
+    return False

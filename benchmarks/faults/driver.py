@@ -1,0 +1,145 @@
+"""`rlplan execute` as a process that is started again when it ends early, and the processes that belong to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+MARK = "RLPLAN_FAULTS"
+"""An environment variable that all processes of a run inherit, by which they are found, orphans included."""
+
+# A step of the demo takes 2 s and reward deadlines are 2 s: whoever says nothing for so long will not.
+STALL_S = 15
+START_DEADLINE_S = 300.0
+
+
+class Process(NamedTuple):
+    """A process of the run: its id, what it is (its command line), and its parent."""
+
+    pid: int
+    command: str
+    parent: int
+
+
+class Driver:
+    """The run's driver. `ensure()` starts it again if it ended before its steps were done."""
+
+    def __init__(self, plan: Path, out: Path, steps: int) -> None:
+        self.plan, self.out, self.steps = plan, out, steps
+        self.starts = 0
+        self._token = uuid.uuid4().hex
+        self._process: subprocess.Popen[bytes] | None = None
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self._log = (out.parent / f"{out.name}.log").open("ab")
+
+    def __enter__(self) -> Driver:
+        self.ensure()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the driver."""
+        assert self._process is not None
+        return self._process.pid
+
+    def running(self) -> bool:
+        """Whether the driver lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def done(self) -> bool:
+        """Whether it ended with all steps done."""
+        return self._process is not None and self._process.poll() == 0
+
+    def ensure(self) -> None:
+        """Start it, or start it again from its last checkpoint, if it does not run and is not done."""
+        if self.running() or self.done():
+            return
+        self.starts += 1
+        arguments = ["execute", self.plan, "--out", self.out, "--steps", self.steps, "--checkpoint-every", 1]
+        arguments += ["--stall-timeout", STALL_S]
+        if any((self.out / "checkpoints").glob("step-*")):
+            arguments.append("--resume")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)],
+            env={**os.environ, MARK: self._token},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def kill(self) -> None:
+        """SIGKILL the driver and wait until it is gone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def step(self) -> int:
+        """The number of the last step in the trace; 0 before the first."""
+        trace = self.out / "trace.jsonl"
+        if not trace.exists():
+            return 0
+        last = 0
+        for line in trace.read_bytes().split(b"\n"):
+            if b'"event":"step"' in line and (at := line.find(b'"step":')) >= 0:
+                last = int(line[at + 7 :].split(b",", 1)[0])
+            elif b'"event":"resume"' in line and (at := line.find(b'"step":')) >= 0:
+                last = int(line[at + 7 :].replace(b"}", b",").split(b",", 1)[0])
+        return last
+
+    def processes(self) -> list[Process]:
+        """All processes of the run but the driver, by id; zombies, which are dead already, are none."""
+        found = []
+        wanted = f"{MARK}={self._token}".encode()
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit() or int(folder.name) == (self._process.pid if self._process else 0):
+                continue
+            try:
+                if wanted not in (folder / "environ").read_bytes().split(b"\0"):
+                    continue
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:  # it has gone, or is a zombie
+                continue
+            found.append(Process(int(folder.name), command, parent))
+        return sorted(found)
+
+    def wait_for_step(self, step: int, deadline_s: float) -> bool:
+        """Wait until the trace has come to `step` or the run is done, starting the driver again as often as it ends.
+
+        False if that takes longer than `deadline_s`.
+        """
+        end = time.monotonic() + deadline_s
+        while not self.done() and self.step() < step:
+            if time.monotonic() > end:
+                return False
+            self.ensure()
+            time.sleep(0.1)
+        return True
+
+
+def alone(plan: Path, out: Path, steps: int) -> float:
+    """Run without faults. Returns seconds. Raises RuntimeError if that fails."""
+    began = time.monotonic()
+    with Driver(plan, out, steps) as driver:
+        if not driver.wait_for_step(steps, START_DEADLINE_S + 60 * steps) or driver.starts > 1:
+            raise RuntimeError(f"the run without faults failed; see {out}.log")
+        while driver.running():
+            time.sleep(0.1)
+    return time.monotonic() - began

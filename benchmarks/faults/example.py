@@ -1,0 +1,62 @@
+"""The demo's job with a plan by hand: two engines and two trainer ranks, so that one of each can die alone.
+
+The plan is solved from the profile that ships with the examples and then given that layout. Its predictions are not of
+this machine; nothing here reads them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import rlplan.plans
+from rlplan.executor.example.write import write_example
+from rlplan.planner.solve import solve
+from rlplan.plans.cluster import load_cluster
+from rlplan.plans.job import job_paths, load_job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.plan import Plan
+from rlplan.plans.yaml_io import dump, load, sha256_file
+from rlplan.profiles.lengths import read_lengths
+from rlplan.profiles.schema import Profile
+from rlplan.profiles.subject import subject_digest
+
+SHIPPED = Path(rlplan.plans.__file__).parent / "examples" / "cpu-demo"
+ENGINES, RANKS = 2, 2
+
+
+def write_plan(folder: Path) -> Path:
+    """Write the demo's example into `folder`, which must be new, and its plan; the plan's path."""
+    write_example(folder)
+    job = load_job(folder / "job.yaml")
+    lengths = folder / "profile.lengths.jsonl"
+    shutil.copyfile(SHIPPED / lengths.name, lengths)
+    profile = load(SHIPPED / "profile.yaml", Profile).model_copy(
+        update={"measured": subject_digest(job, job_paths(job, folder / "job.yaml"))}
+    )
+    dump(profile, folder / "profile.yaml")
+
+    def named(name: str) -> InputFile:
+        return InputFile(path=name, sha256=sha256_file(folder / name))
+
+    inputs = Inputs(
+        cluster=named("cluster.yaml"),
+        job=named("job.yaml"),
+        profile=ProfileFile(path="profile.yaml", sha256=sha256_file(folder / "profile.yaml"), provenance="measured"),
+        lengths=named(lengths.name),
+    )
+    trace = read_lengths(lengths, cap_tokens=job.rollout.max_response_tokens)
+    plan = solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, mode="exact")
+    dump(with_layout(plan), folder / "plan.yaml")
+    return folder / "plan.yaml"
+
+
+def with_layout(plan: Plan) -> Plan:
+    """The same plan on two engines of TP 1 and two trainer ranks in all kinds of round."""
+    document = plan.model_dump(mode="json")
+    for kind in ("short", "long"):
+        planned = document["job"]["rounds"][kind]
+        if planned is not None:
+            planned["rollout"] |= {"engines": ENGINES, "tp": 1}
+            planned["train"] |= {"dp": RANKS}
+    return Plan.model_validate(document)

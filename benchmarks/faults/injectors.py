@@ -1,0 +1,120 @@
+"""The faults. Each takes a run and a source of randomness and returns what it did in words, or None if it found nobody.
+
+Trainer ranks, engines and reward workers are Ray actors, whose processes bear their classes' names; an engine's core is
+a process of vLLM's below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import threading
+from collections.abc import Callable
+
+from .driver import Driver, Process
+
+Injector = Callable[[Driver, random.Random], str | None]
+
+FULL_S = 3.0
+"""For so long the disk takes nothing."""
+
+
+def signalled(number: signal.Signals, name: str, belongs: Callable[[Process], bool]) -> Injector:
+    """Send a signal to one process of a kind, drawn at random."""
+
+    def inject(driver: Driver, rng: random.Random) -> str | None:
+        able = [process for process in driver.processes() if belongs(process)]
+        if not able:
+            return None
+        chosen = rng.choice(able)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chosen.pid, number)
+        return f"{number.name} {name} (process {chosen.pid})"
+
+    return inject
+
+
+def _actor(name: str) -> Callable[[Process], bool]:
+    return lambda process: process.command.startswith(f"ray::{name}")
+
+
+def _core(process: Process) -> bool:
+    return process.command.startswith("VLLM::EngineCor")
+
+
+def kill_driver(driver: Driver, rng: random.Random) -> str | None:
+    """SIGKILL of the driver; it is started again with `--resume`."""
+    driver.kill()
+    return "SIGKILL driver"
+
+
+def tear_trace(driver: Driver, rng: random.Random) -> str | None:
+    """The driver dies while it writes a line."""
+    driver.kill()
+    with (driver.out / "trace.jsonl").open("ab") as trace:
+        trace.write(b'{"event":"step","t_s":1.5,"st')
+    return "SIGKILL driver and a torn line at the trace's end"
+
+
+def flip_byte(driver: Driver, rng: random.Random) -> str | None:
+    """One bit of one file of the newest checkpoint changes; the driver dies, so that it is read."""
+    driver.kill()
+    found = sorted((driver.out / "checkpoints").glob("step-*"))
+    if len(found) < 2:
+        return None  # nothing to fall back to yet
+    files = sorted(path for path in found[-1].rglob("*") if path.is_file() and path.stat().st_size)
+    chosen = rng.choice(files)
+    with chosen.open("r+b") as file:
+        place = rng.randrange(chosen.stat().st_size)
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ (1 << rng.randrange(8))]))
+    return f"SIGKILL driver and a flipped bit in {chosen.relative_to(driver.out)}"
+
+
+def fill_disk(driver: Driver, rng: random.Random) -> str | None:
+    """Writes of the driver or of the trainer's ranks fail for some seconds."""
+    ranks = [process.pid for process in driver.processes() if process.command.startswith("ray::Trainer")]
+    whom, pids = rng.choice([("driver", [driver.pid]), ("trainer ranks", ranks)])
+    before = [(pid, limits) for pid in pids if (limits := _limit(pid, None)) is not None]
+    if not before:
+        return None
+    for pid, (_, hard) in before:
+        _limit(pid, (1024, hard))
+
+    def empty() -> None:
+        for pid, limits in before:
+            _limit(pid, limits)
+
+    timer = threading.Timer(FULL_S, empty)
+    timer.daemon = True
+    timer.start()
+    return f"no space on the disk for {FULL_S:g} s, for the {whom}"
+
+
+def _limit(pid: int, limits: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Get, or set and get, the largest file that a process may write; None if the process has gone."""
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_FSIZE, *([] if limits is None else [limits]))
+    except ProcessLookupError:
+        return None
+
+
+INJECTORS: dict[str, tuple[int, Injector]] = {
+    "kill an engine": (4, signalled(signal.SIGKILL, "engine", _actor("RolloutEngine"))),
+    "stop an engine": (3, signalled(signal.SIGSTOP, "engine", _actor("RolloutEngine"))),
+    "kill an engine's core": (4, signalled(signal.SIGKILL, "engine core", _core)),
+    "stop an engine's core": (3, signalled(signal.SIGSTOP, "engine core", _core)),
+    "kill a trainer rank": (5, signalled(signal.SIGKILL, "trainer rank", _actor("Trainer"))),
+    "stop a trainer rank": (2, signalled(signal.SIGSTOP, "trainer rank", _actor("Trainer"))),
+    "kill a reward worker": (7, signalled(signal.SIGKILL, "reward worker", _actor("RewardWorker"))),
+    "kill the driver": (3, kill_driver),
+    "fill the disk": (4, fill_disk),
+    "tear the trace": (2, tear_trace),
+    "flip a byte of the newest checkpoint": (3, flip_byte),
+}
+"""Each fault with its weight."""

@@ -1,0 +1,84 @@
+"""What a run under faults trained, beside the same run left alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from rlplan.executor.run_state import checkpoints
+from rlplan.rounds.run_log import TRACE, RunLog, read_run
+
+from .campaign import Campaign
+
+Sample = tuple[str, int, int]
+
+
+def trained(log: RunLog) -> Counter[Sample]:
+    """How often each (prompt, epoch, place in its group) was trained; steps that were gone back over do not count."""
+    found: Counter[Sample] = Counter()
+    for step in log.steps:
+        groups: dict[tuple[str, int], int] = {}
+        for sample in log.samples.get(step["step"], []):
+            if sample["fate"] == "trained":
+                group = (sample["prompt"], sample["epoch"])
+                found[(*group, groups.get(group, 0))] += 1
+                groups[group] = groups.get(group, 0) + 1
+    return found
+
+
+def off_policy(log: RunLog) -> int:
+    """Trained samples that were not decoded, from first to last token, by the weights of their step."""
+    return sum(
+        len(set(sample["version"])) != 1 or not sample["version"][0].endswith(f":{step - 1}")
+        for step, samples in log.samples.items()
+        for sample in samples
+        if sample["fate"] == "trained"
+    ) + sum(step["on_policy_violations"] for step in log.steps)
+
+
+def compare(alone: Path, faults: Path, done: Campaign) -> dict[str, Any]:
+    """The benchmark's answer."""
+    reference, log = read_run(alone / TRACE), read_run(faults / TRACE)
+    wanted, found = trained(reference), trained(log)
+    return {
+        "faults": sum(done.faults.values()),
+        "lost": sum((wanted - found).values()),
+        "double": sum((found - wanted).values()),
+        "off_policy": off_policy(log),
+        "unrecovered": done.unrecovered,
+        "left_processes": done.left_processes,
+        "steps": len(log.steps),
+        "samples": sum(found.values()),
+        "weights_max_difference": weights_difference(alone, faults),
+        "weights_moved": weights_moved(alone),
+        "seconds_with_faults": round(done.seconds, 1),
+        "driver_starts": done.driver_starts,
+        "by_kind": dict(sorted(done.faults.items())),
+    }
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The model's parameters in a checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.pt"
+        dcp_to_torch_save(checkpoint / "trainer", whole)
+        state: dict[str, dict[str, torch.Tensor]] = torch.load(whole, weights_only=True)
+    return state["model"]
+
+
+def weights_difference(alone: Path, faults: Path) -> float:
+    """The largest difference of any weight at the runs' ends."""
+    first, second = (weights(checkpoints(run)[-1]) for run in (alone, faults))
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
+
+
+def weights_moved(run: Path) -> float:
+    """The mean distance that a run's last step moved a weight, to read `weights_max_difference` against."""
+    before, after = (weights(checkpoint) for checkpoint in checkpoints(run)[-2:])
+    moved = torch.cat([(after[name] - before[name]).abs().flatten() for name in after])
+    return float(moved.mean())
