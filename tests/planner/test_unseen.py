@@ -47,7 +47,7 @@ def test_the_prediction_is_of_other_rounds_than_the_choice_also_for_the_baseline
 def test_the_winner_of_few_rounds_does_not_flatter_its_prediction(solve):
     """Chosen from many schedules on three rounds each, the objective is lower than what the schedule takes."""
     flattered, predicted = [], []
-    for seed in range(6):
+    for seed in range(4):
         solved = solve(mode="exact", passes=(Pass(4, 2, math.inf),), seed=seed)
         cycle, search = solved.solution.cycle, solved.search
         draws = Draws(search.setting.draws.model, 77 + seed, search.setting.draws.width)
@@ -64,7 +64,7 @@ def test_the_winner_of_few_rounds_does_not_flatter_its_prediction(solve):
 def test_no_plan_keeps_its_slo_by_the_luck_of_the_rounds_it_was_chosen_on(solve):
     free = solve(mode="exact").plan.predicted.step_s
     outcomes = []
-    for factor in (0.9, 0.97, 1.0, 1.05, 1.3):
+    for factor in (0.97, 1.01, 1.3):
         limit = factor * free.p95
         try:
             plan = solve(mode="exact", job={"slo": {"step_p95_s": limit}}).plan
