@@ -16,13 +16,27 @@ from .main import EXIT_INTERRUPTED
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
 @click.option("--dry-run", is_flag=True, help="Check plans against job, cluster and files, and stop.")
-@click.option("--checkpoint-every", type=click.IntRange(min=1), default=10, show_default=True, help="In steps.")
+@click.option(
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="In steps; sooner where a trainer's death would cost more than a checkpoint.",
+)
 @click.option(
     "--stall-timeout",
     type=click.FloatRange(min=1),
     default=120.0,
     show_default=True,
-    help="Seconds without any event after which silent engines are replaced.",
+    help="Seconds without a sign of life after which an engine or a trainer rank is replaced; must exceed the longest "
+    "prefill. A start may take five times as long.",
+)
+@click.option(
+    "--restarts-per-hour",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    help="How often an engine or the trainer may be replaced within any hour before the run ends.",
 )
 @click.option(
     "--grace-s",
@@ -39,6 +53,7 @@ def execute_command(
     dry_run: bool,
     checkpoint_every: int,
     stall_timeout: float,
+    restarts_per_hour: int,
     grace_s: float | None,
     as_json: bool,
 ) -> int:
@@ -69,7 +84,7 @@ def execute_command(
         names = [execution.name for execution in executions]
         click.echo(json.dumps({"checked": names}) if as_json else f"fits job, cluster and files: {', '.join(names)}")
         return 0
-    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s)
+    options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour)
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}

@@ -5,7 +5,10 @@ Invariants:
   ends; weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
 - each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
-- an engine that decodes is heard of: a poll that finds no other event tells `alive` if any request grew since the last.
+- an engine is heard of: a poll that finds no other event tells `alive` if any request grew since the last, else `pulse`
+  if vLLM's processes answered since the last, which they are asked to once a second;
+- the death of vLLM's core or of a rank is told by the next poll, whether anything decodes or not, and nothing that vLLM
+  started outlives this actor.
 
 Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`poll`/`abort` ...]* -> `close()`.
 """
@@ -18,6 +21,10 @@ import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
+
+from .core_watch import CoreWatch
+from .faults import ActorFailed
+from .guard import guard_group
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -81,8 +88,9 @@ class Request:
 
 @dataclass(slots=True)
 class EngineEvent:
-    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on;
-    `alive`: of no request, only that tokens were decoded since the last poll."""
+    """`finished`: tokens with the engine's log-probs; `cutoff`: at least `watch_tokens` tokens and decoding on.
+
+    Of no request: `alive`, tokens were decoded since the last poll; `pulse`, vLLM's processes answered since then."""
 
     kind: str
     request_id: str
@@ -106,10 +114,15 @@ class RolloutEngine:
         self._news = asyncio.Event()
         self._died: str | None = None
         self._grew = False
+        self._watch: CoreWatch | None = None
 
     async def start(self) -> dict[str, Any]:
-        """Start vLLM. Returns {start_s, kv_capacity_tokens, pid}. Raises whatever vLLM raises."""
+        """Start vLLM. Returns {start_s, kv_capacity_tokens, pid, cores: pids of vLLM's cores}.
+
+        Raises ActorFailed if a process of vLLM died meanwhile, else whatever vLLM raises.
+        """
         began = time.perf_counter()
+        guard_group()
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -138,14 +151,24 @@ class RolloutEngine:
             }
         else:
             options |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9}
-        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options))
-        await self._engine.collective_rpc("die_with", args=(os.getpid(),))
-        await self._warm_up()
+        arguments = AsyncEngineArgs(**options)
+        try:
+            self._engine = AsyncLLM.from_engine_args(arguments)
+        except RuntimeError as error:
+            # vLLM's words for a core that did not come up. Whether it was killed or failed, only its own log knows.
+            if "initialization failed" not in str(error):
+                raise
+            raise ActorFailed(self._config.name, " ".join(str(error).split())) from error
+        self._watch = CoreWatch(self._config.name, self._engine, self._die)
+        with self._watch.deaths():
+            await self._warm_up()
+        self._watch.start()
         cache = self._engine.vllm_config.cache_config
         return {
             "start_s": time.perf_counter() - began,
             "kv_capacity_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
             "pid": os.getpid(),
+            "cores": [process.pid for process in self._engine.engine_core.resources.engine_manager.processes],
         }
 
     async def _warm_up(self) -> None:
@@ -156,7 +179,7 @@ class RolloutEngine:
         self._outbox.clear()
         self._news.clear()
         if self._died is not None:
-            raise RuntimeError(self._died)
+            raise ActorFailed(self._config.name, f"vLLM failed while it warmed up: {self._died}")
 
     async def load_weights(self, path: str, version: str, checksums: bool) -> dict[str, str]:
         """Load the safetensors file at `path` into all ranks and name the weights `version`.
@@ -166,7 +189,9 @@ class RolloutEngine:
         """
         if self._tasks:
             raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
-        received = await self._engine.collective_rpc("receive_weights", args=(path, checksums))
+        assert self._watch is not None, "weights come after start()"
+        with self._watch.deaths():
+            received = await self._engine.collective_rpc("receive_weights", args=(path, checksums))
         if any(other != received[0] for other in received[1:]):
             raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")
         if not await self._engine.reset_prefix_cache():
@@ -231,29 +256,38 @@ class RolloutEngine:
             # generate() aborts the request in vLLM when it is cancelled.
             raise
         except Exception as error:  # noqa: BLE001 - whatever vLLM raises, poll() has to hand it to the driver
-            self._died = f"{type(error).__name__}: {error}"
-            self._news.set()
+            self._die(f"{type(error).__name__}: {error}")
         finally:
             self._tasks.pop(request.request_id, None)
+
+    def _die(self, why: str) -> None:
+        self._died = self._died or why
+        self._news.set()
 
     def _tell(self, event: EngineEvent) -> None:
         self._outbox.append(event)
         self._news.set()
 
     async def poll(self, timeout_s: float) -> list[EngineEvent]:
-        """Wait for events, at most `timeout_s`; [] if nothing was decoded either. Raises RuntimeError if vLLM died."""
+        """Wait for events, at most `timeout_s`; [] if there was no sign of life either. Raises ActorFailed if vLLM
+        died."""
         if not self._outbox and self._died is None:
             self._grew = False
             try:
                 await asyncio.wait_for(self._news.wait(), timeout_s)
             except TimeoutError:
-                return [EngineEvent("alive", "")] if self._grew else []
+                return self._signs_of_life()
             await asyncio.sleep(COALESCE_S)
         if self._died is not None:
-            raise RuntimeError(f"{self._config.name}: vLLM failed: {self._died}")
+            raise ActorFailed(self._config.name, f"vLLM failed: {self._died}")
         self._news.clear()
         events, self._outbox = self._outbox, []
         return events
+
+    def _signs_of_life(self) -> list[EngineEvent]:
+        pulsed = self._watch is not None and self._watch.take_pulse()
+        sign = "alive" if self._grew else "pulse" if pulsed else None
+        return [] if sign is None else [EngineEvent(sign, "")]
 
     async def abort(self, request_ids: list[str]) -> None:
         """Stop these requests; ids that ended already are ignored. Their unread events are dropped."""
@@ -280,6 +314,8 @@ class RolloutEngine:
 
     async def close(self) -> None:
         """Stop vLLM and its processes."""
+        if self._watch is not None:
+            self._watch.stop()
         await self.abort(list(self._tasks))
         if self._engine is not None:
             self._engine.shutdown()

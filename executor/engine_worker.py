@@ -1,4 +1,4 @@
-"""What runs inside each vLLM worker process: receiving weights, and not outliving its engine.
+"""What runs inside each vLLM worker process: receiving weights, and telling that it lives.
 
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
 """
@@ -6,17 +6,10 @@ vLLM mixes this class into its worker (`worker_extension_cls`), so `self` is a v
 from __future__ import annotations
 
 import hashlib
-import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from .checksum import tensor_checksum
-
-ACTOR_CHECK_S = 0.5
 
 
 class WeightReceiver:
@@ -65,17 +58,6 @@ class WeightReceiver:
             digest.update(f"{name}:{tensor_checksum(parameter.data)}".encode())
         return digest.hexdigest()[:16]
 
-    def die_with(self, actor_pid: int) -> None:
-        """Exit when the actor does: a SIGKILLed actor must not leave an engine that holds cores and memory.
-
-        With tensor parallelism vLLM's core stands between the actor and this process; it is ended too.
-        """
-
-        def watch() -> None:
-            while Path(f"/proc/{actor_pid}").exists():
-                time.sleep(ACTOR_CHECK_S)
-            if os.getppid() not in (1, actor_pid):
-                os.kill(os.getppid(), signal.SIGKILL)
-            os._exit(1)
-
-        threading.Thread(target=watch, name="rlplan-actor-watch", daemon=True).start()
+    def pulse(self) -> bool:
+        """A sign of life; it comes between two engine steps."""
+        return True

@@ -124,8 +124,10 @@ def holds_run(run_dir: Path) -> bool:
 class Options:
     """How far and how carefully to run.
 
-    `stall_s`: seconds without any event until a wait is given up. `grace_s`: seconds from SIGINT or SIGTERM until the
-    round at hand is left and what was trained is checkpointed; None: the round is waited for.
+    `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
+    how often one may be, within any hour. `checkpoint_every`: in steps; more often where trainers die (`cadence`).
+    `grace_s`: seconds from SIGINT or SIGTERM until the round at hand is left and what was trained is checkpointed;
+    None: the round is waited for.
     """
 
     steps: int
@@ -133,6 +135,7 @@ class Options:
     checkpoint_every: int = 10
     stall_s: float = 120.0
     grace_s: float | None = None
+    restarts_per_hour: int = 12
 
 
 def execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
@@ -155,6 +158,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .prompts import load_prompts, load_tokenizer
     from .rewards.pool import RewardPool
     from .rollout import RoundRunner
+    from .supervision import Patience, Supervisor
     from .training_run import TrainingRun, layouts
 
     first = executions[0]
@@ -165,6 +169,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     watcher.phase("starting Ray")
     start_ray()
     rounds = [r for e in executions for r in (e.plan.job.rounds.short, e.plan.job.rounds.long) if r is not None]
+    supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
     fleet = Fleet(
         {layout for e in executions for layout in layouts(e.plan.job).values()},
         model_path=paths.model,
@@ -174,6 +179,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         max_num_seqs=max(r.rollout.max_num_seqs for r in rounds),
         kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
         seed=job.algorithm.seed,
+        supervisor=supervisor,
     )
     rewards = RewardPool(
         # Each sample has its own plan's deadline; this is the longest that any may have.
@@ -208,7 +214,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 execution.run_dir,
                 fleet=fleet,
                 runner=runner,
-                trainer=trainer_group(execution.name, job, paths.model, execution.plan, pool),
+                trainer=trainer_group(execution.name, job, paths.model, execution.plan, pool, supervisor),
                 prompt_ids=list(prompts),
             )
             runs.append(run)
@@ -225,7 +231,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         await fleet.close()
 
 
-def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool) -> Any:
+def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool, supervisor: Any = None) -> Any:
     """The trainer ranks of a plan; all kinds of round share them."""
     from .trainers import TrainerGroup
 
@@ -235,6 +241,7 @@ def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool) -> An
         dp=train.dp,
         threads=max(pool.cores // train.dp, 1),
         arguments=trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind),
+        supervisor=supervisor,
     )
 
 
@@ -296,7 +303,7 @@ async def _until(runs: Sequence[Any], options: Options, watcher: Watcher, runner
             else:
                 watcher.step_done(run.name, record)
                 # What could not be written is tried again after each step.
-                if run.step_number % options.checkpoint_every == 0 or run.checkpoint_fault is not None:
+                if run.checkpoint_due(options.checkpoint_every) or run.checkpoint_fault is not None:
                     await run.checkpoint()
                     _tell_faults(run, watcher)
 

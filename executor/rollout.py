@@ -5,19 +5,19 @@ messages. Invariants:
 - a sample decodes on at most one engine at a time; a message about an earlier attempt is dropped;
 - a sample whose two weight versions are not the round's never reaches the machine: the run stops (invariant 1);
 - when `run` returns, nothing of the round decodes and no reward of it is pending;
-- a wait without any event for `stall_s` names the silent engines and workers; silent engines are replaced once per
-  stall, and their samples are drawn again.
+- only `drive` decides, and what it decides for an engine is sent in that order, engine by engine: an abort never
+  overtakes its submit, and an engine that hangs holds up no other;
+- the samples of an engine that is gone (dead, silent, or alive without decoding) are drawn again. Its replacement is
+  the fleet's matter and goes on beside the round, which it joins when it is up; the round's end does not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import ray
+from typing import Any, NamedTuple
 
 from ..plans.errors import RunFailed
 from ..rounds.balance import Balancer
@@ -27,8 +27,11 @@ from ..rounds.round import Round
 from ..rounds.seeds import RoundSeeds, SeedLedger
 from ..rounds.timeouts import Execution
 from .engine import EngineEvent, Request
-from .fleet import EngineDied, EngineHandle, Fleet, Layout
+from .engine_handle import EngineDied, EngineHandle
+from .faults import Fault, classify, failure
+from .fleet import Fleet, Layout
 from .samples import TrainSample
+from .supervision import LOOK_S, spawn
 
 # So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
 HOPELESS_FAILURES = 16
@@ -163,12 +166,19 @@ class RoundRunner:
         """
         engines = self._fleet.engines(layout)
         state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s)
-        self._fleet.listen(state.on_engine_events, state.on_death)
+        self._fleet.listen(state.on_engine_events, state.on_death, state.on_back, state.on_fault)
         try:
             return await state.drive()
         finally:
             await state.stop()
-            self._fleet.listen(lambda engine, events: None, lambda death: None)
+            self._fleet.listen_no_more()
+
+
+class _Back(NamedTuple):
+    """A replacement is up; with weights, if `loaded`."""
+
+    engine: EngineHandle
+    loaded: bool
 
 
 class _RoundInProgress:
@@ -195,11 +205,13 @@ class _RoundInProgress:
         self._samples: dict[SampleKey, Generated] = {}
         self._by_request: dict[str, SampleKey] = {}
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
-        self._repairs: list[asyncio.Task[None]] = []
+        self._sends: set[asyncio.Task[Any]] = set()
+        self._joins: set[asyncio.Task[Any]] = set()
         self._waiting: list[Issue] = []  # issues that found no engine alive
         self._restarts: list[str] = []
         self._began = time.perf_counter()
-        self._last_decode_s = 0.0
+        self._last_decode_s = self._looked_s = 0.0
+        self._scoring: set[str] = set()  # requests whose reward is being computed
         self._failed = 0  # samples whose reward failed for good
         runner.progress = Progress()
 
@@ -211,11 +223,20 @@ class _RoundInProgress:
     def on_death(self, death: EngineDied) -> None:
         self._inbox.put_nowait(death)
 
+    def on_back(self, engine: EngineHandle) -> None:
+        self._inbox.put_nowait(_Back(engine, loaded=False))
+
+    def on_fault(self, error: Exception) -> None:
+        self._inbox.put_nowait(error)
+
     def _now(self) -> float:
         return time.perf_counter() - self._began
 
     async def drive(self) -> RolloutResult:
-        await self._apply(self._round.start())
+        for engine in self._engines:
+            if engine.alive and engine.version != self._version:  # it came back after the weights were sent
+                self.on_back(engine)
+        self._apply(self._round.start())
         while not self._round.done:
             items = [await self._next_item()]
             while not self._inbox.empty():
@@ -224,36 +245,44 @@ class _RoundInProgress:
             for item in items:
                 for event in self._translate(item):
                     actions.extend(self._round.handle(event))
-            await self._apply(actions)
+            self._apply(actions)
+            self._look()
         ended = self._now()
         rollout_s = self._last_decode_s or ended
         return RolloutResult(rollout_s, max(ended - rollout_s, 0.0), self._samples, self._restarts)
 
     async def _next_item(self) -> Any:
+        silent_s = 0.0
         while True:
             try:
-                return await asyncio.wait_for(self._inbox.get(), self._r._stall_s)
+                return await asyncio.wait_for(self._inbox.get(), LOOK_S)
             except TimeoutError:
-                self._on_silence()
+                silent_s += LOOK_S
+            self._look()
+            if silent_s >= self._r._stall_s and self._inbox.empty() and not self._awaited():
+                raise RunFailed(f"no event for {silent_s:.0f} s, and nobody is left to wait for")
 
-    def _on_silence(self) -> None:
-        """Kill engines that say nothing. Raises RunFailed if there is nobody left to wait for."""
-        # Engines that decode are heard of every few seconds, so these do not.
-        silent = [e for i, e in enumerate(self._engines) if e.alive and self._balancer.running(i)]
-        pending = [s.key for s in self._samples.values() if s.finished_s is not None and s.reward is None]
-        running = [len(self._balancer.running(self._engines.index(e))) for e in silent]
-        names = ", ".join(f"{e.name} ({n} samples)" for e, n in zip(silent, running, strict=True)) or "none"
-        what = f"no event for {self._r._stall_s:.0f} s; waiting for engines: {names}; rewards: {len(pending)}"
-        # Reward workers and starting engines have deadlines of their own.
-        if not silent and not pending and all(repair.done() for repair in self._repairs):
-            raise RunFailed(what)
-        for engine in silent:
-            engine.kill(what)
+    def _look(self) -> None:
+        """Each engine that has samples must decode, whatever the others do."""
+        if self._now() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = self._now()
+        for index, engine in enumerate(self._engines):
+            if self._balancer.running(index):
+                engine.watch_progress()
+
+    def _awaited(self) -> bool:
+        """Whether anybody is to be heard of; each of them has a deadline of its own."""
+        decoding = any(e.alive and self._balancer.running(i) for i, e in enumerate(self._engines))
+        return decoding or bool(self._scoring or self._joins) or not all(engine.alive for engine in self._engines)
 
     def _translate(self, item: Any) -> list[Event]:
         """A message as machine events; stale ones vanish here."""
         if isinstance(item, EngineDied):
             return self._lose(item)
+        if isinstance(item, _Back):
+            self._welcome(item)
+            return []
         if isinstance(item, tuple) and isinstance(item[0], EngineHandle):
             events: list[Event] = []
             for message in item[1]:
@@ -286,8 +315,9 @@ class _RoundInProgress:
         return Finished(key, len(message.tokens), message.truncated)
 
     def _lose(self, death: EngineDied) -> list[Event]:
-        """The samples of a dead engine are lost; a replacement starts beside the round."""
+        """The samples of a dead engine are lost; its replacement is on its way."""
         if death.engine not in self._engines:
+            self._restarts.append(f"{death.engine.name}: {death.reason} (it had no part in this round)")
             return []
         index = self._engines.index(death.engine)
         lost = [key for key in self._balancer.running(index) if isinstance(key, SampleKey)]
@@ -298,35 +328,53 @@ class _RoundInProgress:
             if self._seeds is not None:
                 self._seeds.lose(key)
         self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
-        self._repairs.append(asyncio.create_task(self._repair(death.engine)))
         return [Lost(key) for key in lost]
 
-    async def _repair(self, engine: EngineHandle) -> None:
-        try:
-            await engine.replace()
-            await engine.load(self._weights, self._version, checksums=False)
+    def _welcome(self, back: _Back) -> None:
+        """An engine of this round is up again: it gets the weights, then what waited for an engine."""
+        if back.engine not in self._engines or not back.engine.alive:
+            return
+        if back.loaded:
             waiting, self._waiting = self._waiting, []
-            await self._issue(waiting)
-        except (RunFailed, ray.exceptions.RayError) as error:
-            engine.alive = False
-            self._inbox.put_nowait(RunFailed(str(error)))
+            self._issue(waiting)
+        else:
+            spawn(self._joins, self._join(back.engine), f"weights for {back.engine.name}")
+
+    async def _join(self, engine: EngineHandle) -> None:
+        """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
+        try:
+            await engine.load(self._weights, self._version, checksums=False)
+            self._inbox.put_nowait(_Back(engine, loaded=True))
+        except Exception as error:  # noqa: BLE001 - of an engine that died again the fleet tells
+            if classify(error) is not Fault.ACTOR:
+                self.on_fault(failure(error, engine.name))
 
     # -- actions out ---------------------------------------------------------------------------------------------------
 
-    async def _apply(self, actions: list[Action]) -> None:
+    def _apply(self, actions: list[Action]) -> None:
         """Carry out actions; what was issued and aborted in one breath never reaches an engine."""
         dropped = {a.key for a in actions if isinstance(a, Abort)}
         aborts: dict[int, list[str]] = {}
         for action in actions:
             if isinstance(action, Abort):
                 self._abort(action.key, aborts)
-        await self._issue([a for a in actions if isinstance(a, Issue) and a.key not in dropped])
+        self._issue([a for a in actions if isinstance(a, Issue) and a.key not in dropped])
         for action in actions:
             if isinstance(action, Score) and action.key not in dropped:
                 self._score(action.key)
         for index, request_ids in aborts.items():
-            if self._engines[index].alive:
-                await self._engines[index].abort(request_ids)
+            self._send(self._engines[index].abort(request_ids), "abort")
+
+    def _send(self, call: Coroutine[Any, Any, None], what: str) -> None:
+        """Send what was decided. Calls of one engine are carried out in the order in which they come here."""
+        spawn(self._sends, self._sent(call), what)
+
+    async def _sent(self, call: Coroutine[Any, Any, None]) -> None:
+        try:
+            await call
+        except Exception as error:  # noqa: BLE001 - of a death the fleet tells, and the samples are lost and issued again
+            if classify(error) is not Fault.ACTOR:
+                self.on_fault(failure(error, "rollout"))
 
     def _abort(self, key: SampleKey, aborts: dict[int, list[str]]) -> None:
         sample = self._samples.get(key)
@@ -343,7 +391,7 @@ class _RoundInProgress:
             self._r.progress.decoding -= 1
         self._r._rewards.cancel(request_id)
 
-    async def _issue(self, issues: list[Issue]) -> None:
+    def _issue(self, issues: list[Issue]) -> None:
         alive = {i for i, e in enumerate(self._engines) if e.alive and e.version == self._version}
         if issues and not alive:
             self._waiting.extend(issues)
@@ -378,11 +426,7 @@ class _RoundInProgress:
             self._r.progress.issued += 1
             self._r.progress.decoding += 1
         for index, requests in batches.items():
-            try:
-                await self._engines[index].submit(requests, self._version)
-            except ray.exceptions.ActorDiedError:
-                # The pump tells of the death; the samples are lost and issued again then.
-                continue
+            self._send(self._engines[index].submit(requests, self._version), "submit")
 
     def _request_id(self, sample: Generated) -> str:
         return f"{self._tag}/{sample.key.draw}.{sample.key.sample}.{sample.attempt}"
@@ -395,7 +439,10 @@ class _RoundInProgress:
         sample.reward_deadline_s = None if self._deadline_s is None else self._deadline_s(sample.prompt)
         future = self._r._rewards.score(request_id, prompt.text, text, prompt.answer, sample.reward_deadline_s)
 
+        self._scoring.add(request_id)
+
         def scored(done: asyncio.Future[Any]) -> None:
+            self._scoring.discard(request_id)
             if done.cancelled() or sample.aborted:
                 return
             error = done.exception()
@@ -420,12 +467,12 @@ class _RoundInProgress:
         future.add_done_callback(scored)
 
     async def stop(self) -> None:
-        """Leave nothing behind: whatever of the round still runs is stopped, and repairs are finished."""
+        """Leave nothing behind: whatever of the round still runs is stopped. Replacements go on."""
         running: dict[int, list[str]] = {}
         for request_id, key in list(self._by_request.items()):
             self._abort(key, running)
             assert request_id not in self._by_request
         for index, request_ids in running.items():
-            if self._engines[index].alive:
-                await self._engines[index].abort(request_ids)
-        await asyncio.gather(*self._repairs)
+            self._send(self._engines[index].abort(request_ids), "abort")
+        while self._sends:
+            await asyncio.wait(set(self._sends))

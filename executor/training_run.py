@@ -9,13 +9,13 @@ Invariants (design.md, "What must always hold"):
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import ray
+from typing import Any, TypeVar
 
 from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
@@ -24,14 +24,18 @@ from ..rounds.outcome import Outcome
 from ..rounds.schedule import RoundSpec, Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import Timeouts, TimeoutSpec
-from .fleet import EngineHandle, Fleet, Layout
+from .cadence import Cadence
+from .engine_handle import EngineHandle
+from .faults import ActorFailed
+from .fleet import Fleet, Layout
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
 from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .samples import TrainSample
+from .supervision import again_while_it_passes
 from .trainers import TrainerDied, TrainerGroup
 
-MAX_TRAINER_RESTARTS = 3
+Result = TypeVar("Result")
 
 # Log-probs of engine and trainer differ by rounding only, in float32; beyond this they are of different weights or
 # different distributions, and training on would be off-policy in disguise.
@@ -87,6 +91,7 @@ class TrainingRun:
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._trainer_restarts = 0
+        self._cadence = Cadence()
         self.saved_step = -1
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._updating = False  # the trainer has begun to change, and the step is not written down yet
@@ -100,12 +105,15 @@ class TrainingRun:
         self._weights.parent.mkdir(parents=True, exist_ok=True)
         await self._trainer.start()
         self._recorder = Recorder(self.run_dir)
+        began = time.monotonic()
         if resume:
-            self._elapsed_before_s = float((await self._load())["elapsed_s"])
+            self._elapsed_before_s = float((await self._despite_deaths(self._load))["elapsed_s"])
+            self._cadence.saved(time.monotonic() - began)  # reading one costs about what writing it does
             self.event("resume", step=self.step_number, **facts)
         else:
             self.event("run", name=self.name, mode=self.planned.bias.mode, **facts)
-            await self._checkpoint()
+            # A trainer that is started again here is what it was: nothing was trained yet.
+            await self._despite_deaths(self._checkpoint)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -130,8 +138,10 @@ class TrainingRun:
 
         round_ = self.schedule.begin()
         tag = f"{self.name}/{self.step_number}/{self._trainer_restarts}"
-        result = await self._runner.run(
-            round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
+        result = await self._with_trainer(
+            self._runner.run(
+                round_, layout, version, str(self._weights), tag, self._seeds(kind), self.timeouts.deadline_s
+            )
         )
         outcome = self.schedule.end(round_)
         self.timeouts.end_round(executions(round_, result.samples))
@@ -164,22 +174,36 @@ class TrainingRun:
 
     async def _sync(self, engines: list[EngineHandle], version: str, checked: bool) -> int:
         """Bring the trainer's weights to the engines. Raises RunFailed if one received other bytes; returns 0."""
-        expected = await self._trainer.export(self._weights)
-        mismatches = 0
-        for engine in engines:
-            if not engine.alive:
-                await engine.replace()
-            try:
-                received = await engine.load(str(self._weights), version, checked)
-            except ray.exceptions.RayActorError as death:
-                self.event("restart", whom=engine.name, reason=str(death).splitlines()[0])
-                await engine.replace()
-                received = await engine.load(str(self._weights), version, checked)
-            if checked and received != expected:
-                mismatches += 1
+        expected = await again_while_it_passes(lambda: self._trainer.export(self._weights))
+        mismatches = loaded = 0
+        while not loaded:
+            # One that is being replaced joins the round when it is up: it is waited for only if there is no other.
+            for engine in await self._with_trainer(self._fleet.some_ready(engines)):
+                try:
+                    received = await engine.load(str(self._weights), version, checked)
+                except ActorFailed:  # its replacement has begun; the fleet tells of it
+                    continue
+                loaded += 1
+                mismatches += checked and received != expected
+        for death in self._fleet.take_missed():
+            self.event("restart", whom=death.engine.name, reason=death.reason)
         if mismatches:
             raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
         return mismatches
+
+    async def _with_trainer(self, wait: Coroutine[Any, Any, Result]) -> Result:
+        """What `wait` returns. It is left when the trainer dies, which is what it is for. Raises TrainerDied then."""
+        task = asyncio.ensure_future(wait)
+        lost = asyncio.ensure_future(self._trainer.lost())
+        try:
+            await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                lost.result()
+            return await task
+        finally:
+            for one in (task, lost):
+                one.cancel()
+            await asyncio.gather(task, lost, return_exceptions=True)
 
     def _seeds(self, kind: str) -> RoundSeeds | None:
         if not self._job.rollout.seed_per_sample:
@@ -266,6 +290,11 @@ class TrainingRun:
         except CheckpointFailed as failure:
             self._note_fault(failure)
 
+    def checkpoint_due(self, every: int) -> bool:
+        """Whether a checkpoint should be written now: after `every` steps, or sooner if the next death would cost more
+        than it is worth (`cadence`)."""
+        return self.step_number % every == 0 or self._cadence.due(self._trainer.mean_s_between_failures())
+
     async def rescue(self) -> None:
         """Checkpoint the last step's end before the run ends early, if the trainer still has it.
 
@@ -276,7 +305,7 @@ class TrainingRun:
             return
         try:
             await self._checkpoint()
-        except (RunFailed, ray.exceptions.RayError) as failure:
+        except RunFailed as failure:
             self._note_fault(failure)
 
     def _note_fault(self, failure: Exception) -> None:
@@ -299,8 +328,10 @@ class TrainingRun:
         self.checkpoint_fault = None
         if self.saved_step == self.step_number:
             return
+        began = time.monotonic()
         await save_checkpoint(self.run_dir, self.step_number, self._last_state or self._state(), self._trainer)
         self.saved_step = self.step_number
+        self._cadence.saved(time.monotonic() - began)
         self.event("checkpoint", step=self.step_number)
 
     async def _load(self) -> dict[str, Any]:
@@ -320,13 +351,21 @@ class TrainingRun:
         return state
 
     async def _recover(self, death: TrainerDied) -> None:
-        self._trainer_restarts += 1
-        self.event("restart", whom=f"trainer {self.name}", reason=str(death))
-        if self._trainer_restarts > MAX_TRAINER_RESTARTS:
-            raise RunFailed(f"trainer {self.name} died {self._trainer_restarts} times: {death}")
-        await self._trainer.restart()
-        await self._load()
+        """Start the trainer again, from the last checkpoint."""
+        await self._despite_deaths(self._load, death)
         self.event("resume", step=self.step_number)
+
+    async def _despite_deaths(self, body: Callable[[], Awaitable[Result]], death: TrainerDied | None = None) -> Result:
+        """What `body` returns; the trainer is started again whenever it dies in it, and first if it is dead already."""
+        while True:
+            try:
+                if death is not None:
+                    self._trainer_restarts += 1
+                    self.event("restart", whom=death.whom, reason=death.reason)
+                    await self._trainer.restart(death.reason)
+                return await body()
+            except TrainerDied as again:
+                death = again
 
     async def close(self) -> None:
         """Close files and end the trainer."""

@@ -7,11 +7,14 @@ document that is reviewed line by line should say what it says where it says it,
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.resolver import Resolver
 
 from .errors import InputError
 
@@ -111,15 +114,16 @@ class Refused(Exception):
     """YAML that is sound and that no document of ours holds: what is wrong, and its line."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Nodes:
     """Resolves no implicit tags (every scalar arrives as a string; `plain_value` decides) and bounds the depth."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own shape)
 
     depth = 0
+    peek_event: Any
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        event = self.peek_event()
         if getattr(event, "anchor", None) is not None:
             what = f"anchors and aliases are not taken; write the value out at each place instead of '{event.anchor}'"
             raise Refused(what, event.start_mark.line + 1)
@@ -128,9 +132,27 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {_MAX_DEPTH}", mark)
         self.depth += 1
         try:
-            return super().compose_node(parent, index)
+            node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[misc]
+            if isinstance(node, yaml.ScalarNode):
+                node.style = node.style or None  # libyaml's plain style is ""
+            return node
         finally:
             self.depth -= 1
+
+
+class _Loader(_Nodes, yaml.SafeLoader):
+    """In Python throughout: what the messages about broken files were written for."""
+
+
+if yaml.__with_libyaml__:
+
+    class _FastLoader(_Nodes, Composer, yaml.cyaml.CParser, Resolver):  # type: ignore[misc]
+        """Reads with libyaml, six times faster, and builds the same nodes."""
+
+        def __init__(self, text: str) -> None:
+            yaml.cyaml.CParser.__init__(self, text)
+            Composer.__init__(self)  # type: ignore[no-untyped-call]
+            Resolver.__init__(self)  # type: ignore[no-untyped-call]
 
 
 def parse(text: str, path: str) -> Document:
@@ -140,10 +162,8 @@ def parse(text: str, path: str) -> Document:
     """
     last_line = max(1, text.count("\n") + (0 if text.endswith("\n") else 1))
     torn = bool(text) and not text.endswith("\n")
-    loader: _Loader | None = None
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
+        node = _compose(text)
     except Refused as refused:
         raise InputError(refused.args[0], path, refused.args[1]) from None
     except yaml.MarkedYAMLError as error:
@@ -159,10 +179,24 @@ def parse(text: str, path: str) -> Document:
         raise InputError(
             f"not valid YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it", path, line
         ) from None
-    finally:
-        if loader is not None:
-            loader.dispose()
     if node is None:
         raise InputError("the file is empty", path, 1 if text.strip() else None)
     builder = _Builder(path, {(): 1})
     return Document(builder.build(node, ()), builder.lines, last_line, torn)
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """The document's root node. Raises Refused, or YAMLError in the words of PyYAML's own parser."""
+    if yaml.__with_libyaml__:
+        # libyaml words its errors in another way, and takes or refuses some rare texts that PyYAML treats otherwise.
+        with contextlib.suppress(yaml.YAMLError, UnicodeError):
+            return _composed(_FastLoader(text))
+    return _composed(_Loader(text))
+
+
+def _composed(loader: Any) -> yaml.Node | None:
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+    finally:
+        loader.dispose()
+    return node

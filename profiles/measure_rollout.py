@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..executor.engine import EngineEvent, Request
-from ..executor.fleet import EngineHandle, Fleet, Layout, within
+from ..executor.engine_handle import EngineHandle
+from ..executor.fleet import Fleet, Layout
+from ..executor.supervision import within
 from ..plans.errors import RunFailed
 from .fit import DecodeFit, fit_decode
 from .schema import DecodePoint, Spread

@@ -18,11 +18,11 @@ class _Stream(io.TextIOWrapper):
     """A stream that holds what was written, as text or as bytes; it is no terminal."""
 
     def __init__(self):
-        super().__init__(io.BytesIO(), encoding="utf-8", newline="")
+        super().__init__(io.BytesIO(), encoding=os.environ.get("PYTHONIOENCODING", "utf-8"), newline="")
 
     def text(self):
         self.flush()
-        return self.buffer.getvalue().decode("utf-8")
+        return self.buffer.getvalue().decode(self.encoding)
 
 
 def rlplan(*arguments):

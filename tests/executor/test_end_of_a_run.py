@@ -37,6 +37,9 @@ class FakeRun:
         self.step_number += 1
         return object()
 
+    def checkpoint_due(self, every):
+        return self.step_number % every == 0
+
     async def checkpoint(self):
         if self.dies_in_checkpoint:
             self.dies_in_checkpoint -= 1

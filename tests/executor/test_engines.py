@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
+import psutil
 import pytest
 
 pytest.importorskip("vllm")
@@ -239,7 +241,9 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
         task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "kill", str(path), "kill"))
         await asyncio.sleep(0.15)
         os.kill(before, signal.SIGKILL)
-        return await task
+        result = await task
+        await victim.ready()
+        return result
 
     result = loop.run_until_complete(body())
     assert len(machine.outcome().trained) == 8
@@ -264,21 +268,77 @@ def test_rewards_that_never_work_end_the_round_with_their_reason(fleet, loop, ti
         run_round(fleet, loop, tiny_model, machine, Layout(1, 1), "broken", rewards=Broken())
 
 
-def test_a_silent_engine_is_named_and_replaced(fleet, loop, tiny_model):
+async def until_gone(processes, seconds=15.0):
+    """Wait until none of these processes runs any more."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while left := [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+        assert asyncio.get_running_loop().time() < deadline, f"{left} still run"
+        await asyncio.sleep(0.05)
+
+
+def cores():
+    """The vLLM cores of this test's engines, those that are only starting included."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            actor = " ".join(process.parent().cmdline())
+            tracker = any("resource_tracker" in part for part in process.cmdline())
+            if actor.startswith("ray::RolloutEngine") and process.name() not in ("sh", "dash") and not tracker:
+                found.append(process)
+    return found
+
+
+def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_processes_do_not_linger(
+    fleet, loop, tiny_model, monkeypatch
+):
+    monkeypatch.setattr(fleet.supervisor.patience, "stall_s", 4.0)
     layout = Layout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[0]
+    actor = psutil.Process(victim.facts["pid"])
+    old = [actor, *actor.children(recursive=True)]
+    assert len(old) >= 4, "actor, guard, core and rank"
     machine = RaceRound(list(PROMPTS)[:4], 4, 2, 2, max_tokens=200)
 
     async def body():
         await load(fleet, layout, path, "stall")
-        task = asyncio.create_task(
-            runner(fleet, ignore_eos=True, stall_s=4.0).run(machine, layout, "stall", str(path), "stall")
-        )
+        task = asyncio.create_task(runner(fleet, ignore_eos=True).run(machine, layout, "stall", str(path), "stall"))
         await asyncio.sleep(0.1)
-        os.kill(victim.facts["pid"], signal.SIGSTOP)
-        return await task
+        actor.suspend()
+        result = await task
+        await until_gone(old)
+        await victim.ready()
+        return result
 
     result = loop.run_until_complete(body())
     assert len(machine.outcome().trained) == 4
-    assert any(f"waiting for engines: {victim.name}" in reason for reason in result.restarts)
+    assert [reason.split(" for")[0] for reason in result.restarts] == [f"{victim.name}: no sign of life"]
+
+
+def test_sigkill_of_an_idle_engines_core_is_noticed_and_so_is_one_in_the_middle_of_the_replacements_start(
+    fleet, loop, tiny_model
+):
+    path = tiny_model / "model.safetensors"
+    layout = Layout(1, 1)
+    victim = fleet.engines(layout)[0]
+    actor, before = psutil.Process(victim.facts["pid"]), fleet.supervisor.failures(victim.name)
+    old, others = [actor, *actor.children(recursive=True)], {core.pid for core in cores()}
+
+    async def body():
+        os.kill(victim.facts["cores"][0], signal.SIGKILL)
+        began = asyncio.get_running_loop().time()
+        while victim.alive:
+            await asyncio.sleep(0.05)
+        noticed_s = asyncio.get_running_loop().time() - began
+        while not (starting := [core for core in cores() if core.pid not in others]):
+            await asyncio.sleep(0.05)
+        starting[0].kill()
+        await victim.ready()
+        await until_gone(old)
+        await load(fleet, layout, path, "after-core")
+        return noticed_s, (await decode(fleet, layout, "after-core", [greedy("after-core")]))["after-core"]
+
+    noticed_s, event = loop.run_until_complete(body())
+    assert noticed_s < 5.0
+    assert len(event.tokens) == 24
+    assert fleet.supervisor.failures(victim.name) == before + 2, "the death, and the start that was killed"

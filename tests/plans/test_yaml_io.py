@@ -11,6 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rlplan
+from rlplan.plans import yaml_doc
 from rlplan.plans.cluster import Cluster, load_cluster
 from rlplan.plans.errors import InputError
 from rlplan.plans.job import Job, load_job
@@ -178,3 +180,25 @@ def test_an_error_at_a_key_that_is_not_written_out_stands_at_the_enclosing_one(f
     line = job.read_text().splitlines().index("algorithm:") + 1
     assert error_at(job, ("algorithm", "betas", 1), "x").line == line
     assert error_at(folder.path("none.yaml"), ("a",), "x").line is None
+
+
+def nodes(node):
+    """All that a document is built from: values, styles, tags and lines."""
+    value = node.value if isinstance(node, yaml.ScalarNode) else [part for item in node.value for part in flat(item)]
+    return [(node.tag, getattr(node, "style", None), node.start_mark.line, value)]
+
+
+def flat(item):
+    return [part for node in (item if isinstance(item, tuple) else (item,)) for part in nodes(node)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(path.read_text() for path in sorted((Path(rlplan.__file__).parent / "plans" / "examples").rglob("*.yaml"))),
+        "a: null\nb: 'null'\nc: \"1\"\nd: |\n  1\n  2\ne: >-\n  x\nf:\n- - 1\n  - {k: [é, 2]}\n",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_libyaml_and_pyyaml_read_the_same(text):
+    assert nodes(yaml_doc._composed(yaml_doc._FastLoader(text))) == nodes(yaml_doc._composed(yaml_doc._Loader(text)))

@@ -1,0 +1,133 @@
+"""What an error means for a run: one classification for engines, trainer ranks and reward workers.
+
+| fault | what happened | what is done |
+|---|---|---|
+| `POLICY` | the response itself caused it | the sample's reward is 0 |
+| `ACTOR` | a process of the run died, hung, or lost a process it worked with | it is replaced (`supervision`) |
+| `INFRASTRUCTURE` | what all depend on fails just now: a full disk, a full object store | the call is tried again |
+| `FATAL` | anything else: plan, data or this program are at fault | the run ends with the reason |
+
+Errors of this package name their fault themselves (`fault`); those of Ray, torch and the system are told apart here.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import re
+from typing import ClassVar
+
+from ray import exceptions as of_ray
+
+from ..plans.errors import RunFailed
+from .rewards.functions import PolicyError, PolicyTimeout
+
+
+class Fault(enum.Enum):
+    """Who is to blame for an error; see the module's table."""
+
+    POLICY = "policy"
+    ACTOR = "actor"
+    INFRASTRUCTURE = "infrastructure"
+    FATAL = "fatal"
+
+
+class ActorFailed(RunFailed):
+    """A process of the run is gone or hangs. It ends the run only where nobody replaces the process."""
+
+    fault: ClassVar[Fault] = Fault.ACTOR
+
+    def __init__(self, whom: str, reason: str) -> None:
+        super().__init__(whom, reason)  # as they are, so that it can be pickled
+        self.whom, self.reason = whom, reason
+
+    def __str__(self) -> str:
+        return f"{self.whom}: {self.reason}"
+
+
+class InfrastructureFailed(RunFailed):
+    """What all processes depend on did not serve just now; it ends the run only if it does not serve for long."""
+
+    fault: ClassVar[Fault] = Fault.INFRASTRUCTURE
+
+
+# A disk, a quota or a limit of file sizes is reached, a device fails, a network file system lost its server, file
+# handles are used up.
+_PASSING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EFBIG}
+_PASSING = re.compile(
+    r"No space left on device|StorageFull|Disk quota exceeded|File too large|(?:os error |code: )(?:27|28|122)\b"
+)
+
+# A collective that lost a rank: gloo raises plain RuntimeErrors, NCCL and the store classes of their own. A rank that
+# starts beside one that dies finds nobody at the meeting point.
+_LOST_PEER = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Connection refused|Timed out waiting|Socket Timeout|"
+    r"remote process exited|Dist(?:Backend|Network|Store)Error"
+)
+_COLLECTIVE_ERRORS = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+
+_ACTOR_ERRORS = (
+    of_ray.RayActorError,
+    of_ray.WorkerCrashedError,
+    of_ray.NodeDiedError,
+    of_ray.OutOfMemoryError,  # Ray's own, which means that its memory monitor killed the process
+    of_ray.ObjectLostError,
+    of_ray.RpcError,
+    of_ray.AsyncioActorExit,
+    TimeoutError,
+    ConnectionError,
+)
+_PASSING_ERRORS = (of_ray.ObjectStoreFullError, of_ray.OutOfDiskError)
+_OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def classify(error: BaseException) -> Fault:
+    """Who is to blame for `error`."""
+    own = getattr(error, "fault", None)
+    if isinstance(own, Fault):
+        return own
+    if isinstance(error, PolicyError | PolicyTimeout):
+        return Fault.POLICY
+    if isinstance(error, RunFailed):
+        return Fault.FATAL
+    if isinstance(error, of_ray.RayTaskError):
+        cause = error.cause
+        return classify(cause) if isinstance(cause, BaseException) else _by_text(str(error))
+    if isinstance(error, of_ray.RayActorError) and error.actor_init_failed:
+        return _by_text(str(error))  # the constructor raised, and Ray keeps only the text
+    if isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
+        return Fault.INFRASTRUCTURE
+    if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {kind.__name__ for kind in type(error).__mro__}:
+        return Fault.ACTOR
+    return Fault.FATAL if isinstance(error, _OF_THE_PROGRAM) else _by_text(str(error))
+
+
+def _by_text(text: str) -> Fault:
+    if _PASSING.search(text):
+        return Fault.INFRASTRUCTURE
+    return Fault.ACTOR if _LOST_PEER.search(text) else Fault.FATAL
+
+
+def reason(error: BaseException) -> str:
+    """The error in one line."""
+    if isinstance(error, ActorFailed):
+        return error.reason
+    if isinstance(error, of_ray.RayTaskError) and isinstance(error.cause, BaseException):
+        return reason(error.cause) if isinstance(error.cause, RunFailed) else _named(error.cause)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Ray writes what happened last.
+    return (lines[-1] if lines else type(error).__name__)[:500]
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+
+
+def failure(error: BaseException, whom: str) -> RunFailed:
+    """`error` as the error of this package that its fault calls for."""
+    if isinstance(error, RunFailed) and not isinstance(error, of_ray.RayTaskError):
+        return error
+    fault = classify(error)
+    if fault is Fault.ACTOR:
+        return ActorFailed(whom, reason(error))
+    return (InfrastructureFailed if fault is Fault.INFRASTRUCTURE else RunFailed)(f"{whom}: {reason(error)}")

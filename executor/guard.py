@@ -1,0 +1,26 @@
+"""What sees to it that an actor and all that it started are gone when they should be, whatever state they are in.
+
+A SIGKILLed actor can end nobody any more, and its engine core would hold cores and memory for ever; a stopped actor
+does not notice that Ray and the driver are gone. So the actor makes itself the leader of a process group, into which
+all that it starts is born, and a shell beside them kills the group, itself included, when either
+- the end of a pipe comes that only the actor holds: the kernel closes it when the actor is gone, also in mid-start; or
+- the actor's parent, the Ray daemon of its node, is gone, which it is soon after the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+_WAIT_AND_KILL = "(while kill -0 $0; do sleep 1; done; kill -KILL 0) 2>/dev/null & read -r _; kill -KILL 0"
+
+_guards: list[subprocess.Popen[bytes]] = []  # a guard whose pipe is closed would strike
+
+
+def guard_group() -> None:
+    """Let nothing that this process starts outlive it, and let it not outlive its parent."""
+    if _guards:
+        return
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    _guards.append(subprocess.Popen(["/bin/sh", "-c", _WAIT_AND_KILL, str(os.getppid())], stdin=subprocess.PIPE))

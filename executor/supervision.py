@@ -1,0 +1,205 @@
+"""How actors are kept alive: who is silent, who is started again, how often, and when that is enough.
+
+Engines, groups of trainer ranks and reward workers are started and replaced here and nowhere else. Invariants:
+- an actor is replaced at most `restarts_per_hour` times within any hour (a long run may outlive many faults, a crash
+  loop may not go on); a start that fails by a fault of its process counts like a death;
+- so many starts in a row that fail end the run with the last reason: then it is no passing fault;
+- a start that fails for any other reason ends the run at once;
+- silence is counted in looks: if the one who looks was itself held up (a stopped laptop, a busy host), the time that it
+  did not look counts as one look at most, so nobody is replaced for an absence of the observer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import ray
+
+from ..plans.errors import InputError, RunFailed
+from .faults import ActorFailed, Fault, classify, reason
+
+# Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
+ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+
+QUICK_START_S = 60.0  # a start may always take so long
+START_STALLS = 5.0  # a start, of which nothing is heard until it is over, may take so often the time of a silence
+START_FACTOR = 5.0  # or so often what the longest took, if that is less
+CALL_DEADLINE_S = 600.0
+STARTS_IN_A_ROW = 4
+PAUSE_S = 0.5  # before a second try, and longer before each that follows
+LOOK_S = 0.5  # how often an observer looks whether something was heard
+PULSE_S = 1.0  # how often an actor that has nothing else to say is asked for a sign of life
+HOUR_S = 3600.0
+TRIES = 6  # of a call that failed by the infrastructure; the pauses between them sum up to half a minute
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Patience:
+    """How much a run puts up with. `stall_s`: seconds in which an actor may give no sign of life.
+
+    A sign of life costs an engine one pass through vLLM's core between two engine steps, and a trainer rank a moment of
+    Python, so `stall_s` must exceed the longest engine step (a prefill) and the longest hold of Python's lock.
+    """
+
+    stall_s: float = 120.0
+    restarts_per_hour: int = 12
+
+    def start_deadline_s(self, longest_s: float) -> float:
+        """Seconds that a start may take where one took `longest_s` (0: none was seen yet)."""
+        most_s = max(START_STALLS * self.stall_s, QUICK_START_S)
+        return min(max(START_FACTOR * longest_s, QUICK_START_S, self.stall_s), most_s) if longest_s else most_s
+
+
+class LastHeard:
+    """For how long one actor has been silent. All times are seconds of one clock."""
+
+    def __init__(self, now: float) -> None:
+        self._looked = now
+        self._silent_s = 0.0
+
+    def heard(self, now: float) -> None:
+        """It gave a sign of life."""
+        self._looked, self._silent_s = now, 0.0
+
+    def look(self, now: float) -> float:
+        """Seconds of silence up to this look."""
+        self._silent_s += min(now - self._looked, 2 * LOOK_S)
+        self._looked = now
+        return self._silent_s
+
+
+class RestartBudget:
+    """At most `most` restarts within any hour."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._times: deque[float] = deque()
+
+    def take(self, now: float) -> bool:
+        """Use up one restart; False if the hour has none left."""
+        if self.used(now) >= self._most:
+            return False
+        self._times.append(now)
+        return True
+
+    def used(self, now: float) -> int:
+        """Restarts of the last hour."""
+        while self._times and self._times[0] <= now - HOUR_S:
+            self._times.popleft()
+        return len(self._times)
+
+
+class Supervised(Protocol):
+    """What can be started and replaced: a process, or several that cannot go on without each other."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it; its budget goes by this name."""
+
+    async def launch(self) -> None:
+        """Start it, with no state but that of its construction. May raise anything."""
+
+    async def discard(self) -> None:
+        """End what is left of it, whatever it does. Does not raise."""
+
+
+class Supervisor:
+    """Starts and replaces the actors of a run."""
+
+    def __init__(
+        self,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self.patience = patience or Patience()
+        self._clock, self._pause = clock, pause
+        self._budgets: dict[str, RestartBudget] = {}
+        self._began = clock()
+
+    async def start(self, actor: Supervised) -> None:
+        """Start an actor; a start in which its process dies is tried again. Raises RunFailed or InputError."""
+        attempt = 0
+        while True:
+            try:
+                await actor.launch()
+                return
+            except Exception as error:  # whatever it is, it must be classified, and nothing of the try be left
+                await actor.discard()
+                attempt += 1
+                if isinstance(error, InputError):
+                    raise
+                if classify(error) not in (Fault.ACTOR, Fault.INFRASTRUCTURE) or attempt == STARTS_IN_A_ROW:
+                    raise RunFailed(f"{actor.name} did not start: {reason(error)}") from error
+                self._spend(actor.name, reason(error))
+            await self._pause(PAUSE_S * attempt)
+
+    async def replace(self, actor: Supervised, why: str) -> None:
+        """End what is left of an actor and start it anew under its name. Raises RunFailed or InputError."""
+        await actor.discard()
+        self._spend(actor.name, why)
+        await self.start(actor)
+
+    def failures(self, name: str) -> int:
+        """How often an actor was started again within the last hour."""
+        return self._budgets[name].used(self._clock()) if name in self._budgets else 0
+
+    def mean_s_between_failures(self, name: str) -> float:
+        """Of the last hour; an hour if there were none."""
+        watched_s = min(self._clock() - self._began, HOUR_S)
+        count = self.failures(name)
+        return watched_s / count if count else HOUR_S
+
+    def _spend(self, name: str, why: str) -> None:
+        most = self.patience.restarts_per_hour
+        if not self._budgets.setdefault(name, RestartBudget(most)).take(self._clock()):
+            raise RunFailed(f"{name} was started again {most} times within an hour, which is the limit; last: {why}")
+
+
+async def again_while_it_passes(
+    call: Callable[[], Awaitable[Result]], pause: Callable[[float], Awaitable[Any]] = asyncio.sleep
+) -> Result:
+    """What `call` returns; where the infrastructure fails it, it is called again, `TRIES` times in all."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return await call()
+        except RunFailed as error:
+            if classify(error) is not Fault.INFRASTRUCTURE or attempt == TRIES:
+                raise
+        await pause(2.0 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+def end_actor(actor: Any) -> None:
+    """Kill an actor now, whatever it does."""
+    ray.kill(actor, no_restart=True)
+
+
+def track(call: Any) -> asyncio.Future[Any]:
+    """The future of a Ray call. It may be left: nobody is told of an error that nobody waits for any more."""
+    future: asyncio.Future[Any] = asyncio.wrap_future(call.future())
+    future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+    return future
+
+
+def spawn(tasks: set[asyncio.Task[Any]], body: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """A task that is kept in `tasks` until it ends."""
+    task = asyncio.create_task(body, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def within(deadline_s: float, awaitable: Any, whom: str) -> Any:
+    """Await with a deadline that names whom it waited for. Raises ActorFailed when it passes."""
+    try:
+        return await asyncio.wait_for(awaitable, deadline_s)
+    except TimeoutError:
+        raise ActorFailed(whom, f"no answer within {deadline_s:.0f} s") from None

@@ -1,0 +1,48 @@
+"""Nothing that an actor started outlives it, and a stopped actor does not outlive its parent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+# A parent that starts an actor, which guards itself and starts a child; all say their process ids.
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print(child.pid, flush=True)
+child.wait()
+"""
+ACTOR = """
+import os, subprocess, time
+from rlplan.executor.guard import guard_group
+guard_group()
+print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["SIGKILL of the actor", "SIGKILL of the parent of a stopped actor"])
+def test_what_an_actor_started_is_gone_when_the_actor_or_its_parent_is(end):
+    process = subprocess.Popen([sys.executable, "-c", PARENT, ACTOR], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids = sorted(int(process.stdout.readline()) for _ in range(2))
+    actor = next(p for p in map(psutil.Process, pids) if "sleep" not in p.name())
+    all_of_it = [actor, *actor.children(recursive=True)]
+    assert len(all_of_it) >= 3, "the actor, its guard and its child"
+    try:
+        if end == "SIGKILL of the actor":
+            actor.kill()
+        else:
+            actor.suspend()
+            process.kill()
+        deadline = time.monotonic() + 15
+        while left := [p for p in all_of_it if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+            assert time.monotonic() < deadline, f"{left} still run"
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.communicate()
