@@ -75,6 +75,8 @@ class LiveView:
             f"rollout {record.rollout_s:.2f}  train {record.train_s:.2f}  sync {record.sync_s:.2f}  "
             f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
         )
+        for outcome, number in record.reward_failures.items():
+            self.note(f"{name} step {record.step}: {outcome} of {number} sample(s); the report says why")
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""

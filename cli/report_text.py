@@ -57,6 +57,9 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             f"{counts.get('cut', UNKNOWN)} of them before the "
             "longest deadline: at most so many right answers were judged wrong for a deadline that adapts"
         )
+    if failures := detail.get("reward_failures"):
+        of = ", ".join(f"{one_line(outcome)} {number}" for outcome, number in failures.items())
+        lines.append(f"  samples that no reward came of: {of}; infra_failed ones were drawn again, others count as 0")
     lines.append(
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
         f"log-probs differ by at most {_figure(detail['logprob_max_abs_diff'], '.1e')}; {detail['restarts']} restarts"

@@ -1,10 +1,13 @@
-"""Checksums of tensors, the same function on the trainer's and on the engine's side."""
+"""Checksums of tensors and versions of weights files, the same on the trainer's and on the engine's side."""
 
 from __future__ import annotations
 
 import zlib
 
 import torch
+
+VERSION_KEY = "rlplan_version"
+"""Under which the metadata of a weights file name its version."""
 
 
 def tensor_checksum(tensor: torch.Tensor) -> str:

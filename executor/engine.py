@@ -185,13 +185,19 @@ class RolloutEngine:
         """Load the safetensors file at `path` into all ranks and name the weights `version`.
 
         Returns the checksum of each tensor as the ranks received it ({} unless `checksums`). Raises RuntimeError if
-        requests are running or if ranks received different bytes.
+        requests are running, if the file says that it holds another version, or if ranks received different bytes.
         """
         if self._tasks:
             raise RuntimeError(f"{self._config.name}: weights must not change while {len(self._tasks)} requests decode")
         assert self._watch is not None, "weights come after start()"
         with self._watch.deaths():
-            received = await self._engine.collective_rpc("receive_weights", args=(path, checksums))
+            answers = await self._engine.collective_rpc("receive_weights", args=(path, version, checksums))
+        for found, _ in answers:
+            if found != version:
+                # A rank that read another file may have taken it, so none of them may decode.
+                self._version = ""
+                raise RuntimeError(f"{self._config.name}: {path} holds weights {found!r}, not {version!r}")
+        received = [sums for _, sums in answers]
         if any(other != received[0] for other in received[1:]):
             raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")
         if not await self._engine.reset_prefix_cache():

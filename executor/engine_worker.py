@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from .checksum import tensor_checksum
+from .checksum import VERSION_KEY, tensor_checksum
 
 
 class WeightReceiver:
@@ -17,24 +17,31 @@ class WeightReceiver:
 
     model_runner: Any
 
-    def receive_weights(self, path: str, checksums: bool) -> dict[str, str]:
-        """Load a safetensors file with Hugging Face names; returns tensor checksums as received ({} if unasked)."""
+    def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
+        """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
+
+        Returns the version that the file names, and tensor checksums as received ({} if unasked). A file that names
+        none, which no trainer wrote, is taken for what it is called.
+        """
         from safetensors import safe_open
 
         sums: dict[str, str] = {}
+        with safe_open(path, framework="pt") as file:  # once: the file at this path may be replaced any time
+            found = (file.metadata() or {}).get(VERSION_KEY, version)
+            if found != version:
+                return found, sums
 
-        def tensors() -> Iterator[tuple[str, Any]]:
-            with safe_open(path, framework="pt") as file:
+            def tensors() -> Iterator[tuple[str, Any]]:
                 for name in sorted(file.keys()):
                     tensor = file.get_tensor(name)
                     if checksums:
                         sums[name] = tensor_checksum(tensor)
                     yield name, tensor
 
-        # reload_weights, not load_weights: CPU linears repack their weights, and only the former unpacks them first.
-        self.model_runner.reload_weights(weights_iterator=tensors())
+            # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
+            self.model_runner.reload_weights(weights_iterator=tensors())
         self._renew_tied_head()
-        return sums
+        return found, sums
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.

@@ -25,7 +25,7 @@ from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
 from .run_lock import run_lock
 from .stopping import StopRequests, stop_requests
-from .supported import unsupported
+from .supported import differences, unsupported
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,12 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
         executions.append(Execution(path.stem, path, run_dir, checked))
     first = executions[0]
     for other in executions[1:]:
-        if other.plan.inputs.job.sha256 != first.plan.inputs.job.sha256:
-            raise InputError(
-                f"is of another job than {first.plan_path.name}; plans that are executed in turns share engines, "
-                "so they must be of one job",
-                str(other.plan_path),
+        for loc, fault in differences(first.plan, other.plan):
+            raise error_at(
+                other.plan_path,
+                loc,
+                f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
+                "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
     read_prompts(first.checked.paths.data)
     return executions
@@ -154,12 +155,14 @@ def execute(executions: Sequence[Execution], options: Options, watcher: Watcher)
 
 
 async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
+    from .configuration import configuration
     from .fleet import Fleet, start_ray
     from .prompts import load_prompts, load_tokenizer
     from .rewards.pool import RewardPool
     from .rollout import RoundRunner
     from .supervision import Patience, Supervisor
-    from .training_run import TrainingRun, layouts
+    from .trainers import TrainerGroup
+    from .training_run import TrainingRun
 
     first = executions[0]
     job, pool, paths = first.checked.job, first.pool, first.checked.paths
@@ -168,25 +171,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
 
     watcher.phase("starting Ray")
     start_ray()
-    rounds = [r for e in executions for r in (e.plan.job.rounds.short, e.plan.job.rounds.long) if r is not None]
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
-    fleet = Fleet(
-        {layout for e in executions for layout in layouts(e.plan.job).values()},
-        model_path=paths.model,
-        dtype=job.model.dtype,
-        kind=pool.accelerators.kind,
-        max_model_len=job.rollout.longest_tokens,
-        max_num_seqs=max(r.rollout.max_num_seqs for r in rounds),
-        kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
-        seed=job.algorithm.seed,
-        supervisor=supervisor,
-    )
-    rewards = RewardPool(
-        # Each sample has its own plan's deadline; this is the longest that any may have.
-        {**job.reward.model_dump(), "deadline_s": max(e.plan.job.reward.deadline_s for e in executions)},
-        first.plan.job.reward.workers,
-        search_path=str(first.checked.job_path.parent),
-    )
+    settings = configuration([e.plan.job for e in executions], job, paths, pool)
+    fleet = Fleet(**settings.fleet, supervisor=supervisor)
+    rewards = RewardPool.of_job(job, paths, settings.reward_workers, settings.reward_deadline_s)
     runner = RoundRunner(
         fleet,
         rewards,
@@ -201,7 +189,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         watcher.phase(f"starting engines {names}")
         await rewards.start()
         start_s = await fleet.start()
-        for execution in executions:
+        for execution, trainer in zip(executions, settings.trainers, strict=True):
             watcher.phase(f"starting trainer {execution.name}")
             execution.run_dir.mkdir(parents=True, exist_ok=True)
             if not options.resume:
@@ -214,7 +202,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 execution.run_dir,
                 fleet=fleet,
                 runner=runner,
-                trainer=trainer_group(execution.name, job, paths.model, execution.plan, pool, supervisor),
+                trainer=TrainerGroup(execution.name, **trainer, supervisor=supervisor),
                 prompt_ids=list(prompts),
             )
             runs.append(run)
@@ -233,30 +221,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
 
 def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool, supervisor: Any = None) -> Any:
     """The trainer ranks of a plan; all kinds of round share them."""
+    from .configuration import trainer_settings
     from .trainers import TrainerGroup
 
-    train = plan.job.rounds.short.train
-    return TrainerGroup(
-        name,
-        dp=train.dp,
-        threads=max(pool.cores // train.dp, 1),
-        arguments=trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind),
-        supervisor=supervisor,
-    )
-
-
-def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str) -> dict[str, Any]:
-    """Arguments of `Trainer` that do not depend on its rank."""
-    return {
-        "model_path": model,
-        "algorithm": job.algorithm.model_dump(),
-        "micro_batch_tokens": micro_batch_tokens,
-        "samples_per_prompt": job.rollout.samples_per_prompt,
-        "temperature": job.rollout.temperature,
-        "max_response_tokens": job.rollout.max_response_tokens,
-        "device": kind,
-        "dtype": job.model.dtype,
-    }
+    return TrainerGroup(name, **trainer_settings(plan.job, job, model, pool), supervisor=supervisor)
 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:

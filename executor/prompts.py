@@ -11,16 +11,31 @@ from .rollout import PromptText
 
 
 def load_tokenizer(model_path: str) -> Any:
-    """The Hugging Face tokenizer of the policy. Raises InputError if it cannot be loaded."""
-    from transformers import AutoTokenizer
+    """The Hugging Face tokenizer of the policy.
+
+    Raises InputError if it cannot be loaded, or has tokens that the policy has no embedding for (another model's).
+    """
+    from transformers import AutoConfig, AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model_path)
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        config = AutoConfig.from_pretrained(model_path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(
             f"no tokenizer to load ({reason}); give a Hugging Face model folder or hub id", model_path
         ) from (error)
+    rows = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    # The embedding may well have more rows than the tokenizer has tokens; they are rounded up to what GPUs like.
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if rows is not None and last >= rows:
+        token = tokenizer.convert_ids_to_tokens(last)
+        raise InputError(
+            f"the tokenizer has token {last} ({token!r}), but the model's embedding has {rows} rows (vocab_size in "
+            "config.json); put the model's own tokenizer there, or resize the model's embeddings and save it again",
+            model_path,
+        )
+    return tokenizer
 
 
 def load_prompts(path: Path, tokenizer: Any, max_prompt_tokens: int) -> dict[str, PromptText]:

@@ -21,7 +21,8 @@ class StepRecord:
     """One step as it was. Times in seconds, lengths in tokens.
 
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
-    are the counts since the run began (rounds/timeouts.Counts).
+    are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
+    reward function came to no value for, by outcome.
     """
 
     step: int
@@ -48,6 +49,7 @@ class StepRecord:
     exhausted: int
     restarts: list[str]
     timeouts: dict[str, int] = field(default_factory=dict)
+    reward_failures: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 

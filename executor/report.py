@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             [float(s["metrics"]["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s["metrics"]]
         ),
         "reward_timeouts": steps[-1].get("timeouts") or {},
+        "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
         "series": series(steps),
         "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
         "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
@@ -90,6 +92,14 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         )
         result["speedup"] = _over(cycle(baseline).seconds_per_sample, over.seconds_per_sample)
     return result
+
+
+def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Counts by name, added up."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(sorted(total.items()))
 
 
 def _over(one: float, other: float) -> float:

@@ -67,7 +67,7 @@ def ago(seconds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What did not go as it should, by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, resume, checkpoint, failed prompt, run failed, stopped, note, not a number, conservation,
+    Kinds: restart, resume, checkpoint, failed prompt, unscored, run failed, stopped, note, not a number, conservation,
     off-policy, checksum, timeouts, exhausted.
     """
     found = [(float(event["t_s"]), _of_event(event)) for event in events]
@@ -107,6 +107,9 @@ def _of_event(event: dict[str, Any]) -> list[Found]:
             return [(None, "checkpoint", f"{event.get('checkpoint')} was set aside: {event.get('reason')}")]
         case "failed":
             return [(step, "failed prompt", f"{event.get('prompt')}: {event.get('reason')}")]
+        case "unscored":
+            outcome, samples = event.get("outcome", "unknown"), event.get("samples", 1)
+            return [(step, "unscored", f"{outcome} of {samples} sample(s), the first: {event.get('reason')}")]
         case "note":
             return [(step, "note", str(event.get("text", "")))]
         case "end" if event.get("reason"):

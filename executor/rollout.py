@@ -31,10 +31,8 @@ from .engine_handle import EngineDied, EngineHandle
 from .faults import Fault, classify, failure
 from .fleet import Fleet, Layout
 from .samples import TrainSample
+from .scoring_health import ScoringHealth
 from .supervision import LOOK_S, spawn
-
-# So many samples that cannot be scored, and none that can, are the reward function's fault and not theirs.
-HOPELESS_FAILURES = 16
 
 
 @dataclass(slots=True)
@@ -55,6 +53,7 @@ class Generated:
     reward_s: float = 0.0
     reward_deadline_s: float | None = None
     reward_outcome: str = ""
+    reward_detail: str = ""
     engine: str = ""
     attempt: int = 0
     aborted: bool = False
@@ -146,6 +145,7 @@ class RoundRunner:
         self._temperature = temperature
         self._stall_s = stall_s
         self._ignore_eos = ignore_eos
+        self._health = ScoringHealth(len(prompts))
         self.progress = Progress()
 
     async def run(
@@ -212,7 +212,7 @@ class _RoundInProgress:
         self._began = time.perf_counter()
         self._last_decode_s = self._looked_s = 0.0
         self._scoring: set[str] = set()  # requests whose reward is being computed
-        self._failed = 0  # samples whose reward failed for good
+        runner._health.begin_round()
         runner.progress = Progress()
 
     # -- messages in ---------------------------------------------------------------------------------------------------
@@ -452,17 +452,12 @@ class _RoundInProgress:
                 return
             result = done.result()
             sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
-            if result.outcome == "infra_failed":
-                self._failed += 1
-                if self._failed >= HOPELESS_FAILURES and not self._r.progress.scored:
-                    what = f"none of the round's first {self._failed} samples could be scored: {result.detail}"
-                    self._inbox.put_nowait(RunFailed(what))
-                    return
-                self._inbox.put_nowait(Failed(key, result.detail))
-                return
-            sample.reward = float(result.reward)
-            self._r.progress.scored += 1
-            self._inbox.put_nowait(Scored(key, sample.reward))
+            sample.reward_detail = result.detail
+            event = self._r._health.event(key, sample.prompt, result)
+            if isinstance(event, Scored):
+                sample.reward = event.reward
+                self._r.progress.scored += 1
+            self._inbox.put_nowait(event)
 
         future.add_done_callback(scored)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from ..plans.plan import LongRound, PlannedJob, RoundTrain, ShortRound
+from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
 from ..plans.yaml_doc import Loc
 
 
@@ -27,12 +28,46 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
     yield from _lever_faults(("job", "rounds", "short"), short)
     if long is not None:
         yield from _lever_faults(("job", "rounds", "long"), long)
+    if long is not None and long.rollout.pool != short.rollout.pool:
+        yield (
+            ("job", "rounds", "long", "rollout", "pool"),
+            f"is {long.rollout.pool}, but all engines and trainers of a job run in one pool; write "
+            f"{short.rollout.pool} as in rounds.short.rollout",
+        )
     if long is not None and long.train.dp != short.train.dp:
         yield (
             ("job", "rounds", "long", "train", "dp"),
             f"is {long.train.dp}, but trainers are started once, for both kinds of round; write {short.train.dp} as in "
             "rounds.short.train",
         )
+
+
+SHARED: tuple[tuple[str, ...], ...] = (
+    ("inputs", "job", "sha256"),
+    ("inputs", "cluster", "sha256"),
+    ("job", "rounds", "short", "rollout", "pool"),
+    ("job", "reward", "workers"),
+)
+"""What plans that are executed in turns have in common, because it is started once for all of them."""
+
+
+def differences(first: Plan, other: Plan) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(location in `other`, what) for each shared key in which two plans differ; the file's name is to follow."""
+    for path in SHARED:
+        ours, theirs = _at(other, path), _at(first, path)
+        if ours == theirs:
+            continue
+        if path[0] == "inputs":
+            yield path, f"is of another {path[1]} than"
+        else:
+            yield path, f"is {ours}, not {theirs} as in"
+
+
+def _at(plan: Plan, path: tuple[str, ...]) -> Any:
+    value: Any = plan
+    for key in path:
+        value = getattr(value, key)
+    return value
 
 
 def _lever_faults(at: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, str]]:

@@ -28,7 +28,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from .advantages import ADVANTAGES, group_advantages
 from .checkpoint import load_state, save_state, trainer_state
-from .checksum import tensor_checksum
+from .checksum import VERSION_KEY, tensor_checksum
 from .losses import AGGREGATIONS, clipped_loss, token_weights
 from .packing import pack
 from .policy import PackedLogprobs, load_policy, packed_logprobs, packed_row
@@ -226,11 +226,12 @@ class Trainer:
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)
 
-    def export_weights(self, path: str | Path) -> dict[str, str]:
+    def export_weights(self, path: str | Path, version: str | None = None) -> dict[str, str]:
         """Write all weights to one safetensors file, in the job's dtype and with the Hugging Face checkpoint's names.
 
-        The file appears whole or not at all. Tied weights are written once. Returns checksum by tensor name on rank 0,
-        which alone writes; {} on the others, whose call returns when the file is there.
+        The file appears whole or not at all, and says that it holds `version` (None: the number of updates), which who
+        reads it compares with what it was told. Tied weights are written once. Returns checksum by tensor name on rank
+        0, which alone writes; {} on the others, whose call returns when the file is there.
         """
         target, dtype = Path(path), getattr(torch, self._dtype)
         tensors: dict[str, torch.Tensor] = {}
@@ -241,7 +242,7 @@ class Trainer:
         if self._rank == 0:
             tensors = {k: v.contiguous() for k, v in sorted(revert_weight_conversion(self._model, tensors).items())}
             partial = target.with_name(f".{target.name}.partial")
-            save_file(tensors, partial, metadata={"format": "pt"})
+            save_file(tensors, partial, metadata={"format": "pt", VERSION_KEY: version or str(self.version)})
             partial.replace(target)
         if self._world_size > 1:
             dist.barrier()

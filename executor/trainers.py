@@ -173,9 +173,9 @@ class TrainerGroup:
         metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, micro_batch_tokens)
         return metrics
 
-    async def export(self, path: Path) -> dict[str, str]:
-        """Write the weights as safetensors; returns the checksum of each tensor."""
-        sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path))
+    async def export(self, path: Path, version: str) -> dict[str, str]:
+        """Write the weights as safetensors, named `version` in the file; returns the checksum of each tensor."""
+        sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version)
         return sums
 
     async def save(self, folder: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,17 +21,19 @@ from ..plans.errors import InputError, RunFailed
 from ..plans.job import Job
 from ..plans.plan import PlannedJob
 from ..rounds.outcome import Outcome
-from ..rounds.schedule import RoundSpec, Schedule
+from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
-from ..rounds.timeouts import Timeouts, TimeoutSpec
+from ..rounds.timeouts import Timeouts
 from .cadence import Cadence
+from .configuration import run_settings
 from .engine_handle import EngineHandle
 from .faults import ActorFailed
-from .fleet import Fleet, Layout
+from .fleet import Fleet
 from .record import Recorder, StepRecord, counts, describe_lengths
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
 from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .samples import TrainSample
+from .scoring_health import unscored
 from .supervision import again_while_it_passes
 from .trainers import TrainerDied, TrainerGroup
 
@@ -40,24 +42,6 @@ Result = TypeVar("Result")
 # Log-probs of engine and trainer differ by rounding only, in float32; beyond this they are of different weights or
 # different distributions, and training on would be off-policy in disguise.
 LOGPROB_ALARM = {"float32": 1e-2, "bfloat16": 1.0, "float16": 1.0}
-
-
-def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
-    """The plan's rounds as the state machines take them."""
-    return RoundSpec(
-        **planned.round_numbers(),
-        max_tokens=job.rollout.max_response_tokens,
-        dynamic_sampling=job.algorithm.dynamic_sampling,
-    )
-
-
-def layouts(planned: PlannedJob) -> dict[str, Layout]:
-    """The engine set of each kind of round."""
-    short, long = planned.rounds.short.rollout, planned.rounds.long
-    result = {"short": Layout(short.tp, short.engines)}
-    if long is not None:
-        result["long"] = Layout(long.rollout.tp, long.rollout.engines)
-    return result
 
 
 class TrainingRun:
@@ -76,16 +60,15 @@ class TrainingRun:
         prompt_ids: list[str],
     ) -> None:
         self.name = name
-        self.planned = planned
+        self.settings = run_settings(planned, job)
         self.run_dir = run_dir
         self.step_number = 0
-        self.schedule = Schedule(round_spec(planned, job), prompt_ids, job.data.seed)
-        self.timeouts = Timeouts(TimeoutSpec(**planned.reward.timeout_numbers()))
+        self.schedule = Schedule(self.settings.rounds, prompt_ids, job.data.seed)
+        self.timeouts = Timeouts(self.settings.timeouts)
         self._job = job
         self._fleet = fleet
         self._runner = runner
         self._trainer = trainer
-        self._layouts = layouts(planned)
         self._weights = run_dir / "weights" / "current.safetensors"
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
@@ -111,7 +94,7 @@ class TrainingRun:
             self._cadence.saved(time.monotonic() - began)  # reading one costs about what writing it does
             self.event("resume", step=self.step_number, **facts)
         else:
-            self.event("run", name=self.name, mode=self.planned.bias.mode, **facts)
+            self.event("run", name=self.name, mode=self.settings.mode, **facts)
             # A trainer that is started again here is what it was: nothing was trained yet.
             await self._despite_deaths(self._checkpoint)
 
@@ -129,9 +112,9 @@ class TrainingRun:
         began = time.perf_counter()
         self._last_state = self._state()
         epoch, kind = self.schedule.epoch, self.schedule.next_kind()
-        layout = self._layouts.get(kind, self._layouts["short"])
+        layout = self._for(kind, self.settings.layouts)
         version = f"{self.name}:{self.step_number}"
-        checked = self.step_number == 0 or self.step_number % self.planned.sync.checksum_every == 0
+        checked = self.step_number == 0 or self.step_number % self.settings.checksum_every == 0
 
         mismatches = await self._sync(self._fleet.engines(layout), version, checked)
         synced = time.perf_counter()
@@ -149,9 +132,11 @@ class TrainingRun:
 
         for prompt, reason in sorted(outcome.failures.items()):
             self.event("failed", step=self.step_number + 1, prompt=prompt, reason=reason)
+        for what, found in sorted(unscored(result.samples.values()).items()):
+            self.event("unscored", step=self.step_number + 1, outcome=what, samples=found.samples, reason=found.reason)
         groups, violations = self._groups(outcome, result, version)
         self._updating = True
-        metrics = await self._trainer.step(groups, self._budget(kind)) if groups else {}
+        metrics = await self._trainer.step(groups, self._for(kind, self.settings.micro_batch_tokens)) if groups else {}
         trained = time.perf_counter()
         self._alarm(metrics)
 
@@ -167,14 +152,13 @@ class TrainingRun:
         self._last_state, self._updating = None, False
         return record
 
-    def _budget(self, kind: str) -> int:
-        """Micro-batch tokens of a kind of round."""
-        rounds = self.planned.rounds
-        return (rounds.long if kind == "long" and rounds.long else rounds.short).train.micro_batch_tokens
+    def _for(self, kind: str, values: Mapping[str, Result]) -> Result:
+        """What the plan says for a kind of round; a plan without long rounds says it for short ones alone."""
+        return values.get(kind, values["short"])
 
     async def _sync(self, engines: list[EngineHandle], version: str, checked: bool) -> int:
         """Bring the trainer's weights to the engines. Raises RunFailed if one received other bytes; returns 0."""
-        expected = await again_while_it_passes(lambda: self._trainer.export(self._weights))
+        expected = await again_while_it_passes(lambda: self._trainer.export(self._weights, version))
         mismatches = loaded = 0
         while not loaded:
             # One that is being replaced joins the round when it is up: it is waited for only if there is no other.
@@ -208,7 +192,7 @@ class TrainingRun:
     def _seeds(self, kind: str) -> RoundSeeds | None:
         if not self._job.rollout.seed_per_sample:
             return None
-        whole = kind == "long" or self.planned.bias.mode in ("sync", "predict")
+        whole = kind == "long" or self.settings.mode in ("sync", "predict")
         schedule = self.schedule
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch, None if whole else schedule.round_number)
 
@@ -259,6 +243,7 @@ class TrainingRun:
             checksum_mismatches=mismatches,
             exhausted=len(outcome.exhausted),
             restarts=result.restarts,
+            reward_failures={what: of.samples for what, of in sorted(unscored(result.samples.values()).items())},
             timeouts=asdict(self.timeouts.counts),
             metrics=metrics,
         )

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Choices, Count, Name, NonNegative, Positive, Strict, cross_error, is_none
+from .base import Choices, Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, is_none
 from .errors import InputError
 from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
 
@@ -52,7 +52,11 @@ class RewardSpec(Strict):
     """Seconds until one call is given up; a response that causes it gets reward 0."""
 
     retries: Annotated[int, Field(ge=0, le=100)] = 2
-    """How often a call is repeated after a failure that the response cannot have caused."""
+    """How often a call is repeated after a failure of the function or of the machine."""
+
+    memory_bytes: Annotated[MemoryBytes | None, Field(exclude_if=is_none)] = None
+    """Memory (address space) that scoring one response may take, of kinds `math` and `function` beyond what their
+    modules take; null: 1 GiB. A response that takes more gets reward 0."""
 
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
@@ -228,11 +232,13 @@ class JobPaths:
         model: what transformers and vLLM take: the absolute path of the local folder, or the hub id.
         data: absolute path of the JSONL file.
         model_folder: the local folder, or None for a hub id.
+        reward_folder: where the module of `reward.function` is looked for first: the folder of job.yaml.
     """
 
     model: str
     data: Path
     model_folder: Path | None
+    reward_folder: Path
 
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
@@ -251,7 +257,7 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     model, data = _located(job, job_path)
     model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
     assert data is not None, "missing_files has looked for it"
-    return JobPaths(str(model_folder or job.model.path), data, model_folder)
+    return JobPaths(str(model_folder or job.model.path), data, model_folder, Path(job_path).resolve().parent)
 
 
 def missing_files(job: Job, job_path: str | Path) -> Iterator[tuple[tuple[str, str], str]]:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..executor.execute import trainer_arguments
+from ..executor.configuration import trainer_arguments
 from ..executor.fleet import Fleet, Layout, start_ray
 from ..executor.prompts import load_prompts, load_tokenizer
 from ..executor.rewards.pool import RewardPool
@@ -68,7 +68,7 @@ async def _measure(
     samples = job.rollout.samples_per_step
     start_ray()
     notify("starting reward workers")
-    rewards = RewardPool(job.reward.model_dump(), job.reward.workers, search_path=str(paths.data.parent))
+    rewards = RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s)
     fleet = Fleet(
         layouts,
         model_path=paths.model,
@@ -112,7 +112,7 @@ async def _measure(
                         max_len=job.rollout.longest_tokens,
                         vocabulary=len(tokenizer),
                         seeded=job.rollout.seed_per_sample,
-                        export=lambda: trainer.export(weights),
+                        export=partial(trainer.export, weights),
                         weights_path=str(weights),
                         notify=partial(_prefixed, notify, prefix),
                     )

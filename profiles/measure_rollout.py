@@ -161,16 +161,16 @@ async def measure_layout(
     max_len: int,
     vocabulary: int,
     seeded: bool,
-    export: Callable[[], Awaitable[Any]],
+    export: Callable[[str], Awaitable[Any]],
     weights_path: str,
     notify: Notify,
 ) -> RolloutCosts:
     """Everything about one layout. `samples` is a plain round's; `seeded`: each has its own seed; lengths in tokens."""
     engines = fleet.engines(layout)
     notify("first weights")  # as in a run: the first load builds what decoding then reads
-    await export()
+    await export(version := "profile")
     for engine in engines:
-        await engine.load(weights_path, "profile", False)
+        await engine.load(weights_path, version, False)
     bench = _Bench(fleet, vocabulary, seed=layout.tp, seeded=seeded)
     decode = await measure_decode(bench, engines, decode_grid(samples, layout.engines, max_len), notify)
     notify("prefill")

@@ -157,7 +157,7 @@ class RoundSampler:
         serial = next(self._serial)
         version = f"profile-round:{serial}"
         began = time.perf_counter()
-        await self._trainer.export(self._weights)
+        await self._trainer.export(self._weights, version)
         for engine in self._fleet.engines(task.layout):
             await engine.load(str(self._weights), version, False)
         sync_s = time.perf_counter() - began

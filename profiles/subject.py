@@ -15,10 +15,12 @@ def subject_digest(job: Job, paths: JobPaths) -> str:
     """SHA-256 over the job's sections model, data, reward and rollout, the data file, and the model's config.json.
 
     Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too. Nor is
-    the adaptive timeout: rewards are measured under the longest deadline.
+    the adaptive timeout and the memory of a reward: they are measured under the longest deadline, and where the memory
+    is enough.
     """
     sections = {name: getattr(job, name).model_dump(mode="json") for name in SECTIONS}
-    sections["reward"].pop("adaptive_timeout", None)
+    for key in ("adaptive_timeout", "memory_bytes"):
+        sections["reward"].pop(key, None)
     files = [paths.data]
     if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():
         files.append(paths.model_folder / "config.json")

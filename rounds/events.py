@@ -53,7 +53,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The infrastructure failed on this sample for good (retries are used up); `reason` goes to the trace."""
+    """The infrastructure failed on this sample for good (retries are used up); `reason` goes to the trace.
+
+    Never for what the response caused, which has reward 0: a sample that failed is drawn again, and a draw that depends
+    on what was drawn is no draw.
+    """
 
     key: SampleKey
     reason: str

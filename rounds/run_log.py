@@ -137,7 +137,7 @@ def _check_step(event: dict[str, Any]) -> None:
     for name, kind in (("restarts", list), ("conservation_violations", list), ("metrics", dict), ("kind", str)):
         if not isinstance(event[name], kind):
             raise TypeError(f"{name} of a step is {_shown(event[name])}")
-    for name in ("samples", "timeouts"):
+    for name in ("samples", "timeouts", "reward_failures"):
         _check_counts(event, name)
     for name, value in [("reward_mean", event["reward_mean"]), *event["metrics"].items()]:
         if not isinstance(value, int | float):

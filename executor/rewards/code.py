@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .functions import PolicyError, PolicyTimeout
+from .functions import MEMORY_BYTES, InfrastructureError, PolicyError, PolicyTimeout, RowError
 
 START_S = 10.0
 """A sandbox that is not up by then is the machine's fault; it takes 0.05 s on an idle one."""
-MEMORY_BYTES = 1 << 30
-"""Address space of the response's process; an interpreter alone takes 20 MB."""
 FILE_BYTES = 16 << 20
 """Largest file that the response may write, its stderr included."""
 
@@ -36,7 +34,7 @@ _BLOCK = re.compile(r"^```(?:python3?|py)[ \t]*\r?\n(.*?)^```", re.DOTALL | re.M
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 
 
-class SandboxError(RuntimeError):
+class SandboxError(InfrastructureError):
     """The sandbox itself did not come up; not the response's fault."""
 
 
@@ -62,7 +60,7 @@ def last_block(response: str) -> str | None:
     return blocks[-1] if blocks else None
 
 
-def run_sandboxed(source: str, tests: str, deadline_s: float) -> SandboxRun:
+def run_sandboxed(source: str, tests: str, deadline_s: float, memory_bytes: int = MEMORY_BYTES) -> SandboxRun:
     """Run `source`, then `tests`, as one Python module in a fresh sandbox.
 
     The deadline (wall time) counts from the moment the sandbox is up, so that a busy machine's slow start is not the
@@ -74,7 +72,7 @@ def run_sandboxed(source: str, tests: str, deadline_s: float) -> SandboxRun:
         "tests": tests,
         "token": token,
         "cpu_s": math.ceil(deadline_s) + 1,
-        "memory_bytes": MEMORY_BYTES,
+        "memory_bytes": memory_bytes,
         "file_bytes": FILE_BYTES,
     }
     began = time.monotonic()
@@ -140,23 +138,23 @@ def probe() -> tuple[str, ...]:
 class CodeReward:
     """The reward function of kind `code`, with its deadline."""
 
-    def __init__(self, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
+    def __init__(self, deadline_s: float, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.deadline_s, self.memory_bytes = deadline_s, memory_bytes
 
     def __call__(self, prompt: str, response: str, answer: Any) -> float:
         """1.0 if the response's last Python block passes the tests in `answer` (Python source, or a list of it).
 
         Raises `PolicyError` if it does not and `PolicyTimeout` if it takes too long. Not the policy's fault are
-        `ValueError` (the row holds no tests) and `SandboxError` (the sandbox fails).
+        `RowError` (the row holds no tests) and `SandboxError` (the sandbox fails).
         """
         if isinstance(answer, list) and answer and all(isinstance(part, str) for part in answer):
             answer = "\n".join(answer)
         if not isinstance(answer, str) or not answer.strip():
-            raise ValueError("the row's answer must be its tests: Python source or a list of it")
+            raise RowError("the row's answer must be its tests: Python source or a list of it")
         source = last_block(response)
         if source is None:
             raise PolicyError("the response has no closed ```python block")
-        result = run_sandboxed(source, answer, self.deadline_s)
+        result = run_sandboxed(source, answer, self.deadline_s, self.memory_bytes)
         if result.passed:
             return 1.0
         raise (PolicyTimeout if result.timed_out else PolicyError)(result.detail)

@@ -1,8 +1,12 @@
 """From a job's `reward` section to a callable that scores one response.
 
 A reward function has the signature `score(prompt: str, response: str, answer: Any) -> float`. To say that the response
-itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`. Any other exception counts as a failure of
-the function: it is retried, and the sample is dropped with the reason when the retries are used up.
+itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`; to say that it cannot be, because the row
+or a machine is, `InfrastructureError`: the call is repeated, and then the sample is drawn again.
+
+Any other exception that repeated calls raise again is put down to the response, as long as the function still scores
+others: reward 0, told as `function_error` in trace and report. To drop the sample instead would be to draw until the
+function likes what it gets, and training would see only such responses. A run in which nearly all fail ends.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,10 @@ RewardFunction = Callable[[str, str, Any], float]
 
 KINDS = ("function", "math", "code")
 
+MEMORY_BYTES = 1 << 30
+"""Address space that a response may take where the job says nothing: of the process that runs its code, in which an
+interpreter alone takes 20 MB; of the one that scores many, beyond what the function's imports take."""
+
 
 class PolicyError(Exception):
     """The response itself made scoring fail; the sample's reward is 0 and its outcome `policy_error`."""
@@ -27,6 +36,14 @@ class PolicyError(Exception):
 
 class PolicyTimeout(Exception):
     """The response used up the time that it had; the sample's reward is 0 and its outcome `policy_timeout`."""
+
+
+class InfrastructureError(Exception):
+    """Scoring failed for a reason that no response can have caused; the sample is drawn again."""
+
+
+class RowError(InfrastructureError, ValueError):
+    """The row's answer cannot be scored against, whatever the response."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +70,18 @@ class Scorer:
         return self.deadline_s + self.margin_s
 
 
-def resolve(kind: str, function: str | None, deadline_s: float, search_path: str | Path | None = None) -> Scorer:
+def resolve(
+    kind: str,
+    function: str | None,
+    deadline_s: float,
+    search_path: str | Path | None = None,
+    memory_bytes: int | None = None,
+) -> Scorer:
     """Turn the reward section of a job into a `Scorer`.
 
     `function` is the dotted path `pkg.mod:name` when `kind` is `function`, else unused. `search_path` is a folder,
-    usually the job file's, that is searched for the module before the rest of `sys.path`.
+    usually the job file's, that is searched for the module before the rest of `sys.path`. `memory_bytes` limits the
+    sandboxes of kind `code`, None: `MEMORY_BYTES`; for other kinds the process around the function keeps it.
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
@@ -73,7 +97,8 @@ def resolve(kind: str, function: str | None, deadline_s: float, search_path: str
         from .code import START_S, CodeReward, probe
 
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
-        return Scorer(CodeReward, deadline_s, START_S + 1.0, probe())
+        sandboxed = partial(CodeReward, memory_bytes=memory_bytes or MEMORY_BYTES)
+        return Scorer(sandboxed, deadline_s, START_S + 1.0, probe())
     raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
 
 

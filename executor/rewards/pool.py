@@ -6,17 +6,10 @@ What always holds:
 - A sample waits for nothing without a deadline. A worker that is silent past it is killed and started anew, and the
   reason names it.
 - Samples that were with a worker that died or hung are tried again each in a call of its own, so that one bad sample
-  cannot take the others with it twice.
+  cannot take the others with it twice; so are those that cost the process in which a worker scores.
 - All state is touched on the event loop only; nothing blocks it.
 
-How failures are charged (see the package docstring for why):
-
-| what happened | ends as |
-|---|---|
-| the function raised `PolicyError` / `PolicyTimeout`, or the worker's alarm went off | reward 0 at once |
-| the function raised anything else, `retries` + 1 times | `infra_failed`, with the last reason |
-| the worker died while it had this sample alone, `retries` + 1 times | `infra_failed`, naming the worker |
-| the worker hung twice, the second time with this sample alone | `policy_timeout`, reward 0 |
+Who is charged with a failure, and after how many, is in `charges`.
 """
 
 from __future__ import annotations
@@ -26,13 +19,14 @@ import logging
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...plans.errors import InputError
+from ...plans.job import Job, JobPaths
+from .charges import ALONE, COUNTED, FINAL, RewardResult, Sample, tries, verdict
 from .process import RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
-from .worker import Outcome, Scored
+from .scoring import Scored
 
 log = logging.getLogger(__name__)
 
@@ -44,43 +38,12 @@ BATCH_TARGET_S = 0.25
 """Slow rewards travel in smaller batches, so that results are not held back much longer than this by their batch."""
 
 
-@dataclass(frozen=True)
-class RewardResult:
-    """How one sample was scored."""
-
-    reward: float
-    """The function's value; 0 unless the outcome is `ok`."""
-    seconds: float
-    """Wall time of the call that decided, in the worker; the time waited if the worker never answered."""
-    outcome: Outcome
-    """`infra_failed` is the one outcome whose sample must be dropped; the reward of the others counts."""
-    detail: str
-    """Why, in one line; empty for `ok`."""
-    attempts: int
-    """Calls in which the sample was handed to a worker."""
-    worker: str
-    """Name of the worker that decided."""
-
-
-@dataclass(eq=False)
-class _Sample:
-    key: str
-    prompt: str
-    response: str
-    answer: Any
-    deadline_s: float
-    future: asyncio.Future[RewardResult]
-    attempts: int = 0
-    failures: int = 0
-    hangs: int = 0
-
-
 class RewardPool:
     """Scores samples on Ray workers. All methods are to be called on one running event loop; Ray must be initialised.
 
     Args:
         spec: the job's reward section: `kind`, `function`, `deadline_s` (the longest that a sample may have), and
-            optionally `retries` (default 2).
+            optionally `retries` (default 2) and `memory_bytes` (default 1 GiB).
         workers: number of worker processes. Ray reserves no core for them; where they may run is the plan's matter.
         name: prefix of the workers' names, `reward-0` and so on.
         search_path: folder searched first for the reward function's module; usually the job file's.
@@ -100,25 +63,32 @@ class RewardPool:
     ) -> None:
         assert workers >= 1, "a reward pool needs a worker"
         folder = None if search_path is None else str(Path(search_path).resolve())
-        arguments = (spec["kind"], spec.get("function"), float(spec["deadline_s"]), folder)
+        arguments = (spec["kind"], spec.get("function"), float(spec["deadline_s"]), folder, spec.get("memory_bytes"))
         self._retries = int(spec.get("retries", 2))
         self._deadline_s = float(spec["deadline_s"])
         self._alarm_s = self._deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
         self._workers = [RewardProcess(f"{name}-{i}", arguments, start_s) for i in range(workers)]
         self._ended: list[RewardProcess] = []
-        self._samples: dict[str, _Sample] = {}
-        self._queue: deque[_Sample] = deque()
-        self._alone: deque[_Sample] = deque()
+        self._samples: dict[str, Sample] = {}
+        self._queue: deque[Sample] = deque()
+        self._alone: deque[Sample] = deque()
         self._wake = asyncio.Event()
         self._idle = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._down: RewardPoolDown | None = None
         self._open = False
-        self._counts = dict.fromkeys(("scored", "retried", "restarted", "timeouts", "errors", "failed", "cancelled"), 0)
+        self._counts = dict.fromkeys(("scored", "retried", "restarted", "renewed", "cancelled", *COUNTED.values()), 0)
+        self._witness: Sample | None = None
         self._seconds = 0.0
         self._recent_s = 0.0
         self._notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_job(cls, job: Job, paths: JobPaths, workers: int, deadline_s: float) -> RewardPool:
+        """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
+        spec = {**job.reward.model_dump(), "deadline_s": deadline_s}
+        return cls(spec, workers, search_path=paths.reward_folder)
 
     async def start(self) -> None:
         """Start all workers.
@@ -154,7 +124,7 @@ class RewardPool:
         if self._down is not None:
             future.set_exception(self._down)
             return future
-        sample = _Sample(sample_key, prompt, response, answer, deadline_s, future)
+        sample = Sample(sample_key, prompt, response, answer, deadline_s, future)
         self._samples[sample_key] = sample
         # A caller may cancel the future itself, for example by a wait_for around it.
         future.add_done_callback(lambda done: self._forget(sample) if done.cancelled() else None)
@@ -177,8 +147,9 @@ class RewardPool:
     def stats(self) -> dict[str, Any]:
         """Counters since `start`, and what is under way.
 
-        `scored` samples got a reward; of them `timeouts` and `errors` 0 by the policy's fault. `failed` were given up,
-        `cancelled` dropped. `retried` counts samples handed out again, `restarted` workers. `mean_s`: seconds of a
+        `scored` samples got a reward; of them `timeouts`, `errors`, `memory` and `crashes` 0 by the policy's fault, and
+        `raised` 0 because the function raised on them. `failed` were given up, `cancelled` dropped. `retried` counts
+        samples handed out again, `restarted` workers, `renewed` processes within workers. `mean_s`: seconds of a
         deciding call; `queue`: samples not with a worker; `unfinished`: all; `notes`: what workers could not provide.
         """
         decided = self._counts["scored"] + self._counts["failed"]
@@ -232,7 +203,7 @@ class RewardPool:
             log.error("%s ended unexpectedly", task.get_name(), exc_info=error)
             self._give_up(RewardPoolDown(f"{task.get_name()} ended unexpectedly: {error!r}"))
 
-    async def _run(self, worker: RewardProcess, batch: list[_Sample]) -> bool:
+    async def _run(self, worker: RewardProcess, batch: list[Sample]) -> bool:
         """Hand `batch` to the worker and settle what comes of it; False if the worker must be replaced."""
         for sample in batch:
             sample.attempts += 1
@@ -255,11 +226,19 @@ class RewardPool:
             self._queue.appendleft(sample)
         if len(results) < len(batch):
             self._wake.set()
+        if not results[-1].renew:
+            return True
+        self._counts["renewed"] += 1
+        try:
+            await worker.renew()
+        except WorkerDied as error:
+            log.warning("%s; starting it anew", error)
+            return False
         return True
 
     # ---- the queue ----
 
-    async def _next_batch(self) -> list[_Sample]:
+    async def _next_batch(self) -> list[Sample]:
         self._idle += 1
         try:
             while not (batch := self._take()):
@@ -269,7 +248,7 @@ class RewardPool:
             self._idle -= 1
         return batch
 
-    def _take(self) -> list[_Sample]:
+    def _take(self) -> list[Sample]:
         """Samples for one call: a share of the queue that leaves something for other idle workers, or one suspect.
 
         Suspects come last: each may cost a worker's restart, which those that wait behind it would pay for.
@@ -277,7 +256,7 @@ class RewardPool:
         share = math.ceil(len(self._queue) / self._idle)
         by_time = int(BATCH_TARGET_S / self._recent_s) if self._recent_s > 0 else FIRST_BATCH_SAMPLES
         most = max(1, min(share, by_time, BATCH_SAMPLES))
-        batch: list[_Sample] = []
+        batch: list[Sample] = []
         while self._queue and len(batch) < most:
             sample = self._queue.popleft()
             if not sample.future.done():
@@ -288,7 +267,7 @@ class RewardPool:
                 batch.append(sample)
         return batch
 
-    def _again(self, sample: _Sample, alone: bool) -> None:
+    def _again(self, sample: Sample, alone: bool) -> None:
         if sample.future.done():
             return
         self._counts["retried"] += 1
@@ -297,26 +276,34 @@ class RewardPool:
 
     # ---- what came of a call ----
 
-    def _settle(self, worker: RewardProcess, sample: _Sample, scored: Scored) -> None:
+    def _settle(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
         self._recent_s += (scored.seconds - self._recent_s) * (0.1 if self._recent_s > 0 else 1.0)
-        if scored.outcome == "infra_failed":
-            sample.failures += 1
-            if sample.failures <= self._retries:
-                self._again(sample, alone=False)
-                return
-        self._finish(worker, sample, scored)
+        if scored.outcome in FINAL:
+            self._finish(worker, sample, scored)
+        else:
+            self._failed(worker, sample, scored, alone=scored.outcome in ALONE)
 
-    def _died(self, worker: RewardProcess, batch: list[_Sample], reason: str) -> None:
+    def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, alone: bool) -> None:
+        """It counts when it has happened often enough, and then a witness is heard."""
+        sample.failures[scored.outcome] += 1
+        if sample.failures[scored.outcome] < tries(scored.outcome, self._retries):
+            self._again(sample, alone)
+        elif sample.accused is not None or self._witness is None or scored.outcome == "infra_failed":
+            self._finish(worker, sample, scored)
+        else:
+            self._alone.append(self._witness.as_witness(sample, scored))
+            self._wake.set()
+
+    def _died(self, worker: RewardProcess, batch: list[Sample], reason: str) -> None:
         log.warning("%s; starting it anew", reason)
         for sample in batch:
             # In company a sample is a suspect, not yet guilty: that call is not charged to it.
-            sample.failures += len(batch) == 1
-            if sample.failures > self._retries:
-                self._finish(worker, sample, Scored("infra_failed", 0.0, 0.0, reason))
+            if len(batch) == 1:
+                self._failed(worker, sample, Scored("policy_crash", 0.0, 0.0, reason), alone=True)
             else:
                 self._again(sample, alone=True)
 
-    def _hung(self, worker: RewardProcess, batch: list[_Sample], error: WorkerHung) -> None:
+    def _hung(self, worker: RewardProcess, batch: list[Sample], error: WorkerHung) -> None:
         log.warning("%s; killing it", error)
         for sample in batch:
             sample.hangs += 1
@@ -325,20 +312,24 @@ class RewardPool:
             else:
                 self._again(sample, alone=True)
 
-    def _finish(self, worker: RewardProcess, sample: _Sample, scored: Scored) -> None:
+    def _finish(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
+        if sample.accused is not None:
+            accused, charge = sample.accused
+            sample, scored = accused, verdict(charge, scored)
+        elif scored.outcome == "ok":
+            self._witness = sample
         self._forget(sample, finished=True)
         if sample.future.done():
             return
-        counts = {"policy_timeout": "timeouts", "policy_error": "errors", "infra_failed": "failed"}
-        if scored.outcome in counts:
-            self._counts[counts[scored.outcome]] += 1
+        if scored.outcome in COUNTED:
+            self._counts[COUNTED[scored.outcome]] += 1
         self._counts["scored"] += scored.outcome != "infra_failed"
         self._seconds += scored.seconds
         sample.future.set_result(
             RewardResult(scored.reward, scored.seconds, scored.outcome, scored.detail, sample.attempts, worker.name)
         )
 
-    def _forget(self, sample: _Sample, finished: bool = False) -> None:
+    def _forget(self, sample: Sample, finished: bool = False) -> None:
         # By identity: the key may be in use again by the time a callback runs.
         if self._samples.get(sample.key) is sample:
             del self._samples[sample.key]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import ray
 
 from ...plans.errors import InputError, RunFailed
-from .worker import RewardWorker, Scored
+from .scoring import Scored
+from .worker import RewardWorker
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,19 @@ class RewardProcess:
                     raise
                 log.warning("%s; trying again", error)
                 await asyncio.sleep(0.5 * attempt)
+
+    async def renew(self) -> None:
+        """Have the worker start again the process in which it scores. Raises `WorkerDied`."""
+        try:
+            call = self._track(self._actor.ready.remote())
+            await asyncio.wait({call}, timeout=self._start_s)
+            said = call.result() if call.done() else {"failure": f"silent for {self._start_s:g} s"}
+        except Exception as error:
+            raise WorkerDied(f"reward worker {self.name} died: {_first_line(error)}") from error
+        if said.get("problem") or said["failure"]:
+            raise WorkerDied(
+                f"reward worker {self.name} cannot score any more: {said.get('problem') or said['failure']}"
+            )
 
     async def score(self, rows: list[tuple[str, str, Any, float]], budget_s: float, limit_s: float) -> list[Scored]:
         """One call of `RewardWorker.score`. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""

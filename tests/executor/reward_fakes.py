@@ -60,4 +60,45 @@ def die_on_demand(prompt, response, answer):
     return 1.0
 
 
+def kill_the_parent_on_demand(prompt, response, answer):
+    if response == "die":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+    return 1.0
+
+
+def judge_elsewhere(prompt, response, answer):
+    if (Path(answer) / "down").exists():
+        raise ConnectionError("the judge is down")
+    return 1.0
+
+
+def misbehave(prompt, response, answer):
+    global kept
+    if response == "allocate":
+        return float(len([0] * 10**12))
+    if response == "allocate and swallow":
+        kept = []
+        with contextlib.suppress(MemoryError):
+            while True:
+                kept.append(bytearray(1 << 20))
+        return 1.0
+    if response == "keep":
+        kept = bytearray(40 << 20)
+    if response == "loop in C":
+        sum(range(10**13))
+    if response == "dump":
+        os.abort()
+    if response == "close":
+        os.closerange(3, 256)
+        time.sleep(60)
+    if response == "start":
+        pid = os.fork()
+        if not pid:
+            time.sleep(60)
+        (Path(answer) / "pid").write_text(str(pid))
+        time.sleep(60)
+    return float(os.getpid())
+
+
 not_a_function = 3

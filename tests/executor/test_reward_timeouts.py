@@ -89,6 +89,8 @@ def test_what_hangs_costs_a_solved_prompt_its_earned_deadline_and_an_unsolved_on
 class NoTrainer:
     """The trainer's part of a checkpoint: an empty folder."""
 
+    parameters = 0
+
     async def save(self, folder: Path) -> None:
         folder.mkdir()
 
@@ -99,11 +101,12 @@ class NoTrainer:
 class NoRecorder:
     def event(self, *_: Any, **__: Any) -> None: ...
 
+    def trace_bytes(self) -> int:
+        return 0
+
 
 @needs_executor
-def test_a_checkpoint_holds_the_deadlines_and_one_from_before_them_still_loads(tmp_path: Path) -> None:
-    import json
-
+def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
     from rlplan.executor.training_run import TrainingRun
     from rlplan.plans.job import Job
     from rlplan.plans.plan import PlannedJob
@@ -138,11 +141,3 @@ def test_a_checkpoint_holds_the_deadlines_and_one_from_before_them_still_loads(t
     asyncio.run(resumed._load())
     assert resumed.timeouts.state() == run.timeouts.state()
     assert [resumed.timeouts.deadline_s(p) for p in "ab"] == [1.5, 5.0]
-
-    (saved,) = (tmp_path / "checkpoints").glob("step-*/state.json")
-    state = json.loads(saved.read_text())
-    del state["timeouts"]
-    saved.write_text(json.dumps(state))
-    older = new_run()
-    asyncio.run(older._load())
-    assert older.timeouts.deadline_s("a") == 5.0

@@ -1,0 +1,93 @@
+"""Who is charged with a failure of scoring, the response or the machine, and after how many.
+
+What happened may be either's fault, so most of it has to happen again to count; and then a *witness*, a sample that was
+scored before, is scored again: only while it can be is the response charged, with reward 0. (A sample that is dropped
+and drawn again instead is drawn until scoring likes it; training would see only such responses.)
+
+| what happened | how often it must | ends as, with reward 0 |
+|---|---|---|
+| the function raised `PolicyError` or `PolicyTimeout`, or did not end in time | once, no witness | `policy_error`, `policy_timeout` |
+| the function ran out of memory | twice | `policy_memory` |
+| the process that scores died, or the worker did while it had this sample alone | twice | `policy_crash` |
+| the function raised anything else | `retries` + 1 times | `function_error` |
+| the worker hung | twice, the second time with this sample alone; no witness | `policy_timeout` |
+
+`infra_failed` has no reward, and its sample is drawn again: the function raised `InfrastructureError` or the process was
+stopped, `retries` + 1 times; or the witness could not be scored.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from .scoring import Outcome, Scored
+
+FINAL = ("ok", "policy_timeout", "policy_error")
+"""Outcomes of a call that are believed at once."""
+ALONE = ("policy_memory", "policy_crash")
+"""Outcomes after which a sample is tried in a call of its own."""
+COUNTED = {
+    "policy_timeout": "timeouts",
+    "policy_error": "errors",
+    "policy_memory": "memory",
+    "policy_crash": "crashes",
+    "function_error": "raised",
+    "infra_failed": "failed",
+}
+"""Under which name a pool counts an outcome."""
+
+
+@dataclass(frozen=True)
+class RewardResult:
+    """How one sample was scored."""
+
+    reward: float
+    """The function's value; 0 unless the outcome is `ok`."""
+    seconds: float
+    """Wall time of the call that decided, in the worker; the time waited if the worker never answered."""
+    outcome: Outcome
+    """`infra_failed` is the one outcome whose sample must be dropped; the reward of the others counts."""
+    detail: str
+    """Why, in one line; empty for `ok`."""
+    attempts: int
+    """Calls in which the sample was handed to a worker."""
+    worker: str
+    """Name of the worker that decided."""
+
+
+@dataclass(eq=False)
+class Sample:
+    """A sample that waits for its reward, and what has happened to it."""
+
+    key: str
+    prompt: str
+    response: str
+    answer: Any
+    deadline_s: float
+    future: asyncio.Future[RewardResult]
+    attempts: int = 0
+    failures: Counter[Outcome] = field(default_factory=Counter)
+    hangs: int = 0
+    accused: tuple[Sample, Scored] | None = None
+    """Of a witness: whom it is heard about, and with what that one is charged."""
+
+    def as_witness(self, accused: Sample, charge: Scored) -> Sample:
+        """This sample once more. It has the future of the accused: if that is cancelled, nobody asks any more."""
+        row = (self.prompt, self.response, self.answer, self.deadline_s)
+        return Sample(accused.key, *row, accused.future, accused=(accused, charge))
+
+
+def tries(outcome: Outcome, retries: int) -> int:
+    """How often an outcome that is not final must come to count."""
+    return 2 if outcome in ALONE else retries + 1
+
+
+def verdict(charge: Scored, witness: Scored) -> Scored:
+    """What the accused ends as, once the witness was tried."""
+    if witness.outcome in ("ok", "policy_error"):
+        return charge
+    detail = f"{charge.detail}; nor can a sample that was scored before: {witness.outcome} {witness.detail}"
+    return Scored("infra_failed", 0.0, charge.seconds, detail[:1000])

@@ -1,0 +1,111 @@
+"""The process in which `math` and `function` rewards are called; `scoring_process` starts it, nobody imports it.
+
+It lives as long as its worker lets it, because its imports cost what a thousand calls do. What a response makes the
+function do is limited as a response's own code is (`sandbox_child`), as far as a function of the user's allows:
+
+- address space: `memory_bytes` beyond what the process has after its imports;
+- CPU seconds of each call: those of its deadline on every core that it may use; wall time is the parent's to keep;
+- no core dump, a session of its own so that it can be killed with all that it started, and death with its parent.
+
+Files, sockets and the environment are the function's own affair: it may well ask a judge elsewhere.
+
+Requests (a pickled `(budget_s, rows)`) and answers (JSON) travel through two pipes, each after its length. A batch is
+read whole before its first row is scored, and each row is answered as it ends, so that neither side waits for the other
+between rows. An empty answer ends a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...plans.errors import InputError
+from .functions import Scorer, resolve
+from .sandbox_child import die_with_parent
+from .scoring import score_one, where
+
+LENGTH = struct.Struct("<I")
+WORN_SHARE = 0.5
+"""Of the memory limit: a process that keeps so much between calls is replaced, before it fails a response for it."""
+
+
+def main(requests: int, answers: int, kind: str, function: str | None, deadline_s: float, folder: str | None,
+         memory_bytes: int) -> None:  # fmt: skip
+    """Answer batches until the parent closes its end; `requests` and `answers` are file descriptors."""
+    die_with_parent()
+    for descriptor in (requests, answers):
+        os.set_inheritable(descriptor, False)
+    problem: str | None = None
+    failure: str | None = None
+    scorer: Scorer | None = None
+    try:
+        scorer = resolve(kind, function, deadline_s, folder)
+    except InputError as error:
+        problem = error.message
+    except Exception as error:  # noqa: BLE001 - told to the parent, which ends the start with it
+        failure = where(error)
+    _put(answers, {"problem": problem, "failure": failure})
+    if scorer is None:
+        return
+    # Python's own handler would turn it into nothing; the default ends the process, which is meant.
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    before = address_space_bytes()
+    _lower(resource.RLIMIT_AS, before + memory_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+    with os.fdopen(requests, "rb") as stream:
+        while head := stream.read(LENGTH.size):
+            budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
+            worn = _batch(scorer, rows, budget_s, lambda answer: _put(answers, answer))
+            worn = worn or address_space_bytes() - before > WORN_SHARE * memory_bytes
+            _put(answers, {"worn": worn})
+
+
+def _batch(
+    scorer: Scorer, rows: list[tuple[str, str, Any, float]], budget_s: float, tell: Callable[[Any], None]
+) -> bool:
+    """Score rows until the budget is spent; True if this process should score nothing more."""
+    cores = len(os.sched_getaffinity(0))
+    began = time.monotonic()
+    for number, (prompt, response, answer, deadline_s) in enumerate(rows):
+        if number and time.monotonic() - began >= budget_s:
+            break
+        _limit_cpu((math.ceil(deadline_s) + 1) * cores)
+        scored = score_one(scorer.within(deadline_s), deadline_s, prompt, response, answer)
+        tell(list(scored[:4]))
+        if scored.outcome == "policy_memory":
+            return True
+    return False
+
+
+def _limit_cpu(seconds: int) -> None:
+    """So many CPU seconds from now. The soft limit alone moves: a hard one could never be raised again."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _lower(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def address_space_bytes() -> int:
+    """Address space of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _put(descriptor: int, answer: Any) -> None:
+    """Far less than a pipe holds, hence never blocked, and never in part."""
+    text = json.dumps(answer).encode()
+    os.write(descriptor, LENGTH.pack(len(text)) + text)

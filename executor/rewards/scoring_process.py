@@ -1,0 +1,208 @@
+"""The worker's side of `scoring_child`: a process that scores, started anew when it is gone or worn.
+
+What always holds:
+- a batch is answered from its first row on without a gap; of the rows that were not reached nothing was tried;
+- `score` waits for no row longer than its deadline and `GRACE_S`, whatever the function does: what then still runs is
+  killed with all that it started, and its response is blamed;
+- a process that died, ran out of memory or was killed scores nothing more: the last `Scored` says `renew`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .scoring import Outcome, Scored
+from .scoring_child import LENGTH
+
+GRACE_S = 1.0
+"""Beyond the deadline, for Python to run the alarm's handler on a busy machine; what never runs it is killed then."""
+START_S = 600.0
+"""Longest start; the pool, which waits for it, gives up long before."""
+SEND_S = 5.0
+"""A process that waits for requests takes one in microseconds; one that takes none for so long is not well."""
+_LOOK_S = 0.5
+
+Row = tuple[str, str, Any, float]
+
+
+class ScoringProcess:
+    """A process with the reward function imported, and its successors.
+
+    Args:
+        kind, function, deadline_s, folder: as `resolve` takes them.
+        memory_bytes: address space that a response may take beyond what the function takes by its imports.
+    """
+
+    def __init__(
+        self, kind: str, function: str | None, deadline_s: float, folder: str | None, memory_bytes: int
+    ) -> None:
+        self._arguments = (kind, function, deadline_s, folder, memory_bytes)
+        self._memory_bytes = memory_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests = self._answers = -1
+        self._read = b""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None while there is no process."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> tuple[str | None, str | None]:
+        """Start it unless it is up. Returns (what the user must mend, what failed on this machine); both None: up."""
+        if self._process is not None and self._process.poll() is None:
+            return None, None
+        self.kill()  # it ended between two calls, if there was one
+        theirs, self._requests = os.pipe()
+        self._answers, back = os.pipe()
+        arguments = json.dumps([theirs, back, *self._arguments])
+        # The search path as it is here: Ray sets this process's by other means than its environment.
+        boot = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+            f"from {__package__}.scoring_child import main; main(*json.loads(sys.argv[2]))"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", boot, json.dumps(sys.path), arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs, back),
+            start_new_session=True,
+        )
+        os.close(theirs)
+        os.close(back)
+        os.set_blocking(self._requests, False)
+        said = self._next(time.monotonic() + START_S)
+        if isinstance(said, dict) and said["problem"] is None and said["failure"] is None:
+            return None, None
+        code = self.kill()
+        if isinstance(said, dict):
+            return said["problem"], said["failure"]
+        return None, f"the process that scores did not start: {_ended(code)}"
+
+    def score(self, rows: list[Row], budget_s: float) -> list[Scored]:
+        """Score rows in order until `budget_s` is spent or the process is lost; at least one `Scored`."""
+        problem, failure = self.start()
+        if problem or failure:
+            return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
+        results: list[Scored] = []
+        began = time.monotonic()
+        if not self._send((budget_s, rows)):  # nobody's response is to blame: none was looked at
+            code = self.kill()
+            detail = f"the process that scores took no request: {_ended(code)}"
+            return [Scored("infra_failed", 0.0, 0.0, detail, renew=True)]
+        while True:
+            # After the last row only the end of the batch is to come, and that at once.
+            deadline_s = rows[len(results)][3] if len(results) < len(rows) else 0.0
+            said = self._next(began + deadline_s + GRACE_S)
+            now = time.monotonic()
+            if isinstance(said, list):
+                scored = Scored(*said)
+                if scored.outcome == "policy_memory":
+                    limit = f"; it may take {self._memory_bytes} bytes (reward.memory_bytes)"
+                    scored = scored._replace(detail=scored.detail + limit)
+                results.append(scored)
+                began = now
+            elif isinstance(said, dict):
+                if said["worn"]:
+                    self.kill()
+                    results[-1] = results[-1]._replace(renew=True)
+                return results
+            else:
+                lost = self._lost(deadline_s, now - began)
+                if len(results) < len(rows):
+                    return [*results, lost]
+                return [*results[:-1], results[-1]._replace(renew=True)]
+
+    def _lost(self, deadline_s: float, seconds: float) -> Scored:
+        """Why there is no answer; the process is gone afterwards."""
+        assert self._process is not None
+        ended = self._process.poll() is not None
+        stopped = not ended and _state(self._process.pid) == "T"
+        code = self.kill()
+        outcome: Outcome = "policy_timeout"
+        detail = f"no reward within {deadline_s:g} s, and no end either: killed"
+        if stopped:
+            outcome, detail = "infra_failed", "the process that scores was stopped by a signal"
+        elif ended and code == -signal.SIGXCPU:
+            detail = "used up its CPU seconds"
+        elif ended:
+            outcome, detail = "policy_crash", f"the process that scores died: {_ended(code)}"
+        elif seconds < deadline_s:
+            outcome, detail = "policy_crash", "the process that scores closed the pipe for its answers"
+        return Scored(outcome, 0.0, seconds, detail, renew=True)
+
+    def kill(self) -> int:
+        """End the process and all that it started; returns its exit code."""
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        # Asked first: a process that ended by itself is not to be called killed.
+        process.poll()
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            code = process.wait()  # reaped, and nothing left behind
+        else:
+            code = process.wait()
+        os.close(self._requests)
+        os.close(self._answers)
+        self._read = b""
+        return code
+
+    # ---- the pipes ----
+
+    def _send(self, request: Any) -> bool:
+        """Hand over a request; False if the process is gone, or stands still."""
+        data = pickle.dumps(request)
+        parts = memoryview(LENGTH.pack(len(data)) + data)
+        try:
+            while parts:
+                if not select.select([], [self._requests], [], SEND_S)[1]:
+                    return False
+                parts = parts[os.write(self._requests, parts) :]
+        except BrokenPipeError:
+            return False
+        return True
+
+    def _next(self, until: float) -> Any:
+        """The next answer; None if the process ends or stays silent until then."""
+        assert self._process is not None
+        while True:
+            if len(self._read) >= LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(self._read)[0]
+                if len(self._read) >= end:
+                    answer, self._read = self._read[LENGTH.size : end], self._read[end:]
+                    return json.loads(answer)
+            wait_s = min(until - time.monotonic(), _LOOK_S)
+            # What is there is read, however late it is looked at.
+            if select.select([self._answers], [], [], max(0.0, wait_s))[0]:
+                data = os.read(self._answers, 1 << 16)
+                if not data:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_LOOK_S)  # its end is closed by its death, or else by its response
+                    return None
+                self._read += data
+            elif wait_s <= 0 or self._process.poll() is not None:
+                return None
+
+
+def _state(pid: int) -> str:
+    """The kernel's letter for what a process does; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _ended(code: int) -> str:
+    if code < 0 and -code in signal.valid_signals():
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

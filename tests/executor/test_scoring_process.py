@@ -1,0 +1,107 @@
+"""What a response can make a `math` or `function` reward do, in real processes with their limits."""
+
+import importlib.util
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rlplan.executor.rewards.scoring_process import GRACE_S, ScoringProcess
+
+HERE = Path(__file__).parent
+MEMORY_BYTES = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def process():
+    process = ScoringProcess("function", "reward_fakes:misbehave", 5.0, str(HERE), MEMORY_BYTES)
+    assert process.start() == (None, None)
+    yield process
+    process.kill()
+
+
+def score(process, *responses, deadline_s=5.0, answer=None):
+    return process.score([("", response, answer, deadline_s) for response in responses], budget_s=60.0)
+
+
+def test_rows_of_a_batch_are_scored_in_one_process_in_order(process):
+    results = score(process, "a", "b", "c")
+    assert [scored.outcome for scored in results] == ["ok"] * 3
+    assert {scored.reward for scored in results} == {float(process.pid)}
+    assert not results[-1].renew
+
+
+def test_a_response_that_takes_memory_without_end_fails_in_its_own_process_and_says_so(process):
+    fine, scored = score(process, "a", "allocate", "never reached")
+    assert fine.outcome == "ok"
+    assert (scored.outcome, scored.reward, scored.renew) == ("policy_memory", 0.0, True)
+    assert scored.detail.startswith("MemoryError") and "reward_fakes.py" in scored.detail
+    assert scored.detail.endswith("it may take 67108864 bytes (reward.memory_bytes)")
+
+
+def test_a_process_that_keeps_what_it_was_given_is_replaced_before_it_fails_another_response(process):
+    before = score(process, "a")[0].reward
+    (kept,) = score(process, "keep")
+    assert (kept.outcome, kept.reward, kept.renew) == ("ok", before, True)
+    assert score(process, "a")[0].reward not in (before, 0.0)
+    assert score(process, "allocate and swallow")[0].renew
+
+
+def test_a_loop_that_no_alarm_interrupts_ends_at_its_deadline(process):
+    began = time.monotonic()
+    (scored,) = score(process, "loop in C", deadline_s=0.3)
+    assert (scored.outcome, scored.reward, scored.renew) == ("policy_timeout", 0.0, True)
+    assert time.monotonic() - began < 0.3 + GRACE_S + 3.0
+
+
+@pytest.mark.parametrize(("response", "says"), [("dump", "killed by SIGABRT"), ("close", "closed the pipe")])
+def test_a_death_names_its_response_and_the_next_batch_finds_a_new_process(process, response, says):
+    fine, scored = score(process, "a", response, "never reached")
+    assert fine.outcome == "ok"
+    assert (scored.outcome, scored.reward, scored.renew) == ("policy_crash", 0.0, True)
+    assert says in scored.detail
+    assert score(process, "a")[0].outcome == "ok"
+
+
+def test_what_a_response_started_is_killed_with_its_process(process, tmp_path):
+    (scored,) = score(process, "start", deadline_s=0.3, answer=str(tmp_path))
+    assert scored.outcome == "policy_timeout"
+    process.kill()
+    pid = int((tmp_path / "pid").read_text())
+    until = time.monotonic() + 5
+    while Path(f"/proc/{pid}/stat").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        assert time.monotonic() < until, "what the response started is still there"
+        time.sleep(0.02)
+
+
+def test_a_process_that_was_stopped_from_outside_is_not_its_responses_fault(process):
+    score(process, "a")
+    threading.Timer(0.2, os.kill, (process.pid, signal.SIGSTOP)).start()
+    (scored,) = score(process, "loop in C", deadline_s=0.6)
+    assert (scored.outcome, scored.renew) == ("infra_failed", True)
+    assert "stopped by a signal" in scored.detail
+
+
+def test_a_process_that_dies_between_two_batches_is_nobodys_fault(process):
+    first = score(process, "a")[0].reward
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    (scored,) = score(process, "a")
+    assert (scored.outcome, scored.reward) == ("ok", float(process.pid)) != ("ok", first)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="math-verify is not installed")
+def test_math_on_a_tower_of_powers_is_worth_0_and_the_machine_keeps_its_memory():
+    process = ScoringProcess("math", None, 5.0, None, 512 << 20)
+    tower, right = "so it is $9^{9^{9^{9}}}$", "so it is \\boxed{3}"
+    try:
+        first, *rest = process.score([("", tower, "3", 0.5), ("", right, "3", 5.0)], budget_s=60.0)
+        assert (first.outcome, first.reward) == ("policy_timeout", 0.0)
+        rest = rest or process.score([("", right, "3", 5.0)], budget_s=60.0)
+        assert [(scored.outcome, scored.reward) for scored in rest] == [("ok", 1.0)]
+        assert process.score([("", right, "", 5.0)], budget_s=60.0)[0].outcome == "infra_failed"
+    finally:
+        process.kill()
