@@ -14,6 +14,8 @@ import click
 from .main import EXIT_BAD_INPUT, EXIT_FAILED
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..planner.checks.run import FileReport
     from ..plans.checks.finding import Finding
 
@@ -73,6 +75,8 @@ def check_command(
     rlplan check plan.yaml --format github
     rlplan check --rules
 
+    Notes (a job that overrides what its algorithm's name sets) are no findings.
+
     Exit codes: 0 no finding, 1 findings, 2 a file that cannot be read or is no document (the others are still checked).
     """
     from ..plans.checks.rules import RULES, table
@@ -108,6 +112,7 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
             "kind": report.kind,
             "findings": [finding.data() for finding in report.findings],
             "policy": report.policy,
+            "notes": list(report.notes),
         }
         for report in reports
     ]
@@ -161,14 +166,21 @@ def _print(reports: list[FileReport]) -> None:
             continue
         if not report.findings:
             console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.said}{held}"))
+            _print_notes(console, report)
             continue
         for finding in report.findings:
             place = report.file if finding.line is None else f"{report.file}:{finding.line}"
             color = "red" if finding.bad_input else "yellow"
             console.print(Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {finding.text}"))
+        _print_notes(console, report)
         if report.policy:
             console.print(f"{report.file}: held against policy {report.policy}", markup=False)
     console.print(_summary(reports), markup=False)
+
+
+def _print_notes(console: Console, report: FileReport) -> None:
+    for note in report.notes:
+        console.print(f"{report.file}: note: {note}", markup=False)
 
 
 def _summary(reports: list[FileReport]) -> str:

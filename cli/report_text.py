@@ -64,6 +64,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
         f"log-probs differ by at most {_figure(detail['logprob_max_abs_diff'], '.1e')}; {detail['restarts']} restarts"
     )
+    lines += _training(detail)
     return "\n".join([*lines, *_incidents(detail)])
 
 
@@ -103,6 +104,22 @@ def _state(detail: dict[str, Any]) -> list[str]:
 
     quiet_s = detail.get("quiet_s")
     return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
+
+
+def _training(detail: dict[str, Any]) -> list[str]:
+    """Steps that changed nothing, how engine and trainer differ, and what importance weights did."""
+    lines = []
+    if skipped := detail.get("skipped_steps"):
+        lines.append(f"  {skipped} steps were skipped, since a loss or a gradient was not finite: no weight changed")
+    if "logprob_p99_abs_diff" in detail:
+        mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], ".1e") for name in ("mean", "p99"))
+        beyond = _figure(detail["logprob_beyond_share"], ".2%")
+        lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {beyond} of the tokens beyond the bound")
+    for done in ("truncated", "masked"):
+        if (share := detail.get(f"importance_{done}_share")) is not None:
+            ratio = _figure(detail["importance_ratio_mean"], ".4f")
+            lines.append(f"  importance weights: mean ratio {ratio}, {_figure(share, '.2%')} of the tokens {done}")
+    return lines
 
 
 def _phases(detail: dict[str, Any]) -> list[str]:

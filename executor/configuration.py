@@ -15,7 +15,7 @@ from ..plans.base import Mode
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
 from ..plans.levers import RoundPrefix
-from ..plans.plan import PlannedJob
+from ..plans.plan import LossPlan, PlannedJob
 from ..rounds.balance import PrefixSharing
 from ..rounds.schedule import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
@@ -122,19 +122,23 @@ def trainer_settings(planned: PlannedJob, job: Job, model: str, pool: Pool) -> d
     return {
         "dp": train.dp,
         "threads": max(pool.cores // train.dp, 1),
-        "arguments": trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind),
+        "arguments": trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind, planned.loss),
     }
 
 
-def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str) -> dict[str, Any]:
+def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str, loss: LossPlan) -> dict[str, Any]:
     """Arguments of `Trainer` that do not depend on its rank."""
+    from .losses import Divisors
+    from .step_checks import LOGPROB_LIMITS
+
     return {
         "model_path": model,
         "algorithm": job.algorithm.model_dump(),
         "micro_batch_tokens": micro_batch_tokens,
         "samples_per_prompt": job.rollout.samples_per_prompt,
         "temperature": job.rollout.temperature,
-        "max_response_tokens": job.rollout.max_response_tokens,
+        "divisors": Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),
+        "logprob_limits": LOGPROB_LIMITS[job.model.dtype],
         "device": kind,
         "dtype": job.model.dtype,
     }

@@ -270,6 +270,8 @@ async def _until(runs: Sequence[Any], options: Options, watcher: Watcher, runner
                 _tell_faults(run, watcher)
             else:
                 watcher.step_done(run.name, record)
+                if record.metrics.get("skipped"):
+                    watcher.note(f"{run.name}: step {record.step} was skipped; its weights are those before it")
                 # What could not be written is tried again after each step.
                 if run.checkpoint_due(options.checkpoint_every) or run.checkpoint_fault is not None:
                     await run.checkpoint()

@@ -6,9 +6,17 @@ log-probabilities are the old ones, and r is 1 up to numerical differences betwe
 kept in this form because its gradient, `-r A dlogp`, is then the policy gradient corrected for those differences, and
 because a clip that acts at all is a symptom worth a metric.
 
+With importance sampling (off by default) the two things that r does are taken apart, as in its papers: the old
+log-probabilities are the trainer's own before the update, so the ratio is 1 and no clip acts, and the difference
+between engine and trainer becomes a constant weight `exp(trainer_logp - engine_logp)`, truncated at a cap. The gradient
+is `-min(r, cap) A dlogp`: where the clip drops a token that drifted one way and leaves one that drifted the other way
+unbounded, the cap bounds both alike and drops none.
+
 Every token carries a weight that already holds the division, and the loss of a step is the plain sum of
-`weight * token loss`. Weights use counts over the WHOLE step, over all micro-batches and ranks. So gradients may simply
-be summed, and neither the micro-batch split nor the number of ranks changes them.
+`weight * token loss`. What is divided by are constants (`Divisors`), never counts of the step at hand. So gradients may
+simply be summed; neither the micro-batch split nor the number of ranks changes them; and a token weighs the same in a
+short, a long and a partial round, whose gradients sum up to those of synchronous steps. (What the optimizer makes of a
+step's gradient, by its norm or its moments, is the optimizer's.)
 """
 
 from __future__ import annotations
@@ -21,26 +29,39 @@ import torch
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
-def token_weights(
-    aggregation: str, lengths: Sequence[int], in_loss: Sequence[bool], max_response_tokens: int
-) -> list[float]:
+class Divisors(NamedTuple):
+    """What losses are divided by, the same in all steps of a run.
+
+    Attributes:
+        samples: samples in the loss of a synchronous step, as the plan states them.
+        tokens: their response tokens, as the plan states them.
+        max_response_tokens: the job's cap on a response.
+    """
+
+    samples: float
+    tokens: float
+    max_response_tokens: int
+
+
+def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bool], divisors: Divisors) -> list[float]:
     """Weight of each token of each response of a step.
 
-    With N responses in the loss that have T tokens together:
+    With N samples in the loss of a synchronous step and their T tokens, as the plan states them (`divisors`):
     `token-mean` (DAPO): 1/T, long responses count more; `seq-mean-token-mean` (GRPO): 1/(N * own length);
-    `seq-mean-token-sum-norm` (Dr. GRPO): 1/(N * max_response_tokens), a constant.
-    Responses that are not in the loss (`mask_truncated`) have weight 0 and do not count in N and T; nor do empty ones.
-    Raises ValueError for an unknown aggregation.
+    `seq-mean-token-sum-norm` (Dr. GRPO): 1/(N * max_response_tokens).
+    So a response's weights depend on that response alone. Those that are not in the loss (`mask_truncated`), and empty
+    ones, have weight 0. Raises ValueError for an unknown aggregation, or a divisor that is not positive.
     """
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"unknown loss_aggregation {aggregation!r}; known are {', '.join(AGGREGATIONS)}")
+    if not all(divisor > 0 for divisor in divisors):
+        raise ValueError(f"the loss cannot be divided by {divisors}")
     counted = [length if included else 0 for length, included in zip(lengths, in_loss, strict=True)]
-    sequences, tokens = sum(length > 0 for length in counted), sum(counted)
     if aggregation == "token-mean":
-        return [1.0 / tokens if length else 0.0 for length in counted]
+        return [1.0 / divisors.tokens if length else 0.0 for length in counted]
     if aggregation == "seq-mean-token-mean":
-        return [1.0 / (sequences * length) if length else 0.0 for length in counted]
-    return [1.0 / (sequences * max_response_tokens) if length else 0.0 for length in counted]
+        return [1.0 / (divisors.samples * length) if length else 0.0 for length in counted]
+    return [1.0 / (divisors.samples * divisors.max_response_tokens) if length else 0.0 for length in counted]
 
 
 class ClippedLoss(NamedTuple):
@@ -69,3 +90,17 @@ def clipped_loss(
     bounded = -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
     clipped = ((bounded > free) & (weights > 0)).sum()
     return ClippedLoss((torch.maximum(free, bounded) * weights).sum(), clipped)
+
+
+def importance_weights(ratio: torch.Tensor, cap: float, beyond: str) -> torch.Tensor:
+    """Importance weight of N tokens; shapes [N], without gradient.
+
+    `ratio`: exp(log-probability by the trainer - by the engine). Above `cap` a weight is the cap (`beyond` truncate:
+    truncated importance sampling, TIS) or 0 (mask: such a token is left out). Raises ValueError for another `beyond`.
+    """
+    if beyond not in ("truncate", "mask"):
+        raise ValueError(f"unknown importance_sampling.beyond {beyond!r}; known are truncate, mask")
+    ratio = ratio.detach()
+    if beyond == "truncate":
+        return ratio.clamp(max=cap)
+    return torch.where(ratio > cap, torch.zeros_like(ratio), ratio)

@@ -76,6 +76,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "logprob_max_abs_diff": _worst(
             [float(s["metrics"]["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s["metrics"]]
         ),
+        **_measures(steps),
         "reward_timeouts": steps[-1].get("timeouts") or {},
         "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
         "series": series(steps),
@@ -92,6 +93,24 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         )
         result["speedup"] = _over(cycle(baseline).seconds_per_sample, over.seconds_per_sample)
     return result
+
+
+_SHARES = ("logprob_beyond_share", "importance_truncated_share", "importance_masked_share", "importance_ratio_mean")
+
+
+def _measures(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How far engine and trainer differ beside the maximum, steps that were skipped, and of tokens the mean share.
+
+    The mean and the 99th percentile are those of the worst step; shares are means over steps; what a run has not
+    measured is left out.
+    """
+    metrics = [step["metrics"] for step in steps]
+    found: dict[str, Any] = {"skipped_steps": sum(bool(m.get("skipped")) for m in metrics)}
+    for name in ("logprob_mean_abs_diff", "logprob_p99_abs_diff", *_SHARES):
+        values = [float(m[name]) for m in metrics if name in m]
+        if values:
+            found[name] = statistics.fmean(values) if name in _SHARES else _worst(values)
+    return found
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -67,7 +67,8 @@ def ago(seconds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What did not go as it should, by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, resume, checkpoint, failed prompt, unscored, run failed, stopped, note, not a number, conservation,
+    Kinds: restart, resume, checkpoint, failed prompt, unscored, skipped, run failed, stopped, note, not a number,
+    conservation,
     off-policy, checksum, timeouts, exhausted.
     """
     found = [(float(event["t_s"]), _of_event(event)) for event in events]
@@ -107,6 +108,9 @@ def _of_event(event: dict[str, Any]) -> list[Found]:
             return [(None, "checkpoint", f"{event.get('checkpoint')} was set aside: {event.get('reason')}")]
         case "failed":
             return [(step, "failed prompt", f"{event.get('prompt')}: {event.get('reason')}")]
+        case "skipped":
+            return [(step, "skipped", f"no weight was changed, {event.get('groups')} groups taught nothing: "
+                     f"{event.get('reason')}")]  # fmt: skip
         case "unscored":
             outcome, samples = event.get("outcome", "unknown"), event.get("samples", 1)
             return [(step, "unscored", f"{outcome} of {samples} sample(s), the first: {event.get('reason')}")]
@@ -144,7 +148,9 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Found]:
 
 
 def _no_numbers(step: dict[str, Any]) -> set[str]:
-    """What training measured and is NaN or infinite."""
+    """What training measured and is NaN or infinite; of a step that was skipped for it, its own event speaks."""
+    if step.get("metrics", {}).get("skipped"):
+        return set()
     measured = {"reward_mean": step.get("reward_mean", 0.0), **step.get("metrics", {})}
     return {name for name, value in measured.items() if not math.isfinite(value)}
 

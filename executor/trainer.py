@@ -4,13 +4,16 @@ Invariants:
 - The update is a function of the set of samples and of the weights: samples are sorted first, so completion order
   changes no bit (on CPU; CUDA kernels may add in any order).
 - Gradients do not depend on the micro-batch split or the number of ranks beyond rounding: every token's weight in the
-  loss holds the division by counts of the whole step, and gradients are summed, never averaged.
+  loss holds the division by constants of the plan, and gradients are summed, never averaged.
+- What is not finite, or of other log-probs than the engine's, is seen before the optimizer steps: weights and optimizer
+  state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
 - Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -26,13 +29,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from .advantages import ADVANTAGES, group_advantages
 from .checkpoint import load_state, save_state, trainer_state
 from .checksum import VERSION_KEY, tensor_checksum
-from .losses import AGGREGATIONS, clipped_loss, token_weights
+from .losses import Divisors
+from .objective import Objective
 from .packing import pack
 from .policy import PackedLogprobs, load_policy, packed_logprobs, packed_row
-from .samples import TrainSample, sorted_groups
+from .samples import TrainSample
+from .step_checks import LogprobLimits, refusal
+from .step_totals import StepTotals
 
 COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
 
@@ -43,12 +48,14 @@ class Trainer:
     Args:
         model_path: folder of a Hugging Face causal LM, or hub id.
         algorithm: the job's `algorithm` section; read are name, learning_rate, weight_decay, betas, max_grad_norm,
-            clip_low, clip_high, loss_aggregation, mask_truncated, seed. (Dynamic sampling happens before the trainer.)
+            clip_low, clip_high, loss_aggregation, mask_truncated, importance_sampling, seed. (Dynamic sampling happens
+            before the trainer.)
         micro_batch_tokens: token budget (prompt and response) of one forward and backward.
         samples_per_prompt: size of a group.
         temperature: at which responses were sampled.
-        max_response_tokens: the job's cap; the divisor of `seq-mean-token-sum-norm`.
+        divisors: what losses are divided by.
         threads: torch threads on CPU.
+        logprob_limits: how far log-probs of engine and trainer may differ; None: they are measured and not judged.
         device: `cpu` or `cuda`.
         dtype: float32, bfloat16 or float16; see `policy.py` for what is computed in what.
         rank, world_size: this rank and their number. With more than one, parameters are sharded (FSDP2).
@@ -64,26 +71,23 @@ class Trainer:
         micro_batch_tokens: int,
         samples_per_prompt: int,
         temperature: float,
-        max_response_tokens: int,
+        divisors: Divisors,
         threads: int,
+        logprob_limits: LogprobLimits | None,
         device: str = "cpu",
         dtype: str = "float32",
         rank: int = 0,
         world_size: int = 1,
         init_method: str | None = None,
     ) -> None:
-        if algorithm["name"] not in ADVANTAGES:
-            raise ValueError(f"unknown algorithm {algorithm['name']!r}; known are {', '.join(ADVANTAGES)}")
-        if algorithm["loss_aggregation"] not in AGGREGATIONS:
-            raise ValueError(f"unknown loss_aggregation {algorithm['loss_aggregation']!r}")
+        self._objective = Objective(algorithm, divisors, samples_per_prompt)
         assert (init_method is not None) == (world_size > 1), "init_method goes with world_size > 1"
         torch.set_num_threads(threads)
         torch.manual_seed(algorithm["seed"])
         self._algorithm = dict(algorithm)
         self._micro_batch_tokens = micro_batch_tokens
-        self._samples_per_prompt = samples_per_prompt
         self._temperature = temperature
-        self._max_response_tokens = max_response_tokens
+        self._logprob_limits = logprob_limits
         self._rank, self._world_size = rank, world_size
         self._device = torch.device(device)
         self._dtype = dtype
@@ -135,20 +139,25 @@ class Trainer:
 
         `micro_batch_tokens` stands in for the trainer's own budget in this step.
 
-        Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `reward_mean`,
-        `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank), `seconds`;
-        `logprob_max_abs_diff` and `logprob_mean_abs_diff` between engine and trainer over all response tokens, before
-        the update; `ratio_clipped_share` of tokens in the loss; `entropy` in nats, mean over response tokens;
-        `parameter_norm` after the update.
+        A step that `refusal` (step_checks.py) does not let pass changes nothing; `skipped` is 1 then.
+
+        Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `skipped` (0 or
+        1); `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
+        `seconds`; of the difference of log-probs between engine and trainer over all response tokens, before the
+        update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`, `logprob_p99_abs_diff` and `logprob_beyond_share` (of
+        tokens beyond the limits' bound), nats; `ratio_clipped_share` of tokens in the loss; with importance sampling
+        `importance_ratio_mean` (before truncation) and `importance_truncated_share` or `importance_masked_share` of
+        tokens in the loss; `entropy` in nats, mean over response tokens; `parameter_norm` after the update.
         """
         started = time.perf_counter()
-        samples, advantages, weights = self._prepare(groups)
+        samples, advantages, weights = self._objective.prepare(groups)
         budget = micro_batch_tokens or self._micro_batch_tokens
         # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
         # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
         learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
         watched = sorted(set(range(len(samples))) - set(learning))
-        totals = _Totals(self._device)
+        bound = math.inf if self._logprob_limits is None else self._logprob_limits.bound
+        totals = StepTotals(self._device, bound, self._objective.importance_cap)
         batches = 0
         with torch.no_grad():
             for share in self._share(samples, watched, budget):
@@ -162,13 +171,17 @@ class Trainer:
             )
             batches += 1
         grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._algorithm["max_grad_norm"])
-        self._optimizer.step()
-        self.version += 1
-        metrics = totals.metrics(self._world_size)
+        metrics = self._objective.named(totals.metrics(self._world_size)) | {"grad_norm": _whole(grad_norm).item()}
+        skipped = self._refused(metrics)
+        if skipped:
+            self._optimizer.zero_grad(set_to_none=True)
+        else:
+            self._optimizer.step()
+            self.version += 1
         with torch.no_grad():
             norm = torch.nn.utils.get_total_norm(list(self._model.parameters()))
         metrics |= {
-            "grad_norm": _whole(grad_norm).item(),
+            "skipped": float(skipped),
             "parameter_norm": _whole(norm).item(),
             "reward_mean": sum(s.reward for s in samples) / len(samples),
             "tokens": sum(s.tokens for s in samples),
@@ -178,17 +191,12 @@ class Trainer:
         metrics["seconds"] = time.perf_counter() - started
         return metrics
 
-    def _prepare(self, groups: Sequence[Sequence[TrainSample]]) -> tuple[list[TrainSample], list[float], list[float]]:
-        """All samples in their canonical order, with advantage and token weight of each."""
-        assert groups, "a step needs at least one group"
-        samples, advantages = [], []
-        for group in sorted_groups(groups, self._samples_per_prompt):
-            samples.extend(group)
-            advantages.extend(group_advantages(self._algorithm["name"], [s.reward for s in group]))
-        in_loss = [not (s.truncated and self._algorithm["mask_truncated"]) for s in samples]
-        lengths = [len(s.response_tokens) for s in samples]
-        aggregation = self._algorithm["loss_aggregation"]
-        return samples, advantages, token_weights(aggregation, lengths, in_loss, self._max_response_tokens)
+    def _refused(self, metrics: dict[str, float]) -> bool:
+        """Whether the step may not be taken: rank 0's answer, for all (collective), since the run sees its metrics."""
+        refused = torch.tensor(float(refusal(metrics, self._logprob_limits) is not None), device=self._device)
+        if self._world_size > 1:
+            dist.broadcast(refused, 0)
+        return bool(refused.item())
 
     def _share(self, samples: list[TrainSample], chosen: list[int], budget: int) -> list[list[int]]:
         """This rank's micro-batches of the chosen samples, as their indices; equally many on every rank."""
@@ -196,14 +204,14 @@ class Trainer:
         return [[chosen[place] for place in batch] for batch in packed]
 
     def _forward(
-        self, samples: list[TrainSample], weights: list[float], totals: _Totals
+        self, samples: list[TrainSample], weights: list[float], totals: StepTotals
     ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor]:
         """(result, old log-probs, token weights) of one micro-batch, perhaps empty; it is added to the totals."""
         row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
         result = packed_logprobs(self._model, row, self._temperature, self._dtype)
         old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
         token_weight = self._per_token(samples, weights)
-        totals.add_tokens((token_weight > 0).sum(), (result.logprobs.detach() - old).abs(), result.entropies)
+        totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
         return result, old, token_weight
 
     def _per_token(self, samples: list[TrainSample], values: list[float]) -> torch.Tensor:
@@ -211,18 +219,11 @@ class Trainer:
         return torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
 
     def _accumulate(
-        self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: _Totals
+        self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: StepTotals
     ) -> None:
         """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
         result, old, token_weight = self._forward(samples, weights, totals)
-        loss, clipped = clipped_loss(
-            result.logprobs,
-            old,
-            self._per_token(samples, advantages),
-            token_weight,
-            self._algorithm["clip_low"],
-            self._algorithm["clip_high"],
-        )
+        loss, clipped = self._objective.loss(result.logprobs, old, self._per_token(samples, advantages), token_weight)
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)
 
@@ -249,8 +250,23 @@ class Trainer:
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
 
     def save(self, folder: str | Path) -> None:
-        """Write model, optimizer, version and random state to `folder`, atomically. Raises FileExistsError."""
+        """Write model, optimizer, version and random state to `folder`, atomically.
+
+        Raises FileExistsError, and RuntimeError on all ranks if a weight or a moment of any is not finite.
+        """
+        lost = torch.tensor(float(not self._finite()), device=self._device)
+        if self._world_size > 1:
+            dist.all_reduce(lost)
+        if lost.item():
+            raise RuntimeError(f"weights or moments of version {self.version} are not finite; no checkpoint is written")
         save_state(Path(folder), trainer_state(self._model, self._optimizer, self.version), self._rank)
+
+    def _finite(self) -> bool:
+        """Whether this rank's share of weights and moments is finite."""
+        tensors = [p.detach() for p in self._model.parameters()]
+        tensors += [value for state in self._optimizer.state.values() for value in state.values()]
+        local = (t.to_local() if isinstance(t, DTensor) else t for t in tensors)
+        return all(bool(torch.isfinite(t).all()) for t in local)
 
     def load(self, folder: str | Path) -> None:
         """Take over what `save` wrote, perhaps with another number of ranks. Raises FileNotFoundError."""
@@ -271,42 +287,6 @@ class Trainer:
         """Leave the process group; nothing may be called after it."""
         if self._world_size > 1:
             dist.destroy_process_group()
-
-
-class _Totals:
-    """Sums over the tokens of a step, kept on the device so that no micro-batch waits for a number."""
-
-    def __init__(self, device: torch.device) -> None:
-        # loss, clipped, tokens in loss, sum of differences, sum of entropies, response tokens
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
-        self._max = torch.zeros((), dtype=torch.float64, device=device)
-
-    def add_loss(self, loss: torch.Tensor, clipped: torch.Tensor) -> None:
-        """Of a micro-batch that is learnt from."""
-        self._sums[:2] += torch.stack([loss.detach().double(), clipped.double()])
-
-    def add_tokens(self, in_loss: torch.Tensor, differences: torch.Tensor, entropies: torch.Tensor) -> None:
-        """Of any micro-batch."""
-        count = torch.tensor(len(differences), device=differences.device)
-        parts = (in_loss, differences.sum(), entropies.sum(), count)
-        self._sums[2:] += torch.stack([part.double() for part in parts])
-        if len(differences):
-            self._max = torch.maximum(self._max, differences.max().double())
-
-    def metrics(self, world_size: int) -> dict[str, float]:
-        """Totals over all ranks, as metrics."""
-        if world_size > 1:
-            dist.all_reduce(self._sums)
-            dist.all_reduce(self._max, op=dist.ReduceOp.MAX)
-        loss, clipped, in_loss, difference, entropy, tokens = self._sums.tolist()
-        return {
-            "loss": loss,
-            "ratio_clipped_share": clipped / max(in_loss, 1.0),
-            "logprob_max_abs_diff": self._max.item(),
-            "logprob_mean_abs_diff": difference / max(tokens, 1.0),
-            "entropy": entropy / max(tokens, 1.0),
-            "response_tokens": tokens,
-        }
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,8 @@
 Invariants (design.md, "What must always hold"):
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
+- a step whose loss, log-probs or gradient are not finite changes no weight, and counts as a step all the same: what it
+  sampled is settled, since drawing it again would condition on what it was; the trace says so (event `skipped`);
 - a trainer that dies takes the run back to its last checkpoint, never to a state in between;
 - while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict
@@ -34,15 +37,12 @@ from .rollout import RolloutResult, RoundRunner, executions, train_groups
 from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .samples import TrainSample
 from .scoring_health import unscored
+from .step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW, refusal
 from .supervision import again_while_it_passes
 from .trainers import TrainerDied, TrainerGroup
 
 T = TypeVar("T")
 Result = TypeVar("Result")
-
-# Log-probs of engine and trainer differ by rounding only, in float32; beyond this they are of different weights or
-# different distributions, and training on would be off-policy in disguise.
-LOGPROB_ALARM = {"float32": 1e-2, "bfloat16": 1.0, "float16": 1.0}
 
 
 class TrainingRun:
@@ -75,6 +75,7 @@ class TrainingRun:
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._trainer_restarts = 0
+        self._skipped_in_a_row = 0
         self._cadence = Cadence()
         self.saved_step = -1
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
@@ -147,7 +148,7 @@ class TrainingRun:
         self._updating = True
         metrics = await self._trainer.step(groups, self._for(kind, self.settings.micro_batch_tokens)) if groups else {}
         trained = time.perf_counter()
-        self._alarm(metrics)
+        self._judge(metrics, len(groups))
 
         self.step_number += 1
         record = self._record(
@@ -159,6 +160,7 @@ class TrainingRun:
         self._recorder.samples(self._t(), record.step, self.schedule.epoch_of, round_, result)
         self._recorder.step(self._t(), record)
         self._last_state, self._updating = None, False
+        self._stop_if_lost(metrics)
         return record
 
     def _for(self, kind: str, values: Mapping[str, Result]) -> Result:
@@ -212,12 +214,32 @@ class TrainingRun:
         assert violations == 0, f"{violations} samples of step {self.step_number} were not decoded by {version}"
         return train_groups(outcome, result.samples), violations
 
-    def _alarm(self, metrics: dict[str, float]) -> None:
-        limit = LOGPROB_ALARM[self._job.model.dtype]
-        if metrics.get("logprob_max_abs_diff", 0.0) > limit:
+    def _judge(self, metrics: dict[str, float], groups: int) -> None:
+        """Count and tell a step that the trainer skipped. Raises RunFailed where training cannot go on."""
+        if not metrics.get("skipped"):
+            self._skipped_in_a_row = 0 if metrics else self._skipped_in_a_row
+            return
+        refused = refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype])
+        assert refused is not None, "the trainer skips by the same rule"
+        step = self.step_number + 1
+        if refused.kind == "log-probs":
+            self._updating = False  # the trainer has changed nothing: it is at the last step's end
+            raise RunFailed(f"step {step}: {refused.text}")
+        self._skipped_in_a_row += 1
+        self.event("skipped", step=step, reason=refused.text, groups=groups)
+
+    def _stop_if_lost(self, metrics: dict[str, float]) -> None:
+        """Raise RunFailed after so many skipped steps, or if the update itself left weights that are not finite."""
+        step, skipped = self.step_number, self._skipped_in_a_row
+        if skipped >= MAX_SKIPPED_IN_A_ROW:
             raise RunFailed(
-                f"step {self.step_number}: engine and trainer log-probs differ by "
-                f"{metrics['logprob_max_abs_diff']:.3g} (limit {limit:g}); they do not hold the same model"
+                f"{skipped} steps in a row were skipped, because losses or gradients are not finite; the weights are "
+                f"those of step {step - skipped}, and no checkpoint holds others; the trace says of each what was seen"
+            )
+        if not math.isfinite(metrics.get("parameter_norm", 0.0)):
+            raise RunFailed(
+                f"the update of step {step} left weights that are not finite; the checkpoint of step {self.saved_step} "
+                "is kept, resume from there with a lower learning rate"
             )
 
     def _record(
@@ -316,6 +338,7 @@ class TrainingRun:
             "trace_bytes": self._recorder.trace_bytes(),
             "schedule": self.schedule.state(),
             "timeouts": self.timeouts.state(),
+            "skipped_in_a_row": self._skipped_in_a_row,
         }
 
     async def _checkpoint(self) -> None:
@@ -342,6 +365,7 @@ class TrainingRun:
             ) from None
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
+        self._skipped_in_a_row = int(state["skipped_in_a_row"])
         self.step_number = self.saved_step = int(state["step"])
         self._last_state, self._updating = None, False
         return state

@@ -119,6 +119,8 @@ def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool) -> int:
         *(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds),
         *(pool.nodes_of(1, kind.train.accelerators) for kind in rounds),
     )
+
+
 def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
     """How the plan's balancer keeps a prompt's samples together."""
     prefix = rollout.prefix

@@ -45,6 +45,7 @@ from .front import front
 from .highs import MAX_NODES
 from .length_drift import Drift, fit_drift
 from .length_model import fit_lengths
+from .loss_divisors import expected_loss
 from .placement import place
 from .predict import least_p95, predict, step_p95
 from .program import Solution, solve_program
@@ -167,8 +168,9 @@ def solve_fully(
             deadline_s=job.reward.deadline_s,
             adaptive_timeout=job.reward.adaptive_timeout,
         ),
+        loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)),
+        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job),
     )
     plan = Plan(
         rlplan=1,
@@ -258,6 +260,12 @@ def prepare(
         node_memory_bytes=pool.host_memory_bytes,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
+
+
+def _overridden(job: Job) -> dict[str, str]:
+    """What of its algorithm the job sets otherwise; a plan's reader should not take the name for the paper's."""
+    overrides = job.algorithm.overrides()
+    return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
 
 
 def _few_lengths(trace: LengthTrace) -> str | None:

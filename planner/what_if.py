@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..plans.check import check_digests, faults, input_path
+from ..plans.check import check_digests, input_path
+from ..plans.checks.fit import misfits
 from ..plans.cluster import Cluster, load_cluster
 from ..plans.errors import InputError
 from ..plans.explain import explain
@@ -80,10 +81,12 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = _validated(values[name], model, name, touched)
     result = Documents(**{**vars(documents), **changed})
-    fault = next(faults(result.plan, result.cluster, result.job, None), None)
+    # What the loss is divided by changes no second, and nobody trains by these documents.
+    found = misfits(result.plan, result.cluster, result.job, None)
+    fault = next((fault for fault in found if fault.rule != "loss-divisor"), None)
     if fault is not None:
-        where = ".".join(map(str, fault[0]))
-        raise InputError(f"{_named('plan', fault[0], touched)}: plan.{where}: {fault[1]}")
+        where = ".".join(map(str, fault.loc))
+        raise InputError(f"{_named('plan', fault.loc, touched)}: plan.{where}: {fault.text}")
     return result, notes
 
 

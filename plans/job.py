@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Choices, Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, is_none
+from .algorithm import Algorithm
+from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none
 from .errors import InputError
 from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
 
@@ -110,46 +111,6 @@ class RolloutSpec(Strict):
     def samples_per_step(self) -> int:
         """S = P n."""
         return self.prompts_per_step * self.samples_per_prompt
-
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Algorithm(Strict):
-    """The policy-gradient update."""
-
-    name: Literal["grpo", "dr_grpo", "rloo"]
-    """`grpo`: advantage (r - mean)/std over the group; `dr_grpo`: r - mean; `rloo`: r - mean of the others."""
-
-    learning_rate: Annotated[float, Field(gt=0, lt=1)]
-    """AdamW's step size."""
-
-    weight_decay: NonNegative = 0.0
-    """AdamW's decoupled weight decay."""
-
-    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
-    """AdamW's two decay rates, each within [0, 1)."""
-
-    max_grad_norm: Positive = 1.0
-    """Global gradient norm above which gradients are scaled down."""
-
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """The probability ratio is clipped below at 1 - clip_low."""
-
-    clip_high: Positive = 0.2
-    """The probability ratio is clipped above at 1 + clip_high (DAPO's clip-higher when above clip_low)."""
-
-    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
-    """How token losses become one: mean over all tokens; per sequence, then over sequences; or sum over a constant."""
-
-    dynamic_sampling: bool = False
-    """DAPO's filter: groups whose rewards are all equal are not trained, and are replaced by further prompts."""
-
-    mask_truncated: bool = False
-    """Leave samples that reached the cap out of the loss."""
-
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of sampling in the engines and of the trainer."""
 
 
 class Search(Strict):

@@ -196,6 +196,19 @@ class RewardPlan(Strict):
         return self
 
 
+class LossPlan(Strict):
+    """What a step's loss is divided by: constants, so that a token weighs the same in short, long and partial rounds.
+
+    They are those of a plain synchronous step by the length model, whatever the mode. Old plans lack them: solve again.
+    """
+
+    samples: Annotated[float, Field(gt=0, le=1e12)]
+    """Samples in the loss of a synchronous step: P n, less what `mask_truncated` is expected to leave out."""
+
+    tokens: Count
+    """Response tokens that these samples are expected to have; the divisor of `token-mean`."""
+
+
 class SyncPlan(Strict):
     """How new weights reach the engines."""
 
@@ -236,6 +249,9 @@ class PlannedJob(Strict):
 
     reward: RewardPlan
     """The reward workers."""
+
+    loss: LossPlan
+    """What a step's loss is divided by."""
 
     sync: SyncPlan
     """How new weights reach the engines."""

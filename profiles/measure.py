@@ -23,6 +23,7 @@ from ..executor.rollout import RoundRunner
 from ..executor.trainers import TrainerGroup
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
+from ..plans.plan import LossPlan
 from .fit import TrainPoint, fit_train
 from .lengths import LengthTrace
 from .measure_rollout import RolloutCosts, measure_layout, spread
@@ -87,7 +88,9 @@ async def _measure(
         temperature=job.rollout.temperature,
     )
     budgets = [b for b in job.search.micro_batch_tokens if b >= job.rollout.longest_tokens]
-    arguments = trainer_arguments(job, paths.model, budgets[0], pool.accelerators.kind)
+    # By what a loss is divided costs nothing; these are a synchronous step's at most.
+    most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
+    arguments = trainer_arguments(job, paths.model, budgets[0], pool.accelerators.kind, most)
     # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
     arguments["algorithm"] = {**arguments["algorithm"], "learning_rate": 0.0}
     trainer = TrainerGroup("profile", dp=1, threads=pool.cores, arguments=arguments)

@@ -17,7 +17,9 @@ from pathlib import Path
 from ..executor.fleet import Fleet, Layout
 from ..executor.rollout import RoundRunner, train_groups
 from ..executor.samples import TrainSample
+from ..executor.step_checks import LOGPROB_LIMITS, refusal
 from ..executor.trainers import TrainerGroup
+from ..plans.errors import RunFailed
 from ..plans.job import Job
 from ..rounds.race import RaceRound
 from ..rounds.seeds import RoundSeeds
@@ -198,8 +200,10 @@ class RoundSampler:
         budget = self._budgets[0]
         lengths = [sample.tokens for group in groups for sample in group]
         began = time.perf_counter()
-        await self._trainer.step(groups, budget)
+        metrics = await self._trainer.step(groups, budget)
         seconds = time.perf_counter() - began
+        if refused := refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype]):
+            raise RunFailed(f"an update was refused, so its seconds say nothing: {refused.text}")
         if into is not None:
             into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
 

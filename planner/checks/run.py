@@ -16,6 +16,7 @@ from typing import Any
 
 from ...plans.checks.documents import ReadDocument, read_document
 from ...plans.checks.finding import Fault, Finding, located
+from ...plans.checks.inputs import input_path
 from ...plans.checks.policy_rules import waived
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -42,6 +43,7 @@ class FileReport:
         policy: the policy that it was held against; None without one.
         said: a line on what was checked, for a file without findings.
         broken_policy: the policy that should hold for it and cannot be read; None without one.
+        notes: what a reviewer should know and nothing is wrong with, a line each.
     """
 
     file: str
@@ -50,6 +52,7 @@ class FileReport:
     policy: str | None = None
     said: str = ""
     broken_policy: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def bad_input(self) -> bool:
@@ -91,7 +94,8 @@ class Checker:
         allowed = policy.policy if policy else None
         found = located((fault for fault in faults if not waived(fault.rule, allowed)), path, read.document)
         found.sort(key=lambda finding: finding.line or 0)
-        return FileReport(path, kind, tuple(dict.fromkeys(found)), policy.path if policy else None, said, broken)
+        held = policy.path if policy else None
+        return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read))
 
     def _policy_for(self, path: str) -> tuple[PolicyFile | None, str | None]:
         """(the policy that holds for a file, the path of one that should and cannot be read)."""
@@ -139,6 +143,16 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
         else "is no policy"
     )
     return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, "pass a rlplan.policy.yaml"),))
+
+
+def _notes(read: ReadDocument) -> tuple[str, ...]:
+    """What the job, or the plan's job, sets otherwise than its algorithm does."""
+    job: Any = read.value
+    if isinstance(job, Plan):
+        # A job that cannot be read is a finding of the plan's.
+        job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
+    overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
+    return (f"the job overrides its algorithm: {', '.join(overrides)}",) if overrides else ()
 
 
 def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..cluster import Cluster
 from ..job import Job, tp_divides
 from ..levers import RewardJudge
-from ..plan import Plan, RoundRollout, RoundTrain
+from ..plan import Plan, PlannedJob, RoundRollout, RoundTrain
 from ..yaml_doc import Loc
 from .finding import Fault
 
@@ -37,6 +37,9 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
             f"is {short.cutoff_tokens}, but a response ends at {cap} tokens anyway (max_response_tokens)",
             f"write less than {cap}",
         )
+    step = (planned.issue.prompts_per_step, planned.issue.samples_per_prompt)
+    if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else that is the fault
+        yield from _loss(planned, job)
     kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
     for kind, rollout, train in kinds:
         at: Loc = ("job", "rounds", kind)
@@ -44,6 +47,24 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
         yield from _train((*at, "train"), train, rollout, cluster, job)
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, kind, rollout, cluster)
+
+
+def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
+    """Divisors of the loss that no synchronous step of this job can have."""
+    samples, tokens, size = planned.loss.samples, planned.loss.tokens, job.rollout.samples_per_step
+    masked, cap = job.algorithm.mask_truncated, job.rollout.max_response_tokens
+    if samples > size or (samples < size and not masked):
+        rule = "at most" if masked else "exactly"
+        what = f"is {samples:g}, but a synchronous step has {rule} {size} samples in the loss"
+        yield Fault("loss-divisor", ("job", "loss", "samples"), what, f"write {size} or solve again")
+    # Tokens are whole, so they may be off by half of one.
+    if not samples - 1 <= tokens <= samples * cap + 1:
+        yield Fault(
+            "loss-divisor",
+            ("job", "loss", "tokens"),
+            f"is {tokens:g}, but {samples:g} samples of 1 to {cap} tokens have {samples:g} to {samples * cap:g}",
+            "solve again",
+        )
 
 
 def heads_fault(at: Loc, tp: int, heads: tuple[int, int]) -> Fault | None:

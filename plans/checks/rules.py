@@ -65,6 +65,7 @@ wrong-job                a plan whose job has another name than job.yaml
 too-few-prompts          data with fewer prompts than a step trains, or than a plan's rounds want at a time
 wrong-step-size          prompts per step or samples per prompt that are not the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
+loss-divisor             samples or tokens to divide the loss by that no synchronous step of the job has
 heads-not-divided        a tensor-parallel size that does not divide the model's heads
 unknown-pool             a pool that the cluster does not have
 engine-wider-than-node   an engine of more accelerators than a node has

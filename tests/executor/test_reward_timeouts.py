@@ -120,6 +120,7 @@ def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
             "name": "toy", "bias": {"mode": "sync", "budget": 0.0}, "why": {}, "sync": {"checksum_every": 1},
             "issue": {"prompts_per_step": 4, "samples_per_prompt": 2}, "rounds": {"short": short, "long": None},
             "reward": {"workers": 1, "deadline_s": 5.0, "adaptive_timeout": adaptive},
+            "loss": {"samples": 8.0, "tokens": 80},
         }
     )  # fmt: skip
 

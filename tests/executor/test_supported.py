@@ -18,6 +18,7 @@ def planned(short: dict, long: dict) -> PlannedJob:
         long=LongRound(issue=LongIssue(prompts=4, samples=2), rollout=ROLLOUT, train=train(long)),
     )
     fields = {"name": "toy", "bias": {"mode": "exact", "budget": 0.0}, "why": {}, "sync": {"checksum_every": 1}}
+    fields["loss"] = {"samples": 8.0, "tokens": 80}
     issue = {"prompts_per_step": 4, "samples_per_prompt": 2}
     return PlannedJob.model_validate(
         {**fields, "issue": issue, "rounds": rounds, "reward": {"workers": 1, "deadline_s": 1.0}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 import subprocess
 import sys
@@ -19,14 +20,17 @@ from safetensors.torch import load_file
 
 from rlplan.executor.advantages import group_advantages
 from rlplan.executor.checksum import tensor_checksum
+from rlplan.executor.losses import Divisors
 from rlplan.executor.policy import load_policy, packed_logprobs, packed_row
 from rlplan.executor.samples import TrainSample
+from rlplan.executor.step_checks import LOGPROB_LIMITS, refusal
 from rlplan.executor.trainer import Trainer
 
 VOCABULARY = 50
 SAMPLES = 3
 LONGEST = 90
 TEMPERATURE = 0.7
+DIVISORS = Divisors(samples=14.0, tokens=333.0, max_response_tokens=LONGEST)
 RANK_DEADLINE_S = 240
 
 
@@ -89,9 +93,10 @@ def new_trainer(model: str, micro_batch_tokens: int = 256, **changes: Any) -> Tr
         "mask_truncated": False,
         "seed": 0,
     }
-    arguments = {k: changes.pop(k) for k in ("dtype", "rank", "world_size", "init_method") if k in changes}
+    names = ("dtype", "rank", "world_size", "init_method", "logprob_limits")
+    arguments = {"logprob_limits": None} | {k: changes.pop(k) for k in names if k in changes}
     return Trainer(
-        model, algorithm | changes, micro_batch_tokens, SAMPLES, TEMPERATURE, LONGEST, threads=1, **arguments
+        model, algorithm | changes, micro_batch_tokens, SAMPLES, TEMPERATURE, DIVISORS, threads=1, **arguments
     )
 
 
@@ -168,9 +173,9 @@ def test_loss_and_gradient_equal_the_formula_applied_sample_by_sample(
                 ratio = torch.exp(plain_logprobs(policy, sample) - torch.tensor(sample.logprobs))
                 losses.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
     loss = {
-        "token-mean": lambda: torch.cat(losses).mean(),
-        "seq-mean-token-mean": lambda: torch.stack([x.mean() for x in losses]).mean(),
-        "seq-mean-token-sum-norm": lambda: torch.stack([x.sum() / LONGEST for x in losses]).mean(),
+        "token-mean": lambda: torch.cat(losses).sum() / DIVISORS.tokens,
+        "seq-mean-token-mean": lambda: torch.stack([x.mean() for x in losses]).sum() / DIVISORS.samples,
+        "seq-mean-token-sum-norm": lambda: torch.stack([x.sum() / LONGEST for x in losses]).sum() / DIVISORS.samples,
     }[aggregation]()
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
@@ -310,6 +315,114 @@ def test_metrics_tell_engine_and_trainer_apart(model: str) -> None:
     assert metrics["logprob_mean_abs_diff"] == pytest.approx(2.5 / metrics["response_tokens"], rel=1e-2)
 
 
+def with_logprobs(groups: list[list[TrainSample]], change: Any) -> list[list[TrainSample]]:
+    """The groups as if the engine had said `change(logprobs)` of the third sample of the second prompt."""
+    odd = groups[1][2]
+    changed = dataclasses.replace(odd, logprobs=change(odd.logprobs))
+    return [groups[0], [*groups[1][:2], changed], *groups[2:]]
+
+
+def agreeing(model: str, groups: list[list[TrainSample]]) -> list[list[TrainSample]]:
+    """The groups with the log-probabilities that the trainer itself finds."""
+    policy = plain_policy(model)
+    with torch.no_grad():
+        return [[dataclasses.replace(s, logprobs=plain_logprobs(policy, s).tolist()) for s in g] for g in groups]
+
+
+POISONS = {
+    "the engine's log-prob is NaN": lambda logprobs: [math.nan, *logprobs[1:]],
+    "the ratio overflows": lambda logprobs: [-1e5, *logprobs[1:]],
+}
+
+
+@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
+def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer_and_the_next_one_goes_on(
+    model: str, tmp_path: Path, poison: Any
+) -> None:
+    groups = [[dataclasses.replace(s, reward=float(s.sample < 2)) for s in g] for g in random_groups(4, seed=9)]
+    trainer, untouched = new_trainer(model), new_trainer(model)
+    for each in (trainer, untouched):
+        each.step(random_groups(3, seed=5))
+    metrics = trainer.step(with_logprobs(groups, poison))
+    assert metrics["skipped"] == 1.0 and trainer.version == 1
+    found = refusal(metrics, None)
+    assert found is not None and found.kind == "not finite"
+    for each in (trainer, untouched):
+        assert each.step(groups)["skipped"] == 0.0
+    first, second = weights(trainer, tmp_path), weights(untouched, tmp_path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    moments = [list(t._optimizer.state_dict()["state"].values()) for t in (trainer, untouched)]
+    assert all(torch.equal(a[key], b[key]) for a, b in zip(*moments, strict=True) for key in a)
+
+
+def test_weights_that_are_not_finite_are_never_saved(model: str, tmp_path: Path) -> None:
+    trainer = new_trainer(model)
+    trainer.save(tmp_path / "good")
+    with torch.no_grad():
+        next(iter(trainer._model.parameters()))[0, 0] = math.nan
+    with pytest.raises(RuntimeError, match="not finite"):
+        trainer.save(tmp_path / "bad")
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+    trainer.load(tmp_path / "good")
+    trainer.save(tmp_path / "again")
+
+
+def test_an_engine_of_other_weights_is_noticed_before_the_step_and_a_single_odd_token_is_not_enough(
+    model: str, tmp_path: Path
+) -> None:
+    groups = agreeing(model, random_groups(8, seed=9))
+    limits = LOGPROB_LIMITS["bfloat16"]
+    trainer = new_trainer(model, logprob_limits=limits)
+    before = weights(trainer, tmp_path)
+    shifted = [[dataclasses.replace(s, logprobs=[x - 0.3 for x in s.logprobs]) for s in g] for g in groups]
+    metrics = trainer.step(shifted)
+    found = refusal(metrics, limits)
+    assert metrics["skipped"] == 1.0
+    assert found is not None and found.kind == "log-probs" and "0.3 in the mean (limit 0.1)" in found.text
+    after = weights(trainer, tmp_path)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+    odd = with_logprobs(groups, lambda logprobs: [logprobs[0] - 3.0, *logprobs[1:]])
+    metrics = trainer.step(odd)
+    assert metrics["skipped"] == 0.0
+    assert metrics["logprob_max_abs_diff"] == pytest.approx(3.0, abs=1e-4)
+    assert metrics["logprob_p99_abs_diff"] < 1e-4
+    assert metrics["logprob_beyond_share"] == pytest.approx(1 / metrics["response_tokens"])
+
+
+@pytest.mark.parametrize("beyond", ["truncate", "mask"])
+def test_importance_sampling_weighs_tokens_by_the_ratio_of_trainer_to_engine_up_to_its_cap(
+    model: str, beyond: str
+) -> None:
+    groups, cap = random_groups(5, seed=2), 1.5
+    correction = {"cap": cap, "beyond": beyond}
+    trainer = new_trainer(model, name="dr_grpo", importance_sampling=correction, max_grad_norm=1e9)
+    metrics = trainer.step(groups)
+
+    policy = plain_policy(model)
+    loss, ratios = torch.zeros(()), []
+    for group in groups:
+        for sample, advantage in zip(group, group_advantages("dr_grpo", [s.reward for s in group]), strict=True):
+            logprobs = plain_logprobs(policy, sample)
+            ratio = torch.exp(logprobs - torch.tensor(sample.logprobs)).detach()
+            weight = ratio.clamp(max=cap) if beyond == "truncate" else ratio * (ratio <= cap)
+            loss = loss - (weight * advantage * logprobs).sum() / DIVISORS.tokens
+            ratios.append(ratio)
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    assert (gradients(trainer) - expected).norm() < 1e-5 * expected.norm()
+    ratio = torch.cat(ratios)
+    assert 0 < (ratio > cap).sum() < len(ratio)
+    done = {"truncate": "truncated", "mask": "masked"}[beyond]
+    assert metrics[f"importance_{done}_share"] == pytest.approx((ratio > cap).float().mean().item())
+    assert metrics["importance_ratio_mean"] == pytest.approx(ratio.mean().item(), rel=1e-5)
+    assert metrics["ratio_clipped_share"] == 0.0
+
+
+def test_without_importance_sampling_no_metric_speaks_of_it(model: str) -> None:
+    assert not any("importance" in name for name in new_trainer(model).step(random_groups(2, seed=3)))
+
+
 def test_a_step_of_groups_without_variance_leaves_the_weights_alone(model: str, tmp_path: Path) -> None:
     trainer = new_trainer(model, weight_decay=0.0)
     before = weights(trainer, tmp_path)
@@ -365,9 +478,16 @@ def two_ranks(model: str, folder: Path, prompts: int) -> dict[str, float]:
     return metrics[0]
 
 
+def one_group() -> list[list[TrainSample]]:
+    return random_groups(1, seed=50)
+
+
 def run_rank(model: str, folder: Path, prompts: int, rank: int) -> None:
     trainer = new_trainer(model, rank=rank, world_size=2, init_method=f"file://{folder}/meeting-point")
     metrics = [trainer.step(random_groups(prompts, seed=20 + step)) for step in range(2)][-1]
+    # The odd sample is on one rank only; both must leave the step, or their weights part.
+    poisoned = [[dataclasses.replace(s, logprobs=[math.nan] * len(s.logprobs)) for s in g] for g in one_group()]
+    assert trainer.step(poisoned)["skipped"] == 1.0, "a rank without the odd sample takes the step"
     sums = trainer.export_weights(folder / "weights.safetensors")
     assert bool(sums) == (rank == 0)
     trainer.save(folder / "checkpoint")

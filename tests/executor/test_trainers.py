@@ -17,6 +17,7 @@ from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainers import TrainerDied, TrainerGroup
 from rlplan.plans.errors import RunFailed
 from rlplan.plans.job import Job
+from rlplan.plans.plan import LossPlan
 from rlplan.plans.yaml_io import loads
 
 from .test_reward_timeouts import JOB
@@ -35,10 +36,10 @@ def groups(count):
 def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_is_its_silence(
     tiny_model, loop, tmp_path
 ):
-    from rlplan.executor.execute import trainer_arguments
+    from rlplan.executor.configuration import trainer_arguments
 
     start_ray()
-    arguments = trainer_arguments(loads(JOB, Job), str(tiny_model), 128, "cpu")
+    arguments = trainer_arguments(loads(JOB, Job), str(tiny_model), 128, "cpu", LossPlan(samples=8.0, tokens=80))
     group = TrainerGroup("two", 2, 1, arguments, Supervisor(Patience(stall_s=6.0)))
 
     async def die_in_step(number):

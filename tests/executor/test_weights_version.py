@@ -112,11 +112,14 @@ def test_a_trainer_writes_the_version_into_the_file(tiny_model: Path, tmp_path: 
     from rlplan.executor.configuration import trainer_arguments
     from rlplan.executor.trainer import Trainer
     from rlplan.plans.job import Job
+    from rlplan.plans.plan import LossPlan
     from rlplan.plans.yaml_io import loads
 
     from ..plans.conftest import JOB
 
-    trainer = Trainer(**trainer_arguments(loads(JOB, Job), str(tiny_model), 64, "cpu"), threads=1)
+    trainer = Trainer(
+        **trainer_arguments(loads(JOB, Job), str(tiny_model), 64, "cpu", LossPlan(samples=8.0, tokens=80)), threads=1
+    )
     path = tmp_path / "w.safetensors"
     trainer.export_weights(path, "run:7")
     with safe_open(path, framework="pt") as file:

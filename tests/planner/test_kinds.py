@@ -11,6 +11,7 @@ from rlplan.plans.errors import InputError
 from rlplan.plans.levers import RewardJudge
 from rlplan.plans.plan import (
     Bias,
+    LossPlan,
     PlannedJob,
     RewardPlan,
     RoundIssue,
@@ -38,6 +39,7 @@ def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
         issue=StepIssue(prompts_per_step=8, samples_per_prompt=4),
         rounds=Rounds(short=short, long=None),
         reward=RewardPlan(workers=1, deadline_s=1.0),
+        loss=LossPlan(samples=32.0, tokens=3200),
         sync=SyncPlan(checksum_every=1),
         why={},
     )

@@ -76,6 +76,7 @@ job:
       train: {dp: 2, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch_tokens: 2048, recompute: none, offload: false}
       hand_over: null
   reward: {workers: 1, deadline_s: 2.0}
+  loss: {samples: 128.0, tokens: 23040}
   sync: {checksum_every: 10}
   why:
     cutoff_tokens: "long rounds cost 0.29 x 27 s; at 200 they cost 0.41 x 27 s"

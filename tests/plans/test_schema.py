@@ -29,6 +29,7 @@ ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")
 SCHEMA_MODULES = tuple(
     f"{name}.py"
     for name in (
+        "algorithm",
         "base",
         "cluster",
         "groups_plan",

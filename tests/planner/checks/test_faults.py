@@ -56,6 +56,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("wrong-step-size", "laptop", {JOB: {"rollout.prompts_per_step": 2}}, {"profile-of-earlier-job"}),
     ("too-few-prompts", "laptop", {PLAN: {f"{KIND}.issue.prompts": 62}}, set()),
     ("cutoff-beyond-cap", "laptop", {PLAN: {f"{KIND}.cutoff_tokens": 64}}, set()),
+    ("loss-divisor", "laptop", {PLAN: {"job.loss.samples": 1.5}}, set()),
     ("heads-not-divided", "laptop", {PLAN: {f"{KIND}.train.tp": 2}}, {"update-unmeasured"}),
     ("unknown-pool", "laptop", {PLAN: {f"{KIND}.rollout.pool": "gpus", f"{LONG}.rollout.pool": "gpus"}}, set()),
     ("engine-wider-than-node", "gpus", {PLAN: {f"{KIND}.rollout.tp": 16}},
