@@ -39,6 +39,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
                 f"  {kind + ' rounds':16}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
                 f"{value['share']:.0%} of steps, predicted {value['share_predicted']:.0%}"
             )
+    lines += _coverage(detail)
     first, last = (_figure(detail[key], ".3f") for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}")
     # A ratio is None where a run has too few prompts in common with the plain one.
@@ -136,6 +137,17 @@ def _phases(detail: dict[str, Any]) -> list[str]:
     if small:
         lines.append("  - under 2 % of the step, and off by less than that")
     return lines
+
+
+def _coverage(detail: dict[str, Any]) -> list[str]:
+    """How many steps lie below the predicted p50 and p95."""
+    parts = [
+        f"{kind} {found['step_s']['below_p50']} and {found['step_s']['below_p95']} of {found['steps']} "
+        f"({found['step_s']['share_below_p50']:.0%}, {found['step_s']['share_below_p95']:.0%})"
+        for kind, found in detail["coverage"].items()
+        if kind != "all" or len(detail["coverage"]) > 2
+    ]
+    return [f"  steps below the predicted p50 and p95: {'; '.join(parts)}"] if parts else []
 
 
 def _tail_and_waste(detail: dict[str, Any]) -> list[str]:

@@ -39,6 +39,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
         _lengths(plan, wide),
+        *_errors(plan),
         Text(),
         *why_parts(plan, wide),
     ]
@@ -58,6 +59,7 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     return {
         **plan_summary(plan, path),
         "error": plan.predicted.error.total,
+        "errors": plan.predicted.error.model_dump(),
         "decisions": {key: value for key, value in whole["job"].items() if key != "why"},
         "predicted": whole["predicted"],
         "solver": whole["solver"],
@@ -242,6 +244,18 @@ def _memory(plan: Plan) -> Table:
         share = min(1.0, bar.needed_bytes / bar.capacity_bytes)
         drawn.add_row(name, gauge(share, 12), bytes_of(bar.needed_bytes, bar.capacity_bytes), free)
     return drawn
+
+
+def _errors(plan: Plan) -> list[Text]:
+    """What the ± of the headline is made of, and what it is not."""
+    from ..plans.drift_words import drift_text
+
+    e = plan.predicted.error
+    parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
+    return [
+        Text.assemble(("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {parts}"),
+        Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
+    ]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:

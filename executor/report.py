@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .report_bias import ks_distance, length_ratio
+from .report_coverage import coverage
 from .report_cycle import cycle, over_cycle
 from .report_lengths import length_quantiles, tail, waste
 from .report_runs import RunTrace, readable_runs
@@ -60,6 +61,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             for phase, expected in predicted.phases_s.model_dump().items()
         },
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
+        "coverage": coverage(steps, predicted),
         "reward_first": _reward(steps[:fifth]),
         "reward_last": _reward(steps[-fifth:]),
         "rewards": [step["reward_mean"] for step in steps],

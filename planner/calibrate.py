@@ -4,7 +4,7 @@ A measured round is simulated with the fitted costs and with its own lengths, so
 alone. Some of it comes once a round (messages), some with every sample (its way through queues, detokenizer and reward
 workers), some with every decode step (a machine that others use too): a layout's rounds are fitted by
 `overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error is of rounds
-left out of the fit.
+left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step (noise.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..profiles.fit import leave_one_out_error, nonnegative_least_squares
+from ..profiles.fit import leave_one_out_error, nonnegative_least_squares, residual_noise
 from ..profiles.schema import Profile, RoundCheck
 from ..rounds.events import SampleKey
 from ..rounds.race import RaceRound
@@ -68,10 +68,11 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
         )
         measured = np.array([real.rollout_s for real in own])
         overhead, per_sample, factor = nonnegative_least_squares(rows, measured)
-        error = leave_one_out_error(rows, measured)
+        error, noise = leave_one_out_error(rows, measured), residual_noise(rows, measured)
         if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the terms apart
             overhead, per_sample, factor = 0.0, 0.0, statistics.median(measured / rows[:, 2])
             error = float(np.mean(np.abs(factor * rows[:, 2] / measured - 1)))
+            noise = residual_noise(rows[:, 2:], measured)
         checks.append(
             RoundCheck(
                 tp=rollout.tp,
@@ -81,6 +82,7 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
                 overhead_s_per_sample=float(per_sample),
                 factor=float(factor),
                 error=error,
+                noise=noise,
             )
         )
     return checks

@@ -24,14 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.base import Mode
+from ..plans.predicted import StepNoise
 from ..rounds.exact import MAX_DRAWS, most_draws_at_once
 from ..rounds.hand_over import HandOverSpec
 from ..rounds.outcome import Fate
 from .candidates import LongKey, ShortKey, defers
-from .costs import DecodeCost, LayoutKey, RewardCost
+from .costs import DecodeCost, LayoutKey, RewardCost, TrainCost
 from .drafts import DraftedCost
 from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from .earlier_epoch import EarlierEpoch
+from .noise import SILENT
 from .play import FATES, Luck, Played, RanOut, RoundSetup, play
 from .round_log import RoundLog, mean, record_round
 from .simulator import Observe
@@ -57,6 +59,7 @@ class Setting:
     reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
     drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
     watch: Callable[[], Observe] | None = None
+    noise: Callable[[LayoutKey, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
 
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """What decoding costs in a kind of round."""

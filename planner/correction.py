@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ..profiles.fit import MEAN_OVER_DEVIATION
 from ..profiles.schema import Profile, RoundCheck, Spread, Train, TrainLaw
 from ..profiles.train_model import STEP_S
 from .cost_line import Line, mean_factor
@@ -91,7 +92,8 @@ def _checks(profile: Profile, rollout: Mapping[Layout, Line]) -> tuple[RoundChec
                 overhead_s=line.overhead if line else base.round_s,
                 overhead_s_per_sample=factor * base.finish_s / key.engines,
                 factor=factor * base.a / entry.step_s,
-                error=line.noise if line else max(check.error if check else 0.0, unsure),
+                error=MEAN_OVER_DEVIATION * line.noise if line else max(check.error if check else 0.0, unsure),
+                noise=line.noise if line else check.noise if check else None,
             )
         )
     return tuple(checks)
@@ -107,6 +109,7 @@ def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
             "step_s": own.overhead if own else max(0.0, entry.step_s + grown),
             "step_s_per_token": factor * entry.step_s_per_token,
             "step_s_per_token_squared": factor * entry.step_s_per_token_squared,
+            "noise": own.noise if own else entry.noise,
         }
     )
 

@@ -14,8 +14,8 @@ the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
 
-Not in it: the standard error of the simulated mean, which a plan states beside it; lengths that change between the
-trace and the run; and a machine that is not the profiled one.
+Not in it: the standard error of the simulated mean, and what the trace's prompts leave open (length_error.py), which a
+plan states beside it; lengths that change between the trace and the run; and a machine that is not the profiled one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ import math
 from collections.abc import Sequence
 
 from ..plans.errors import InputError
+from ..plans.predicted import StepNoise
 from ..profiles.fit import MEAN_OVER_DEVIATION
-from ..profiles.schema import Profile
+from ..profiles.schema import Profile, Spread
 from .costs import LayoutKey, TrainCost, checks_of, entry_of
 from .kinds import measured_update
 from .parts import Part
 from .round_log import mean
+
+_P95_DEVIATIONS = 1.6449  # of a normal law, from its median
 
 
 def step_error(profile: Profile, parts: Sequence[Part]) -> float:
@@ -47,9 +50,9 @@ def step_error(profile: Profile, parts: Sequence[Part]) -> float:
 
 def rollout_error(profile: Profile, layout: LayoutKey) -> float:
     """Relative standard deviation of a rollout's seconds in a layout."""
-    known = [check.error for check in checks_of(profile, layout)]
+    known = checks_of(profile, layout)
     if known:
-        return mean(known) / MEAN_OVER_DEVIATION
+        return mean([check.error for check in known]) / MEAN_OVER_DEVIATION
     entry = entry_of(profile, layout)
     if entry is None:
         raise InputError(f"the profile has no layout of {layout}")
@@ -64,6 +67,34 @@ def update_error(profile: Profile, train: TrainCost) -> float:
         raise InputError(f"the profile has no update of dp {train.dp} and {train.micro_batch_tokens} tokens")
     stated = entry.error if entry is not None else law.error if law is not None else 0.0
     return stated / MEAN_OVER_DEVIATION
+
+
+def noise_of(profile: Profile, layout: LayoutKey, train: TrainCost) -> StepNoise:
+    """How single steps in this layout with this update scatter, as the profile has seen it; 0: not measured.
+
+    Rounds and updates about the line that was fitted to them (of a profile that does not state it, their error when
+    left out of the fit), and repeats of a weight sync and of the wait for a last reward.
+    """
+    entry, update = entry_of(profile, layout), measured_update(profile, train)
+    seen = [
+        check.noise if check.noise is not None else check.error / MEAN_OVER_DEVIATION
+        for check in checks_of(profile, layout)
+    ]
+    of_update = 0.0
+    if update is not None:
+        of_update = update.noise if update.noise is not None else update.error / MEAN_OVER_DEVIATION
+    return StepNoise(
+        rollout=mean(seen) if seen else 0.0,
+        reward_exposed=_of_spread(profile.reward.latency),
+        train=of_update,
+        sync=_of_spread(entry.sync) if entry is not None else 0.0,
+    )
+
+
+def _of_spread(spread: Spread) -> float:
+    if spread.repeats < 2 or spread.p50 <= 0 or spread.p95 <= spread.p50:
+        return 0.0
+    return math.log(spread.p95 / spread.p50) / _P95_DEVIATIONS
 
 
 def _sync_error(profile: Profile, layout: LayoutKey) -> float:

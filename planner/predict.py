@@ -1,11 +1,15 @@
-"""The numbers of a plan's `predicted` block, read from the simulated rounds of its columns."""
+"""The numbers of a plan's `predicted` block, read from simulated rounds of its columns that the choice was not made on
+(unseen.py)."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ..plans.cluster import Pool
 from ..plans.predicted import (
+    FrontPoint,
+    LengthDrift,
     MemoryBar,
     Predicted,
     PredictedBaseline,
@@ -20,63 +24,71 @@ from .candidates import ShortKey
 from .costs import entry_of
 from .cycle import Cycle
 from .expected_error import step_error
-from .front import front
+from .length_drift import Drift
+from .length_error import length_error
+from .noise import Mixture, spread_of, step_deviations
 from .parts import Part, mean_phases, parts_of
 from .picture import enough_rounds, picture
-from .round_log import mean
 from .search import Search
+from .unseen import Unseen
 
 
-def weighted_quantiles(parts: Sequence[tuple[float, Sequence[float]]]) -> Quantiles:
-    """p50, p95 and mean of a mixture: (weight of a part, its values); weights sum to 1."""
-    pairs = sorted((value, weight / len(values)) for weight, values in parts if weight > 0 for value in values)
-
-    def quantile(level: float) -> float:
-        passed = 0.0
-        for value, weight in pairs:
-            passed += weight
-            if passed >= level - 1e-12:
-                return value
-        return pairs[-1][0]
-
-    return Quantiles(
-        p50=quantile(0.5), p95=quantile(0.95), mean=sum(weight * mean(values) for weight, values in parts if weight > 0)
-    )
+def _mixture(search: Search, parts: Sequence[Part]) -> Mixture:
+    """Whole steps of kinds of round."""
+    noise = search.setting.noise
+    return [
+        (
+            part.share,
+            part.step_s(),
+            step_deviations(part.log, part.train, noise(part.layout, part.train), part.switch_s),
+        )
+        for part in parts
+    ]
 
 
-def _quantiles(values: Sequence[float]) -> Quantiles:
-    return weighted_quantiles([(1.0, values)])
+def _phase(values: Sequence[float], deviation: float) -> Quantiles:
+    return spread_of([(1.0, values, [deviation] * len(values))])
 
 
-def predict(search: Search, cycle: Cycle, baseline: Cycle, profile: Profile, pool: Pool) -> Predicted:
-    """What the steady state of `cycle` costs; transients, such as the queue that starts empty, are not in it.
+def predict(
+    unseen: Unseen, profile: Profile, pool: Pool, points: tuple[FrontPoint, ...], drift: Drift | None
+) -> Predicted:
+    """What the steady state of the chosen schedule costs; transients, such as the queue that starts empty, are not in
+    it.
 
-    Seconds are of all rounds of the last pass; what only watched rounds tell (picture.py) is told as shares of them.
+    Seconds are of all rounds of `unseen`; what only watched rounds tell (picture.py) is told as shares of them.
+    `points`: the front, which the choice's own rounds tell; `drift`: of the trace, if it shows one.
     """
-    size, limits = search.limits.group_size, search.limits
+    search, cycle, baseline = unseen.search, unseen.cycle, unseen.baseline
+    size, limits, draws = search.limits.group_size, search.limits, search.setting.draws
     parts = parts_of(search, cycle)
     kinds = [_kind(search, part, profile, pool) for part in parts]
     (base,) = parts_of(search, baseline)
     return Predicted(
-        step_s=weighted_quantiles([(part.share, part.step_s()) for part in parts]),
+        step_s=spread_of(_mixture(search, parts)),
         seconds_per_sample=cycle.seconds_per_sample(size),
         baseline=PredictedBaseline(
-            step_s=_quantiles(base.step_s()),
+            step_s=spread_of(_mixture(search, [base])),
             seconds_per_sample=baseline.seconds_per_sample(size),
         ),
         phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
         length_ratio=search.measured_ratio(cycle)[0],
-        error=PredictedError(costs=step_error(profile, parts), sampling=cycle.cost_error(limits) / cycle.cost(limits)),
+        error=PredictedError(
+            costs=step_error(profile, parts),
+            lengths=length_error(search, cycle, draws.model, draws.seed),
+            sampling=cycle.cost_error(limits) / cycle.cost(limits),
+        ),
         nodes=cycle.nodes(limits),
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
         host_memory=MemoryBar(
             needed_bytes=sum(limits.host_bytes[layout] for layout in {part.layout for part in parts}),
             capacity_bytes=cycle.nodes(limits) * pool.host_memory_bytes,
         ),
-        lengths_tokens=search.setting.draws.model.quantiles(),
+        lengths_tokens=draws.model.quantiles(),
+        drift=None if drift is None else LengthDrift(**dataclasses.asdict(drift)),
         usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
-        front=front(search, cycle),
+        front=points,
     )
 
 
@@ -84,13 +96,15 @@ def _kind(search: Search, part: Part, profile: Profile, pool: Pool) -> Predicted
     log, key = part.log, part.key
     prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.target)
     seen = picture(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
-    rollout, reward = _quantiles(log.rollout_s), _quantiles(log.reward_s)
+    noise = search.setting.noise(part.layout, part.train)
+    rollout, reward = _phase(log.rollout_s, noise.rollout), _phase(log.reward_s, noise.reward_exposed)
     return PredictedRound(
         share=part.share,
-        step_s=_quantiles(part.step_s()),
+        noise=noise,
+        step_s=spread_of(_mixture(search, [part._replace(share=1.0)])),
         rollout_s=rollout,
         reward_exposed_s=reward,
-        train_s=_quantiles(log.updates_s(part.train)),
+        train_s=_phase(log.updates_s(part.train), noise.train),
         sync_s=log.sync_s + part.switch_s,
         running=seen.running,
         tail_s=seen.tail * rollout.mean,
@@ -119,6 +133,9 @@ _CALMEST = 200
 def least_p95(search: Search, cycles: Sequence[Cycle]) -> float:
     """The lowest p95 of a step, seconds, among the simulated schedules with the fewest slow steps."""
     calmest = sorted(cycles, key=lambda c: (c.slow_share(), c.cost(search.limits), c.name))[:_CALMEST]
-    return min(
-        weighted_quantiles([(part.share, part.step_s()) for part in parts_of(search, cycle)]).p95 for cycle in calmest
-    )
+    return min(step_p95(search, cycle) for cycle in calmest)
+
+
+def step_p95(search: Search, cycle: Cycle) -> float:
+    """p95 of a step of a simulated schedule, seconds."""
+    return spread_of(_mixture(search, parts_of(search, cycle))).p95

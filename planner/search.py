@@ -20,7 +20,9 @@ from typing import cast
 from ..plans.base import Mode
 from .candidates import Law, LongKey, ShortKey, Space, defers
 from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
-from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio
+from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio, make_cycle
+from .draws import Draws
+from .noise import share_within, step_deviations
 from .round_log import mean, standard_error
 
 Progress = Callable[[str, float], None]
@@ -169,6 +171,27 @@ class Search:
             self._pools[law] = pool
         return pool
 
+    def anew(self, cycles: Sequence[Cycle], draws: Draws) -> Search:
+        """A search of these schedules alone, on other luck; nothing is simulated yet."""
+        short = {cast(ShortKey, c.short.key) for c in cycles}
+        long = {cast(LongKey, c.long.key) for c in cycles if c.long}
+        space = dataclasses.replace(self.space, short=tuple(sorted(short)), long=tuple(sorted(long)))
+        setting = dataclasses.replace(self.setting, draws=draws)
+        limits = dataclasses.replace(self.limits, mean_tokens=draws.model.mean_tokens)
+        return Search(setting, space, limits, self._slo_step_s, self.mode, self.passes)
+
+    def simulate(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> Cycle:
+        """The schedule by this search's own rounds, of which there are so many at least. Lengths of which none defers a
+        prompt leave it without long rounds."""
+        short = cast(ShortKey, cycle.short.key)
+        self.short[short].extend(short_rounds)
+        long = cast(LongKey, cycle.long.key) if cycle.long else None
+        if long is not None:
+            self._extend_long(long, long_rounds)
+        partner = self._column(long, self.long[long]) if long is not None and len(self.long[long].log) else None
+        mine = self._column(short, self.short[short])
+        return make_cycle(mine, partner, cycle.train, cycle.long_train, self.limits)
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def columns(self) -> tuple[list[Column], list[Column]]:
@@ -184,6 +207,7 @@ class Search:
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
         log = column.log
         steps = [log.step_s(train) for train in self.space.train]
+        noise = [self.setting.noise(key.layout, train) for train in self.space.train]
         if isinstance(column, ShortColumn):
             moved = expected_deferrals(column, self.setting)
         else:
@@ -198,7 +222,12 @@ class Search:
             moved=moved,
             excess_tokens=0.0 if unbiased else mean(log.excess),
             excess_error=0.0 if unbiased else standard_error(log.excess),
-            slow=tuple(mean([float(t > limit) for t in s]) for s in steps),
+            slow=tuple(
+                0.0
+                if math.isinf(limit)
+                else 1.0 - share_within(limit, [(1.0, seconds, step_deviations(log, train, scatter))])
+                for seconds, train, scatter in zip(steps, self.space.train, noise, strict=True)
+            ),
             rounds=len(log),
             step_error=standard_error(steps[0]),
         )

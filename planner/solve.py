@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from ..plans.base import Mode
@@ -39,13 +40,17 @@ from .columns import Setting
 from .costs import reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles
 from .draws import Draws
+from .expected_error import noise_of
+from .front import front
 from .highs import MAX_NODES
+from .length_drift import Drift, fit_drift
 from .length_model import fit_lengths
 from .loss_divisors import expected_loss
 from .placement import place
-from .predict import least_p95, predict
+from .predict import least_p95, predict, step_p95
 from .program import Solution, solve_program
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
+from .unseen import Unseen, simulate_unseen
 from .volatile import volatile
 from .why import explain
 
@@ -143,10 +148,11 @@ def solve_fully(
         prompts=prompts,
     )
     search.run_passes(progress)
-    solution = _decide(search, max_nodes, progress)
     baseline = _baseline(search)
+    solution, unseen = _decide(search, baseline, max_nodes, progress)
     progress("writing the plan", 0.99)
-    predicted = predict(search, solution.cycle, baseline, profile, cluster.pools[search.space.pool])
+    points = front(search, solution.cycle, unseen)
+    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -164,7 +170,7 @@ def solve_fully(
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, path_of(predicted)) | _overridden(job),
+        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job),
     )
     plan = Plan(
         rlplan=1,
@@ -174,6 +180,7 @@ def solve_fully(
             status="optimal" if solution.optimal else "feasible",
             gap=solution.gap,
             bound=solution.bound,
+            reached=solution.objective,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
             forced_mode=mode,
             candidates=count_cycles(*search.columns(), search.needs_long),
@@ -232,6 +239,7 @@ def prepare(
         reward=reward_cost(profile.reward, job.reward.workers, job.reward.timeout_numbers()),
         draws=draws,
         drafted=space.drafted,
+        noise=partial(noise_of, profile),
     )
     if bias_budget is None:
         bias_budget = 0.0 if mode is None else math.inf
@@ -281,8 +289,17 @@ def _unpriced_timeouts(job: Job, profile: Profile) -> str | None:
     )
 
 
-def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
-    """Solve the program over the columns that came through all passes."""
+def _drift(trace: LengthTrace, seed: int) -> Drift | None:
+    """How the trace's lengths move from epoch to epoch; None if no two prompts were drawn in two of them."""
+    try:
+        return fit_drift(trace, seed)
+    except ValueError:
+        return None
+
+
+def _decide(search: Search, baseline: Cycle, max_nodes: int, progress: Progress) -> tuple[Solution, Unseen]:
+    """Solve the program over the columns that came through all passes, until its choice keeps the limits on rounds
+    that it has not seen, too."""
     last = search.passes[-1]
     short, long = search.columns()
     mode = search.mode
@@ -292,16 +309,29 @@ def _decide(search: Search, max_nodes: int, progress: Progress) -> Solution:
     finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
     partners = [c for c in long if c.rounds >= last.long_rounds] or long
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
+    tried_s = math.inf  # p95 of a step, of choices that kept the limits by luck
     try:
-        return solve_program(finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes)
+        while True:
+            solution = solve_program(
+                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes
+            )
+            progress("simulating the choice on rounds of its own", 0.985)
+            unseen = simulate_unseen(search, solution.cycle, baseline)
+            if unseen.keeps_the_limits:
+                return solution, unseen
+            tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
+            corrected = unseen.corrected(finalists), unseen.corrected(partners)
+            if corrected == (finalists, partners):
+                # The program's own tolerance let it through.
+                raise Infeasible("no simulated plan keeps its limits on other rounds than those it was chosen on")
+            finalists, partners = corrected
     except Infeasible as error:
         names = {c.name for c in eligible}
         schedules = [c for c in search.cycles() if c.short.name in names]
         if not search.limits.slo or not schedules:
             raise
-        raise Infeasible(
-            f"{error}; the lowest p95 of a step that was simulated is {least_p95(search, schedules):.3g} s"
-        ) from None
+        lowest_s = least_p95(search, schedules) if math.isinf(tried_s) else tried_s
+        raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None
 
 
 def _baseline(search: Search) -> Cycle:

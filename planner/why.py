@@ -19,11 +19,15 @@ from .cycle import Cycle, make_cycle
 from .parts import parts_of
 from .round_log import mean
 from .search import ON_REQUEST, Search
+from .unseen import Unseen
 
 
-def explain(search: Search, cycle: Cycle, baseline: Cycle, path: CriticalPath) -> dict[str, str]:
-    """Text by dotted key of the plan's job section; `path`: of the predicted step."""
-    why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline)}
+def explain(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen, path: CriticalPath) -> dict[str, str]:
+    """Text by dotted key of the plan's job section; `path`: of the predicted step.
+
+    What is told of the schedule itself is predicted (`unseen`); alternatives are compared on the choice's own rounds.
+    """
+    why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline, unseen)}
     mode = cycle.short.law.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
     own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
@@ -42,8 +46,8 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, path: CriticalPath) -
             why[f"rounds.{kind}.rollout.prefix"] = (
                 f"samples kept with their prompts, which saves {100 * saved:.1f}% of a plain rollout"
             )
-    if cycle.long is not None:
-        why["rounds"] = _shares(search, cycle)
+    if unseen.cycle.long is not None:
+        why["rounds"] = _shares(unseen)
     for kind, column in (("short", cycle.short), ("long", cycle.long)):
         measured = search.space.decode[column.layout].measured_engines if column is not None else 0
         if column is not None and measured:
@@ -207,10 +211,10 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
     return alternative.text()
 
 
-def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
+def _mode(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen) -> str:
     size = search.limits.group_size
-    mine, base = cycle.seconds_per_sample(size), baseline.seconds_per_sample(size)
-    ratio, error = search.measured_ratio(cycle)
+    mine, base = unseen.cycle.seconds_per_sample(size), unseen.baseline.seconds_per_sample(size)
+    ratio, error = unseen.search.measured_ratio(unseen.cycle)
     parts = [f"{base / mine:.2f}x sync ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
     if cycle.short.law.mode != "sync":
         parts.append(f"trained/unconditioned length {ratio:.3f} +- {error:.3f}")
@@ -222,15 +226,15 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle) -> str:
         others = [c for c in search.cycles() if c.short.law.mode == mode]
         best = min(others, key=lambda c: (c.cost(search.limits), c.name), default=None)
         if best is not None:
-            theirs = best.seconds_per_sample(size)
+            gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
             only = " from the second epoch on, if forced by its name," if mode in ON_REQUEST else ""
-            parts.append(f"{mode} at its fastest would be{only} about {base / theirs:.2f}x at length {bias:.2f}")
+            parts.append(f"{mode} at its fastest would be{only} about {gain:.2f}x at length {bias:.2f}")
     return "; ".join(parts)
 
 
-def _shares(search: Search, cycle: Cycle) -> str:
-    short, long = parts_of(search, cycle)
+def _shares(unseen: Unseen) -> str:
+    short, long = parts_of(unseen.search, unseen.cycle)
     part = long.share * mean(long.step_s())
     part /= part + short.share * mean(short.step_s())
     return f"long rounds are {100 * long.share:.1f}% of the steps and {100 * part:.1f}% of the time"

@@ -68,10 +68,13 @@ class Solver(Strict):
     """`optimal`: no candidate is better by more than `gap`; `feasible`: a limit ended the search."""
 
     gap: NonNegative
-    """Relative distance between the objective and its bound."""
+    """Relative distance between `reached` and `bound`."""
 
     bound: NonNegative
     """Proven lower bound of the objective, in its unit."""
+
+    reached: NonNegative
+    """The objective on the rounds that the choice was made on, which flatter it; `predicted` is of other rounds."""
 
     objective: Literal["seconds_per_sample", "usd_per_sample"]
     """What was minimised."""

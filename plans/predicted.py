@@ -49,13 +49,55 @@ class PredictedError(Strict):
     costs: NonNegative
     """Of the profile's costs, on what they were not fitted on."""
 
+    lengths: NonNegative
+    """Of the length trace: what other prompts in its place would have made of this plan."""
+
     sampling: NonNegative
     """Of the simulation: standard error of its mean."""
 
     @property
     def total(self) -> float:
-        """Of both, which are independent."""
-        return math.hypot(self.costs, self.sampling)
+        """Of all three, which are independent."""
+        return math.hypot(self.costs, self.lengths, self.sampling)
+
+
+class LengthDrift(Strict):
+    """How lengths moved from epoch to epoch of the length trace: change of their logarithm per epoch."""
+
+    body: float
+    """Of a prompt's mean."""
+
+    body_error: NonNegative
+    """Standard error of that."""
+
+    tail: float
+    """Of the 95th percentile over all responses."""
+
+    tail_error: NonNegative
+    """Standard error of that."""
+
+    first: Annotated[int, Field(ge=0)]
+    """First epoch of the trace."""
+
+    last: Annotated[int, Field(ge=0)]
+    """Its last epoch."""
+
+
+class StepNoise(Strict):
+    """The machine's own noise: how one round's seconds scatter about what its lengths make them, as far as the profile
+    has seen it. Standard deviations of logarithms, close to relative ones; 0: not measured."""
+
+    rollout: NonNegative
+    """Of its rollout."""
+
+    reward_exposed: NonNegative
+    """Of the waiting for rewards."""
+
+    train: NonNegative
+    """Of its update."""
+
+    sync: NonNegative
+    """Of getting the weights to the engines."""
 
 
 class PredictedBaseline(Strict):
@@ -95,10 +137,13 @@ class RoundMemory(Strict):
 
 
 class PredictedRound(Strict):
-    """One kind of round."""
+    """One kind of round. Its p50 and p95 hold both: that rounds draw unlike lengths, and `noise`."""
 
     share: Annotated[float, Field(ge=0, le=1)]
     """Share of the steps that are such rounds."""
+
+    noise: StepNoise
+    """What the machine itself adds to the spread of its seconds."""
 
     step_s: Quantiles
     """Seconds of its whole step."""
@@ -203,6 +248,10 @@ class Predicted(Strict):
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
+
+    drift: LengthDrift | None
+    """How lengths moved over the epochs of the trace; null: it has no two epochs of the same prompts. No prediction
+    follows it: all hold for the policy that the lengths were measured on."""
 
     front: Annotated[tuple[FrontPoint, ...], Field(min_length=1, strict=False)]
     """Speed against bias: what a bias budget would buy, least biased first."""

@@ -67,6 +67,15 @@ def leave_one_out_error(rows: Array, values: Array) -> float:
     return float(np.mean(leave_one_out_errors(rows, values)))
 
 
+def residual_noise(rows: Array, values: Array, of: NDArray[np.bool_] | None = None) -> float | None:
+    """Relative standard deviation of the values about their own fit, or of those marked in `of`; the terms that the fit
+    uses are taken off the count of points, in proportion. None if no more points than terms are left to tell."""
+    fit = nonnegative_least_squares(rows, values)
+    residuals = (values / (rows @ fit) - 1)[slice(None) if of is None else of]
+    free = len(residuals) * (1 - np.count_nonzero(fit) / len(values))
+    return float(np.sqrt((residuals**2).sum() / free)) if free > 0 else None
+
+
 def outliers(rows: Array, values: Array) -> NDArray[np.bool_]:
     """Which points do not belong to the fit of the others (robust z-score of the relative residuals)."""
     residuals = rows @ nonnegative_least_squares(rows, values) / values - 1
@@ -108,16 +117,21 @@ class TrainPoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainFit:
-    """Seconds of an update = base + per_token * tokens + per_squared_token * sum over samples of (tokens squared)."""
+    """Seconds of an update = base + per_token * tokens + per_squared_token * sum over samples of (tokens squared).
+
+    `noise`: relative standard deviation of an update about that; None: too few points to tell.
+    """
 
     base: float
     per_token: float
     per_squared_token: float
     error: float
+    noise: float | None = None
 
 
 def fit_train(points: Mapping[int, Sequence[TrainPoint]]) -> dict[int, TrainFit]:
-    """Fit updates by micro-batch budget; `error` is the mean relative error on points left out, one at a time.
+    """Fit updates by micro-batch budget; `error` is the mean relative error on points left out, one at a time, `noise`
+    the relative standard deviation of the points about the fit.
 
     Only the cost of a token depends on the budget (larger products are cheaper per row). What an update costs without
     tokens, and what attention costs, do not, so all budgets' points fit them together.
@@ -133,7 +147,9 @@ def fit_train(points: Mapping[int, Sequence[TrainPoint]]) -> dict[int, TrainFit]
     matrix, seconds = np.array(rows), np.array(values)
     base, quadratic, *linear = nonnegative_least_squares(matrix, seconds)
     errors = leave_one_out_errors(matrix, seconds)
-    return {
-        budget: TrainFit(float(base), float(linear[i]), float(quadratic), float(np.mean(errors[np.array(owner) == i])))
-        for i, budget in enumerate(budgets)
-    }
+    found = {}
+    for i, budget in enumerate(budgets):
+        own = np.array(owner) == i
+        noise = residual_noise(matrix, seconds, own)
+        found[budget] = TrainFit(float(base), float(linear[i]), float(quadratic), float(np.mean(errors[own])), noise)
+    return found

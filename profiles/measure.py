@@ -182,6 +182,7 @@ def _train(points: Mapping[int, Sequence[TrainPoint]]) -> tuple[Train, ...]:
             step_s_per_token=max(fit.per_token, 1e-12),
             step_s_per_token_squared=fit.per_squared_token,
             error=fit.error,
+            noise=fit.noise,
         )
         for budget, fit in fit_train(points).items()
     )

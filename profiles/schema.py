@@ -123,6 +123,12 @@ class Train(_Model):
         ge=0, description="Seconds more per sum over samples of (tokens squared): attention"
     )
     error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
+    noise: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Relative standard deviation of an update about the fit; null: as `error` has it",
+    )
     tp: int = Field(default=1, ge=1, le=10**15, description="Tensor-parallel ranks")
     pp: int = Field(default=1, ge=1, le=10**15, description="Pipeline stages")
     cp: int = Field(default=1, ge=1, le=10**15, description="Context-parallel ranks: one sample's tokens shared out")
@@ -214,6 +220,12 @@ class RoundCheck(_Model):
     overhead_s_per_sample: float = Field(ge=0, description="Seconds more per finished sample, likewise")
     factor: float = Field(gt=0, description="What the rest of its rollout takes, over the simulated phase costs")
     error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
+    noise: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Relative standard deviation of a round's rollout about the fit; null: as `error` has it",
+    )
 
 
 class Volatile(_Model):

@@ -22,6 +22,7 @@ def expected_round(share=0.5, rollout_s=1.0, train_s=0.1, sync_s=0.1):
     """A round's part of `predicted`, as plain data."""
     return {
         "share": share,
+        "noise": {"rollout": 0.0, "reward_exposed": 0.0, "train": 0.0, "sync": 0.0},
         "step_s": spread(rollout_s + train_s + sync_s),
         "rollout_s": spread(rollout_s),
         "reward_exposed_s": spread(0.0),
@@ -35,7 +36,8 @@ def expected_round(share=0.5, rollout_s=1.0, train_s=0.1, sync_s=0.1):
 
 
 EXPECTED_BESIDE = {
-    "error": {"costs": 0.05, "sampling": 0.002},
+    "error": {"costs": 0.05, "lengths": 0.0, "sampling": 0.002},
+    "drift": None,
     "usd_per_hour": 0.1,
     "host_memory": {"needed_bytes": 1e9, "capacity_bytes": 24e9},
     "lengths_tokens": [4 * i + 1 for i in range(21)],

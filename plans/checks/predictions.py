@@ -168,10 +168,7 @@ def _bias(plan: Plan) -> Iterator[Fault]:
 
 
 def _gap(plan: Plan) -> Iterator[Fault]:
-    solver, predicted = plan.solver, plan.predicted
-    reached = predicted.seconds_per_sample
-    if solver.objective == "usd_per_sample":
-        reached = predicted.usd_per_1k_samples / 1000
+    solver, reached = plan.solver, plan.solver.reached
     gap = 1 - solver.bound / reached if reached > 0 else 0.0
     # Of a bound below the optimum by the solver's own tolerance nothing is said.
     if abs(gap - solver.gap) > CLOSE:

@@ -1,17 +1,21 @@
 """How uncertain the difference of two predictions is.
 
-A plan states two relative standard deviations of its mean seconds: c of the profile's costs, and m of the simulation
-(`predicted.error`). With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the delta method:
+A plan states three relative standard deviations of its mean seconds: c of the profile's costs, l of the length trace,
+and m of the simulation (`predicted.error`). With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the
+delta method:
 
 - Costs, where profile (same digest) and layouts are the same: one x is off in both, the true seconds are s1 (1 + x) and
   s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
 - Costs elsewhere: nothing is known to be common, and they are taken as independent: sd(d) = hypot(c1 s1, c2 s2),
   sd(r) = r hypot(c1, c2).
+- Lengths, where length trace (same digest) and mode are the same: one x is off in both, as with costs, since all rounds
+  of a mode wait for the same long responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. Elsewhere nothing is known
+  to be common, and they are taken as independent.
 - Sampling: two simulations are independent: sd(d) = hypot(m1 s1, m2 s2), sd(r) = r hypot(m1, m2). Where decisions and
   predicted steps are the same, it is one simulation, and its error is common: sd(d) = max(m1, m2) |d|, sd(r) = 0.
 
-Costs and sampling are independent of each other and combine by hypot. A difference is within the error if |r - 1| is
-less than sd(r). Prices are exact, so USD per sample have the error of the seconds per sample.
+Costs, lengths and sampling are independent of each other and combine by hypot. A difference is within the error if
+|r - 1| is less than sd(r). Prices are exact, so USD per sample have the error of the seconds per sample.
 
 The errors are of the mean. Percentiles, single phases and the plain synchronous plan (so the speed-up over it) have
 none that a plan states, and lengths and memory neither; they are shown without.
@@ -36,12 +40,14 @@ class Errors:
         old, new: as the plans state them.
         common_costs: both are priced by one profile in the same layouts.
         one_simulation: decisions and predicted steps are the same.
+        common_lengths: both are simulated on the lengths of one trace, in one mode.
     """
 
     old: PredictedError
     new: PredictedError
     common_costs: bool
     one_simulation: bool
+    common_lengths: bool = False
 
     def sigma(self, old: float, new: float) -> float | None:
         """One standard deviation of `new - old`, two means in seconds or in proportion to them."""
@@ -58,30 +64,33 @@ class Errors:
 
     def words(self) -> str:
         """What stands behind each ±."""
-        costs, sampling = (
-            " and ".join(dict.fromkeys(map(percent, pair)))
-            for pair in ((self.old.costs, self.new.costs), (self.old.sampling, self.new.sampling))
+        costs, lengths, sampling = (
+            " and ".join(dict.fromkeys(map(percent, (old, new)))) for old, new, _ in self._parts()
         )
-        if self.common_costs:
-            return (
-                f"± is one standard deviation, of the simulations ({sampling}); the profile's error ({costs}) is "
-                "common to both plans and leaves percentages as they are"
+        parts = [(f"the profile's costs ({costs})", self.common_costs)]
+        if self.old.lengths or self.new.lengths:
+            parts.append((f"the lengths ({lengths})", self.common_lengths))
+        own = [text for text, shared in parts if not shared] + [f"the simulations ({sampling})"]
+        common = [text for text, shared in parts if shared]
+        said = f"± is one standard deviation, of {' and of '.join(own)}"
+        said += ", taken as independent" if len(own) > 1 else ""
+        if common:
+            said += (
+                f"; the error of {' and of '.join(common)} is common to both plans and leaves percentages as they are"
             )
-        return (
-            f"± is one standard deviation: errors of the profile's costs ({costs}) and of the simulations "
-            f"({sampling}), taken as independent"
-        )
+        return said
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
             "old": self.old.model_dump(), "new": self.new.model_dump(), "common_costs": self.common_costs,
-            "one_simulation": self.one_simulation,
+            "common_lengths": self.common_lengths, "one_simulation": self.one_simulation,
         }  # fmt: skip
 
-    def _parts(self) -> tuple[tuple[float, float, bool], tuple[float, float, bool]]:
+    def _parts(self) -> tuple[tuple[float, float, bool], ...]:
         return (
             (self.old.costs, self.new.costs, self.common_costs),
+            (self.old.lengths, self.new.lengths, self.common_lengths),
             (self.old.sampling, self.new.sampling, self.one_simulation),
         )
 
@@ -95,7 +104,9 @@ def errors_of(old: Plan, new: Plan) -> Errors:
     """How the errors of two plans combine."""
     profile = old.inputs.profile.sha256 == new.inputs.profile.sha256
     common = profile and _layouts(old) == _layouts(new)
-    return Errors(old.predicted.error, new.predicted.error, common, common and same(_simulated(old), _simulated(new)))
+    lengths = old.inputs.lengths.sha256 == new.inputs.lengths.sha256 and old.job.bias.mode == new.job.bias.mode
+    one = common and lengths and same(_simulated(old), _simulated(new))
+    return Errors(old.predicted.error, new.predicted.error, common, one, lengths)
 
 
 def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..digest import job_decisions
+from ..drift_words import drift_text
 from ..plan import Plan
 from ..round_bars import round_bars
 from . import charts_plan, decisions
@@ -35,6 +36,7 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
             charts_plan.lengths(plan).html(),
             charts_plan.memory(plan).html(),
             grid=True,
+            intro=_lengths_said(plan),
         ),
         section("Rounds", f'<div class="panel">{decisions.settings(plan)}</div>'),
         section(
@@ -62,6 +64,11 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
     return document(title, subtitle, "".join(parts))
 
 
+def _lengths_said(plan: Plan) -> str:
+    text = drift_text(plan.predicted.drift)
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def headline(plan: Plan) -> list[Card]:
     """The figures that a reviewer asks for first."""
     predicted, solver = plan.predicted, plan.solver
@@ -74,7 +81,8 @@ def headline(plan: Plan) -> list[Card]:
         Card(
             "Mean step",
             seconds(predicted.step_s.mean),
-            f"± {percent(predicted.error.total)}; "
+            f"± {percent(predicted.error.total)} (costs {percent(predicted.error.costs)}, "
+            f"lengths {percent(predicted.error.lengths)}, simulation {percent(predicted.error.sampling)}); "
             f"p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
         ),
         Card(

@@ -149,6 +149,8 @@ def _run(key: str, name: str, detail: Detail) -> list[str]:
     found.append(charts_run.phases(key, name, detail))
     shape = charts_run.shape(key, name, detail) if detail["steps"] else None
     html = [chart.html() for chart in [*found, *([shape] if shape is not None else [])]]
+    if detail["steps"]:
+        html.append(_coverage(detail))
     if shape is None and detail["steps"]:
         html.append(
             '<div class="panel"><h3>The tail of its rollouts</h3><p class="dim">In every round samples were stopped on '
@@ -156,6 +158,28 @@ def _run(key: str, name: str, detail: Detail) -> list[str]:
             f"{esc(digits(detail['max_over_median_tokens']))} times the median's tokens.</p></div>"
         )
     return html
+
+
+def _coverage(detail: Detail) -> str:
+    """How many steps lie below the predicted p50 and p95, by kind of round."""
+    rows = [
+        [esc(kind), esc(what), f"{found['steps']:,}"]
+        + [
+            f"{found[key][f'below_{level}']:,} ({percent(found[key][f'share_below_{level}'])})"
+            for level in ("p50", "p95")
+        ]
+        for kind, found in detail["coverage"].items()
+        for key, what in (("step_s", "step"), ("rollout_s", "rollout"))
+        if key in found
+    ]
+    if not rows:
+        return ""
+    body = table(["rounds", "seconds of", "steps", "below p50", "below p95"], rows, numbers=(2, 3, 4))
+    return (
+        f'<div class="panel"><h3>Coverage of the predicted bands</h3>{body}<p class="dim">Of a plan that is right, '
+        "half of the steps lie below p50 and 95 % below p95, but for chance; what is off in all steps alike moves them "
+        "to one side.</p></div>"
+    )
 
 
 def _incidents(runs: Mapping[str, Detail]) -> str:

@@ -8,7 +8,7 @@ DETAIL = {
     "rounds": {}, "reward_first": 0.1, "reward_last": 0.2, "rewards": [0.1, 0.2], "on_policy_violations": 0,
     "conservation_violations": 0, "logprob_max_abs_diff": 0.0, "restarts": 0, "state_text": "finished: 3 of 3 steps",
     "tail": {"short": None, "long": None}, "max_over_median_tokens": 3.0, "incidents": [],
-    "waste": {"tokens": {"trained": 9}, "share": 0.0, "aborted_samples": 0},
+    "waste": {"tokens": {"trained": 9}, "share": 0.0, "aborted_samples": 0}, "coverage": {},
 }  # fmt: skip
 
 
@@ -65,3 +65,18 @@ def test_rewards_that_timed_out_are_told_with_the_most_that_adapting_the_deadlin
 def test_a_run_without_timeouts_and_one_of_before_they_were_counted_say_nothing_of_them() -> None:
     for counts in ({}, {"executions": 640, "timeouts": 0, "cut": 0}):
         assert "timed out" not in run_text("a", {**DETAIL, "reward_timeouts": counts})
+
+
+def test_the_share_of_steps_below_the_predicted_band_is_told_by_kind_of_round_with_its_counts() -> None:
+    def below(p50: int, p95: int, steps: int) -> dict[str, float]:
+        return {"below_p50": p50, "below_p95": p95, "share_below_p50": p50 / steps, "share_below_p95": p95 / steps}
+
+    found = {
+        "short": {"steps": 40, "step_s": below(18, 37, 40), "rollout_s": below(17, 37, 40)},
+        "long": {"steps": 8, "step_s": below(8, 8, 8), "rollout_s": below(7, 8, 8)},
+        "all": {"steps": 48, "step_s": below(24, 46, 48)},
+    }
+    text = run_text("a", {**DETAIL, "coverage": found})
+    assert "short 18 and 37 of 40 (45%, 92%); long 8 and 8 of 8 (100%, 100%); all 24 and 46 of 48 (50%, 96%)" in text
+    assert "; all" not in run_text("a", {**DETAIL, "coverage": {key: found[key] for key in ("short", "all")}})
+    assert "below the predicted" not in run_text("a", DETAIL)

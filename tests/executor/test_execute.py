@@ -68,7 +68,7 @@ def plan_document(folder):
         {
             "rlplan": 1,
             "inputs": inputs,
-            "solver": {"name": "by hand", "status": "feasible", "gap": 0.0, "bound": 0.0,
+            "solver": {"name": "by hand", "status": "feasible", "gap": 0.0, "bound": 0.0, "reached": 0.0,
                        "objective": "seconds_per_sample", "candidates": 1},
             "decisions_sha256": "0" * 64,
             "job": {

@@ -120,7 +120,8 @@ class MadeUpRounds:
                 row = packed_row([(prompt, tokens)], torch.device("cpu"))
                 logprobs = packed_logprobs(self._group.trainer._model, row, 1.0, "float32").logprobs.tolist()
             samples[key] = Generated(
-                key, action.prompt, 0.0, tuple(prompt), tokens, self.change(self.number, logprobs),
+                key, action.prompt, 0.0, prompt_tokens=tuple(prompt), tokens=tokens,
+                logprobs=self.change(self.number, logprobs),
                 version_start=version, version_end=version, finished_s=0.1, reward=float(key.sample == 0),
             )  # fmt: skip
             round_.handle(Finished(key, 6, truncated=False))

@@ -4,6 +4,7 @@ writes a run (executor/record.py), so that what tuning finds can be held against
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ from .conftest import heavy_trace, laptop, small_job, small_profile
 QUICK = (Pass(4, 2, math.inf), Pass(16, 8, 0.05))
 
 
-def solved(**options: Any) -> Documents:
-    """A job of 8 x 4 on the small machine with its plan; `options` go to the solver."""
+def solved(
+    profile: Callable[[Profile], Profile] = lambda profile: profile, passes: Sequence[Pass] = QUICK, **options: Any
+) -> Documents:
+    """A job of 8 x 4 on the small machine, which `profile` may change, with its plan; `options` go to the solver."""
 
     def file(name: str) -> InputFile:
         return InputFile(path=name, sha256="0" * 64)
@@ -47,9 +50,9 @@ def solved(**options: Any) -> Documents:
     )
     sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
     job = small_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [2048, 4096]})
-    cluster, profile, trace = laptop(), small_profile(), heavy_trace()
-    plan = solve_fully(cluster, job, profile, trace, inputs, passes=QUICK, **options).plan
-    return Documents(plan, job, cluster, profile, trace)
+    cluster, costs, trace = laptop(), profile(small_profile()), heavy_trace()
+    plan = solve_fully(cluster, job, costs, trace, inputs, passes=passes, **options).plan
+    return Documents(plan, job, cluster, costs, trace)
 
 
 def synthesize(

@@ -54,6 +54,7 @@ solver:
   status: optimal
   gap: 0.0
   bound: 0.05
+  reached: 0.05
   objective: seconds_per_sample
   candidates: 812
 decisions_sha256: DECISIONS
@@ -82,7 +83,7 @@ job:
 predicted:
   step_s: {p50: 6.1, p95: 7.5, mean: 6.4}
   seconds_per_sample: 0.05
-  error: {costs: 0.05, sampling: 0.002}
+  error: {costs: 0.05, lengths: 0.0, sampling: 0.002}
   baseline:
     step_s: {p50: 9.1, p95: 11.5, mean: 9.4}
     seconds_per_sample: 0.0734
@@ -90,6 +91,7 @@ predicted:
   rounds:
     short:
       share: 0.8
+      noise: {rollout: 0.0, reward_exposed: 0.0, train: 0.0, sync: 0.0}
       step_s: {p50: 5.0, p95: 6.4, mean: 5.2}
       rollout_s: {p50: 3.1, p95: 4.5, mean: 3.4}
       reward_exposed_s: {p50: 0.1, p95: 0.2, mean: 0.1}
@@ -103,6 +105,7 @@ predicted:
         train: null
     long:
       share: 0.2
+      noise: {rollout: 0.0, reward_exposed: 0.0, train: 0.0, sync: 0.0}
       step_s: {p50: 9.9, p95: 11.4, mean: 10.2}
       rollout_s: {p50: 8.1, p95: 9.5, mean: 8.4}
       reward_exposed_s: {p50: 0.1, p95: 0.2, mean: 0.1}
@@ -120,6 +123,7 @@ predicted:
   usd_per_1k_samples: 0.00139
   host_memory: {needed_bytes: 9000000000.0, capacity_bytes: 24000000000.0}
   lengths_tokens: [3, 9, 14, 20, 27, 35, 44, 55, 67, 81, 97, 116, 138, 165, 198, 240, 296, 375, 500, 740, 1024]
+  drift: null
   front:
     - {mode: exact, seconds_per_sample: 0.05, usd_per_1k_samples: 0.00139, length_ratio: 1.0, rounds: 160, chosen: true}
 volatile: {solved_at: "2026-01-02T03:04:05Z", solve_s: 1.5, rlplan: 0.1.0}

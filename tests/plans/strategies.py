@@ -107,6 +107,7 @@ def plans(draw: st.DrawFn) -> Plan:
                 "status": draw(st.sampled_from(["optimal", "feasible"])),
                 "gap": draw(st.floats(0, 1)),
                 "bound": draw(positive),
+                "reached": draw(positive),
                 "objective": "seconds_per_sample",
                 "candidates": draw(counts),
             },

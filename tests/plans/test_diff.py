@@ -79,7 +79,7 @@ def test_what_has_no_meaning_is_no_difference(spelling: str, plan: Plan) -> None
 
 
 def test_a_plan_in_memory_is_the_same_as_its_file_with_fewer_digits(plan: Plan) -> None:
-    precise = rescaled(plan, 1 + 1e-9, error=PredictedError(costs=1 / 3, sampling=0.0))
+    precise = rescaled(plan, 1 + 1e-9, error=PredictedError(costs=1 / 3, lengths=0.0, sampling=0.0))
     assert diff_jobs(precise, loads(dump(precise, digits=WRITTEN_DIGITS), Plan)).same
 
 
@@ -193,7 +193,7 @@ def test_the_errors_of_other_layouts_or_another_profile_are_independent(plan: Pl
     profile = edited(plan, (plan.inputs.profile.sha256, "f" * 64))
     s = plan.predicted.seconds_per_sample
     for other in (layout, profile):
-        diff = diff_jobs(plan, rescaled(other, 0.95, error=PredictedError(costs=0.04, sampling=0.0)))
+        diff = diff_jobs(plan, rescaled(other, 0.95, error=PredictedError(costs=0.04, lengths=0.0, sampling=0.0)))
         assert not diff.errors.common_costs
         effect = diff.effect("seconds_per_sample")
         assert effect.sigma == pytest.approx(math.hypot(0.05 * s, 0.002 * s, 0.04 * 0.95 * s))
@@ -203,6 +203,26 @@ def test_the_errors_of_other_layouts_or_another_profile_are_independent(plan: Pl
         assert "independent" in shown(diff)
 
 
+def test_the_error_of_one_length_trace_is_common_to_plans_of_one_mode_and_independent_between_modes(plan: Plan) -> None:
+    error = PredictedError(costs=0.01, lengths=0.06, sampling=0.001)
+    old, faster = rescaled(plan, 1.0, error=error), rescaled(plan, 0.95, error=error)
+    same_mode = diff_jobs(old, faster)
+    assert same_mode.errors.common_lengths
+    noise = math.hypot(0.001, 0.001)
+    assert same_mode.effect("seconds_per_sample").relative_sigma == pytest.approx(0.95 * noise)
+    assert "the error of the profile's costs (1%) and of the lengths (6%) is common to both" in shown(same_mode)
+    bias = faster.job.bias.model_copy(update={"mode": "defer"})
+    other_mode = faster.model_copy(update={"job": faster.job.model_copy(update={"bias": bias})})
+    for other in (
+        other_mode,
+        edited(faster, (plan.inputs.lengths.sha256, "f" * 64)),
+    ):
+        diff = diff_jobs(old, other)
+        assert not diff.errors.common_lengths
+        assert diff.effect("seconds_per_sample").relative_sigma == pytest.approx(0.95 * math.hypot(0.06, 0.06, noise))
+        assert "of the lengths (6%)" in shown(diff)
+
+
 def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
     other = edited(plan, (plan.inputs.profile.sha256, "f" * 64))
     effect = diff_jobs(plan, rescaled(other, 0.0004)).effect("seconds_per_sample")
@@ -210,16 +230,22 @@ def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
     assert change_text(effect) == "0.0004 times ±2.8e-05"
 
 
-@given(st.lists(st.floats(0, 0.3), min_size=4, max_size=4), st.floats(0.5, 2), st.booleans(), st.booleans())
-def test_the_deviations_are_those_of_drawn_errors(shares: list[float], ratio: float, common: bool, one: bool) -> None:
-    """Both are linear in the four errors: their squares are the sums of the squares of what each adds alone."""
-    c1, c2, m1, m2 = (shares[0], shares[0] if common else shares[1], shares[2], shares[2] if one else shares[3])
-    errors = Errors(PredictedError(costs=c1, sampling=m1), PredictedError(costs=c2, sampling=m2), common, one)
+@given(
+    st.lists(st.floats(0, 0.3), min_size=6, max_size=6),
+    st.floats(0.5, 2),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+def test_the_deviations_are_those_of_drawn_errors(
+    shares: list[float], ratio: float, common: tuple[bool, bool, bool]
+) -> None:
+    """Both are linear in the six errors: their squares are the sums of the squares of what each adds alone."""
+    pairs = [(shares[2 * k], shares[2 * k] if both else shares[2 * k + 1], both) for k, both in enumerate(common)]
+    (c1, c2, _), (l1, l2, _), (m1, m2, _) = pairs
+    old = PredictedError(costs=c1, lengths=l1, sampling=m1)
+    errors = Errors(old, PredictedError(costs=c2, lengths=l2, sampling=m2), common[0], common[2], common[1])
     # What s2 (1 + y) - s1 (1 + x) and r (1 + y) / (1 + x) are off by, to first order, for s1 = 1 and s2 = r.
-    difference = sum(
-        (a * (ratio - 1)) ** 2 if both else a**2 + (b * ratio) ** 2 for a, b, both in ((c1, c2, common), (m1, m2, one))
-    )
-    relative = sum(0.0 if both else ratio**2 * (a**2 + b**2) for a, b, both in ((c1, c2, common), (m1, m2, one)))
+    difference = sum((a * (ratio - 1)) ** 2 if both else a**2 + (b * ratio) ** 2 for a, b, both in pairs)
+    relative = sum(0.0 if both else ratio**2 * (a**2 + b**2) for a, b, both in pairs)
     assert errors.sigma(1.0, ratio) == pytest.approx(math.sqrt(difference), abs=1e-12)
     assert errors.ratio_sigma(1.0, ratio) == pytest.approx(math.sqrt(relative), abs=1e-12)
 
