@@ -15,7 +15,7 @@ from ..plans.base import Mode
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
 from ..plans.levers import RoundPrefix
-from ..plans.plan import LossPlan, PlannedJob
+from ..plans.plan import LongRound, LossPlan, PlannedJob, ShortRound
 from ..rounds.balance import PrefixSharing
 from ..rounds.schedule import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
@@ -76,7 +76,9 @@ def layouts(planned: PlannedJob) -> dict[str, Layout]:
 def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     """A plan as `TrainingRun` takes it."""
     short, long = planned.rounds.short, planned.rounds.long
-    kinds = {"short": short} if long is None else {"short": short, "long": long}
+    kinds: dict[str, ShortRound | LongRound] = {"short": short}
+    if long is not None:
+        kinds["long"] = long
     return RunSettings(
         mode=planned.bias.mode,
         rounds=round_spec(planned, job),
