@@ -145,7 +145,6 @@ class _Loader(_Nodes, yaml.SafeLoader):
 
 
 if yaml.__with_libyaml__:
-
     from yaml._yaml import CParser
 
     class _FastLoader(_Nodes, Composer, CParser, Resolver):

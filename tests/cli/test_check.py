@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rlplan import plans
 from rlplan.cli.check import annotation, check_command
 from rlplan.cli.main import cli
 from rlplan.plans.checks.finding import Finding
@@ -165,3 +166,18 @@ def test_an_anchor_is_refused_though_nothing_uses_it_and_an_empty_word_is_no_fil
     (solved / "anchor.yaml").write_text("rlplan: &a 1\n")
     code, out = check(solved / "anchor.yaml", "")
     assert code == 2 and "anchor.yaml:1: [not-yaml] anchors and aliases" in out and "name the file" in out
+
+
+def test_a_job_that_overrides_its_algorithm_is_told_so_and_that_is_no_finding(example_job):
+    code, output = check(example_job)
+    assert code == 0
+    assert "note: the job overrides its algorithm: clip_high is 0.28 (grpo: 0.2)" in output
+    code, output = check(example_job, "--json")
+    found = json.loads(output)
+    assert code == 0 and found["ok"] and found["findings"] == 0
+    assert found["files"][0]["notes"] == ["the job overrides its algorithm: clip_high is 0.28 (grpo: 0.2)"]
+
+
+@pytest.fixture
+def example_job():
+    return Path(plans.__file__).parent / "examples" / "math-32b" / "job.yaml"

@@ -273,3 +273,15 @@ def _warning(act) -> str:
     with pytest.warns(UserWarning, match="adaptive_timeout") as caught:
         act()
     return str(caught[0].message)
+
+
+@pytest.mark.parametrize("mode", ["sync", "exact"])
+def test_a_plan_of_any_mode_states_what_the_loss_of_a_synchronous_step_has_and_what_the_job_overrides(
+    given, make_job, make_trace, mode
+) -> None:
+    algorithm = {"name": "grpo", "learning_rate": 1e-3, "loss_aggregation": "token-mean"}
+    plan = quick(*given(make_job(SMALL, algorithm=algorithm)), mode=mode)
+    assert plan.job.loss.samples == 32.0
+    traced = [row.tokens for row in make_trace().rows]
+    assert plan.job.loss.tokens == pytest.approx(32 * sum(traced) / len(traced), rel=0.05)
+    assert plan.job.why["algorithm"].endswith("loss_aggregation is token-mean (grpo: seq-mean-token-mean)")
