@@ -24,8 +24,10 @@ from ..plans.errors import RunFailed
 from .fit import DecodeFit, fit_decode
 from .schema import DecodePoint, Spread
 
-SHORT_TOKENS, LONG_TOKENS = 8, 104
+SHORT_TOKENS, LONG_TOKENS = 8, 72
 REPEATS = 3
+AGREEMENT = 0.02
+"""Two repeats that are as close as this, relative to the smaller, need no third."""
 BATCH_DEADLINE_S = 300.0
 PREFILL_REPEATS = 3
 
@@ -89,11 +91,11 @@ class _Bench:
 def decode_grid(samples: int, engines: int, max_len: int) -> list[tuple[int, int]]:
     """(sequences per engine, prompt tokens) to measure for rounds of up to `samples` samples.
 
-    From one sequence (the tail) to twice a plain round (over-issue), at a short context and, for two batch
-    sizes, at a long one, so that the cost of KV can be told from the cost of a sequence.
+    From one sequence (the tail) to twice a plain round (over-issue), each four times the one before, at a short
+    context and, for two batch sizes, at a long one, so that the cost of KV can be told from the cost of a sequence.
     """
     largest = max(4, -(-2 * samples // engines))
-    counts = sorted({1, 4, max(4, largest // 16), max(4, largest // 4), max(4, largest // 2), largest})
+    counts = sorted({1, max(4, largest // 16), max(4, largest // 4), largest})
     short = [(count, 16) for count in counts]
     long_context = max(32, min(max_len - LONG_TOKENS - 1, 640))
     return short + [(count, long_context) for count in (max(4, largest // 8), max(4, largest // 2))]
@@ -115,6 +117,8 @@ async def measure_decode(
             short = await bench.seconds(engines, batches, SHORT_TOKENS)
             long = await bench.seconds(engines, batches, LONG_TOKENS)
             steps.append((long - short) / (LONG_TOKENS - SHORT_TOKENS))
+            if len(steps) == 2 and max(steps) <= (1 + AGREEMENT) * min(steps):
+                break
         centre = statistics.median(steps)
         if centre <= 0:
             continue  # the machine stalled in the short decode, twice of three times: no information

@@ -40,16 +40,16 @@ Notify = Callable[[str], None]
 class Effort:
     """How much is measured, in plain rounds of the job's shape (but for `trace_rounds` and `second_epoch_rounds`)."""
 
-    check_rounds: int = 8
+    check_rounds: int = 6
     """In the first layout, to the end."""
 
-    cut_rounds: int = 6
+    cut_rounds: int = 4
     """In the first layout, under a low cap; every other one of twice the prompts, as a round with over-issue."""
 
     other_check_rounds: int = 3
     """In each other layout, to the end."""
 
-    other_cut_rounds: int = 4
+    other_cut_rounds: int = 2
     """In each other layout, likewise."""
 
     trace_rounds: int = 3
