@@ -42,7 +42,7 @@ demo: setup
 	$(BIN)/rlplan report $(DEMO)
 
 test: setup lint types
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: setup
 	$(BIN)/ruff check .

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process, so that its fixtures are made once, and all that start engines in another.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep a file's tests in one process, so that its fixtures are made once, and all of the executor's in one.
 
-    Engines are shared by a whole session and want cores of their own beside nothing but light tests.
+    Those share engines, whose start is most of their cost.
     """
-    for item in items:
-        engines = item.get_closest_marker("engine") is not None
-        item.add_marker(pytest.mark.xdist_group("engines" if engines else str(item.path)))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "executor" if file.startswith("tests/executor/") else file
+
+    return ByFile(config, log)

@@ -17,6 +17,7 @@ from rlplan.plans.job import job_paths, load_job
 from rlplan.profiles.subject import subject_digest
 
 from .command_line import rlplan
+from .fork_server import CLIENT
 from .solved_folder import edit, write_solved
 
 DOCS = Path(package.__file__).parent / "docs" / "ci"
@@ -50,14 +51,14 @@ def states(tmp_path_factory):
 class Repository:
     """A git repository with the folder as `plans/`, on a branch that left `main` and has done nothing yet."""
 
-    def __init__(self, root, states):
+    def __init__(self, root, states, server):
         self.root, self.states = root, states
         self.plans = root / "plans"
         shutil.copytree(states[0], self.plans, ignore=shutil.ignore_patterns(".rlplan"))
         bin_ = root.parent / "bin"
         bin_.mkdir()
         command = bin_ / "rlplan"
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rlplan.cli.main "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S -c \'{CLIENT}\' "{server}" "$@"\n')
         command.chmod(0o755)
         self.environment = {**os.environ, **NOBODY, "PATH": f"{bin_}:{os.environ['PATH']}"}
         for line in ("init -q -b main", "add -A", "commit -qm base", "switch -qc branch"):
@@ -90,11 +91,24 @@ class Repository:
         return done, out.read_text() if out.exists() else ""
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A socket at which `rlplan` answers without starting anew."""
+    path = tmp_path_factory.mktemp("server") / "s"
+    process = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("fork_server.py"), path], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    yield path
+    process.kill()
+    process.wait()
+
+
 @pytest.fixture
-def repository(states, tmp_path):
+def repository(states, server, tmp_path):
     root = tmp_path / "repository"
     root.mkdir()
-    return Repository(root, states)
+    return Repository(root, states, server)
 
 
 def test_a_plan_whose_input_changed_and_that_was_solved_again_passes_and_says_what_it_costs(repository, tmp_path):

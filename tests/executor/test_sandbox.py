@@ -9,9 +9,26 @@ import pytest
 from rlplan.executor.rewards.code import CodeReward, last_block, probe, run_sandboxed
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
 
-NOTES = " ".join(probe()) if os.name == "posix" else ""
-isolated = pytest.mark.skipif("not isolated" in NOTES, reason=f"this machine does not permit it: {NOTES}")
-protected = pytest.mark.skipif("not protected" in NOTES, reason=f"this machine does not permit it: {NOTES}")
+isolated = pytest.mark.usefixtures("isolation")
+protected = pytest.mark.usefixtures("protection")
+
+
+@pytest.fixture(scope="module")
+def notes():
+    """What this machine does not permit a sandbox."""
+    return " ".join(probe())
+
+
+@pytest.fixture
+def isolation(notes):
+    if "not isolated" in notes:
+        pytest.skip(f"this machine does not permit it: {notes}")
+
+
+@pytest.fixture
+def protection(notes):
+    if "not protected" in notes:
+        pytest.skip(f"this machine does not permit it: {notes}")
 
 
 def fenced(source):
