@@ -1,12 +1,13 @@
 """Forty random faults over one run, and whether the run trains what it would have trained without them.
 
-    python -m benchmarks.faults [--faults 40] [--steps 24] [--seed 0] [--json] [--keep DIR]
+    python -m benchmarks.faults [--faults 40] [--steps 16] [--seed 0] [--json] [--keep DIR]
 
 The demo's job runs twice by one plan (two engines, two trainer ranks, mode `exact`): once left alone, once under
 faults. Faults come in bursts, so that some meet a run that still recovers from others:
 
-- SIGKILL and SIGSTOP of engine actors, of their core processes and of trainer ranks, SIGKILL of reward workers;
-- SIGKILL of the driver, which is then started again with `--resume`, as a cluster's scheduler would;
+- SIGKILL and SIGSTOP of engine actors, of their core processes, of trainer ranks and of reward workers;
+- SIGKILL of the driver, which is then started again with `--resume`, as a cluster's scheduler would; SIGSTOP of it for
+  some seconds, as on a host that freezes;
 - a disk that is full for some seconds (RLIMIT_FSIZE on the driver or on the trainer's ranks: their writes really fail);
 - a trace whose last line is torn, and a flipped byte in the newest checkpoint, before a restart.
 

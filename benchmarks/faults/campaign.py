@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from .driver import START_DEADLINE_S, Driver
 from .injectors import INJECTORS
 
-BURST = 4
+BURST = 5
 """Faults of a burst come within seconds of each other; the next burst waits until the run has made a step."""
-SPREAD_S = 4.0
-RECOVERY_DEADLINE_S = 120.0
+SPREAD_S = 3.0
+RECOVERY_DEADLINE_S = 240.0
 
 
 @dataclass
@@ -55,7 +55,7 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
     driver.wait_for_step(1, START_DEADLINE_S)
     for number in range(bursts):
         # Spread over the run, so that neither all faults meet its first steps nor the run ends before the last one.
-        driver.wait_for_step(1 + number * (driver.steps - 2) // bursts, START_DEADLINE_S)
+        driver.wait_for_step(1 + number * (driver.steps - 3) // bursts, START_DEADLINE_S)
         struck = 0
         for name in waiting[number * BURST : (number + 1) * BURST]:
             time.sleep(rng.uniform(0.0, SPREAD_S))

@@ -17,7 +17,7 @@ MARK = "RLPLAN_FAULTS"
 """An environment variable that all processes of a run inherit, by which they are found, orphans included."""
 
 # A step of the demo takes 2 s and reward deadlines are 2 s: whoever says nothing for so long will not.
-STALL_S = 15
+STALL_S = 20
 RESTARTS_PER_HOUR = 100  # these faults are no sign of a crash loop
 START_DEADLINE_S = 300.0
 

@@ -20,6 +20,7 @@ Injector = Callable[[Driver, random.Random], str | None]
 
 FULL_S = 3.0
 """For so long the disk takes nothing."""
+PAUSED_S = 5.0
 
 
 def signalled(number: signal.Signals, name: str, belongs: Callable[[Process], bool]) -> Injector:
@@ -49,6 +50,21 @@ def kill_driver(driver: Driver, rng: random.Random) -> str | None:
     """SIGKILL of the driver; it is started again with `--resume`."""
     driver.kill()
     return "SIGKILL driver"
+
+
+def pause_driver(driver: Driver, rng: random.Random) -> str | None:
+    """SIGSTOP of the driver for some seconds, as on a host that freezes: nobody else is to be blamed for them."""
+    pid = driver.pid
+    os.kill(pid, signal.SIGSTOP)
+
+    def go_on() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    timer = threading.Timer(PAUSED_S, go_on)
+    timer.daemon = True
+    timer.start()
+    return f"SIGSTOP driver for {PAUSED_S:g} s"
 
 
 def tear_trace(driver: Driver, rng: random.Random) -> str | None:
@@ -111,10 +127,12 @@ INJECTORS: dict[str, tuple[int, Injector]] = {
     "stop an engine's core": (3, signalled(signal.SIGSTOP, "engine core", _core)),
     "kill a trainer rank": (5, signalled(signal.SIGKILL, "trainer rank", _actor("Trainer"))),
     "stop a trainer rank": (2, signalled(signal.SIGSTOP, "trainer rank", _actor("Trainer"))),
-    "kill a reward worker": (7, signalled(signal.SIGKILL, "reward worker", _actor("RewardWorker"))),
-    "kill the driver": (3, kill_driver),
-    "fill the disk": (4, fill_disk),
-    "tear the trace": (2, tear_trace),
-    "flip a byte of the newest checkpoint": (3, flip_byte),
+    "kill a reward worker": (6, signalled(signal.SIGKILL, "reward worker", _actor("RewardWorker"))),
+    "stop a reward worker": (3, signalled(signal.SIGSTOP, "reward worker", _actor("RewardWorker"))),
+    "pause the driver": (2, pause_driver),
+    "kill the driver": (2, kill_driver),
+    "fill the disk": (3, fill_disk),
+    "tear the trace": (1, tear_trace),
+    "flip a byte of the newest checkpoint": (2, flip_byte),
 }
 """Each fault with its weight."""
