@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +36,7 @@ class FakeRun:
             self.hung.set()
             await asyncio.sleep(0.3 if not self.round_can_be_left else 60)
         self.step_number += 1
-        return object()
+        return SimpleNamespace(step=self.step_number, metrics={})
 
     def checkpoint_due(self, every):
         return self.step_number % every == 0
@@ -109,7 +110,7 @@ def interrupted(run, signals, **options):
         try:
             return await asyncio.wait_for(_turns([run], Options(steps=3, **options), Watcher(), None), 20)
         finally:
-            await sender
+            sender.cancel()
 
     return asyncio.run(body())
 
