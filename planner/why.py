@@ -50,7 +50,7 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen, path:
         why["rounds"] = _shares(unseen)
     for kind, column in (("short", cycle.short), ("long", cycle.long)):
         measured = search.space.decode[column.layout].measured_engines if column is not None else 0
-        if column is not None and measured:
+        if column is not None and measured and (kind == "short" or column.layout != cycle.short.layout):
             why[f"rounds.{kind}.rollout.costs"] = (
                 f"{column.layout} is priced as {measured} engine{'s' * (measured > 1)} of tp {column.layout.tp} "
                 f"measured at once, of the profile's entries the nearest"

@@ -137,6 +137,6 @@ def test_a_profile_that_could_not_be_written_is_refused_before_anything_is_measu
 
 def test_a_run_folder_that_holds_a_run_is_not_overwritten(solved):
     (solved / "out").mkdir()
-    (solved / "out" / "trace.jsonl").write_text("{}\n")
+    (solved / "out" / "trace.jsonl").write_text('{"event":"step","t_s":1.0}\n')
     refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "out"), "--resume")
     refused(rlplan("execute", solved / "plan.yaml", "--out", solved / "none", "--resume"), "no run")

@@ -156,9 +156,9 @@ TABLE = [
     (
         "show {at}/plan.yaml",
         "plan.yaml",
-        "mode: sync",
-        "mode: synch",
-        "error: {at}/plan.yaml:18: job.bias.mode: must be 'sync', 'race', 'defer', 'exact' or "
+        "{mode: sync",
+        "{mode: synch",
+        "error: {at}/plan.yaml:20: job.bias.mode: must be 'sync', 'race', 'defer', 'exact' or "
         "'predict', not 'synch'; did you mean 'sync'?",
     ),
     (
@@ -166,7 +166,7 @@ TABLE = [
         "plan.yaml",
         "cutoff_tokens: null",
         "cutoff_tokens: 12",
-        "error: {at}/plan.yaml:23: job.rounds.short.cutoff_tokens: cutoff_tokens belongs to mode "
+        "error: {at}/plan.yaml:25: job.rounds.short.cutoff_tokens: cutoff_tokens belongs to mode "
         "exact; write null for mode sync",
     ),
     (
@@ -174,7 +174,7 @@ TABLE = [
         "plan.yaml",
         "long: null\n  reward",
         "long: [\n  reward",
-        "error: {at}/plan.yaml:30: not valid YAML: expected ',' or ']', but got '<scalar>'; correct the syntax",
+        "error: {at}/plan.yaml:32: not valid YAML: expected ',' or ']', but got '<scalar>'; correct the syntax",
     ),
     (
         "show {at}/plan.yaml --html {at}/no/page.html",
@@ -191,7 +191,7 @@ TABLE = [
         "error: --set plan.job.rounds.short.rollout.engins=1: there is no "
         "plan.job.rounds.short.rollout.engins; did you mean "
         "plan.job.rounds.short.rollout.engines or plan.job.rounds.short.rollout or "
-        "plan.job.rounds.short.rollout.tp?",
+        "plan.job.rounds.short.rollout.prefix?",
     ),
     (
         "simulate {at}/plan.yaml",
@@ -205,7 +205,7 @@ TABLE = [
         "plan.yaml",
         "engines: 2,",
         "engines: 3,",
-        "error: {at}/plan.yaml:25: job.rounds.short.rollout.engines: 3 engines of tp 1 need 3 "
+        "error: {at}/plan.yaml:27: job.rounds.short.rollout.engines: 3 engines of tp 1 need 3 "
         "cores, pool 'main' has 2 in 1 node(s); write at most 2",
     ),
     (
