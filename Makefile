@@ -8,7 +8,7 @@ STAMP := $(VENV)/.set-up
 TORCH := torch==2.13.0
 DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
-STEPS ?= 48
+STEPS ?= 28
 
 .PHONY: setup demo test lint types clean
 
@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml Makefile
 demo: setup
 	rm -rf $(DEMO)
 	$(BIN)/rlplan init $(EXAMPLE)
-	$(BIN)/rlplan profile $(EXAMPLE)
+	$(BIN)/rlplan profile $(EXAMPLE) --trace-rounds 2
 	$(BIN)/rlplan solve $(EXAMPLE) --mode sync -o $(EXAMPLE)/sync.yaml
 	$(BIN)/rlplan solve $(EXAMPLE) -o $(EXAMPLE)/plan.yaml
 	$(BIN)/rlplan solve $(EXAMPLE) --mode race -o $(EXAMPLE)/race.yaml

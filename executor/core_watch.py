@@ -16,12 +16,18 @@ from .supervision import PULSE_S
 
 WATCH_S = 0.2  # how often the actor looks whether the core is gone
 
+IDLE_RANKS_S = 20.0
+"""How often the ranks of an engine that does not decode are asked: vLLM's ranks spin for a second after each call."""
+
 
 class CoreWatch:
-    """Watches the core of one vLLM `AsyncLLM`; `died` is called once, when the core or one of its ranks is gone."""
+    """Watches the core of one vLLM `AsyncLLM`; `died` is called once, when the core or one of its ranks is gone.
 
-    def __init__(self, name: str, engine: Any, died: Callable[[str], None]) -> None:
-        self._name, self._engine, self._died = name, engine, died
+    `decodes` tells whether the engine has requests.
+    """
+
+    def __init__(self, name: str, engine: Any, died: Callable[[str], None], decodes: Callable[[], bool]) -> None:
+        self._name, self._engine, self._died, self._decodes = name, engine, died, decodes
         self._task: asyncio.Task[None] | None = None
         self._pulsed = False
 
@@ -52,11 +58,13 @@ class CoreWatch:
     async def _watch(self) -> None:
         """Notice the core's death, and ask for a sign of life once a second.
 
-        The question goes through core and ranks between two engine steps, so an answer shows that all of them run. One
-        that does not come is not asked for again: the driver judges the silence.
+        While the engine decodes, the question goes through core and ranks between two engine steps, so an answer shows
+        that all of them run. While it idles, most go to the core alone: asked every second, ranks would spin without
+        end and take the cores from those that decode. An answer that does not come is not asked for again: the driver
+        judges the silence.
         """
         pulse: asyncio.Task[Any] | None = None
-        asked = -PULSE_S
+        asked, ranks_asked = -PULSE_S, time.monotonic()
         try:
             while not self._engine.errored:
                 if pulse is not None and pulse.done():
@@ -64,7 +72,11 @@ class CoreWatch:
                     pulse = None
                 if pulse is None and time.monotonic() - asked >= PULSE_S:
                     asked = time.monotonic()
-                    pulse = asyncio.create_task(self._engine.collective_rpc("pulse"))
+                    if self._decodes() or asked - ranks_asked >= IDLE_RANKS_S:
+                        ranks_asked = asked
+                        pulse = asyncio.create_task(self._engine.collective_rpc("pulse"))
+                    else:
+                        pulse = asyncio.create_task(self._engine.is_sleeping())
                 await asyncio.sleep(WATCH_S)
             self._died("its core process died")
         finally:

@@ -164,7 +164,7 @@ class RolloutEngine:
             if "initialization failed" not in str(error):
                 raise
             raise ActorFailed(self._config.name, " ".join(str(error).split())) from error
-        self._watch = CoreWatch(self._config.name, self._engine, self._die)
+        self._watch = CoreWatch(self._config.name, self._engine, self._die, lambda: bool(self._tasks))
         with self._watch.deaths():
             await self._warm_up()
         self._watch.start()
