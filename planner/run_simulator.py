@@ -20,7 +20,6 @@ from ..profiles.schema import Profile
 from ..rounds.events import SampleKey
 from ..rounds.hand_over import HandOver
 from ..rounds.outcome import Fate, TrainedGroup
-from ..rounds.predict import LengthHistory
 from ..rounds.schedule import RoundSpec, Schedule
 from .costs import DecodeCost, RewardCost
 from .draws import Draws, RoundLuck, prompt_name
@@ -152,9 +151,10 @@ def simulate_run(
         history: in mode `predict` begin with an epoch that has a history; without, with one that is plain.
         watch: told what happens.
     """
-    schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed)
+    known = None
     if history and spec.mode == "predict":
-        _remember(schedule, EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0), prompts)
+        known = EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0)
+    schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed, history=known)
     luck = RoundLuck(draws, spec.dynamic_sampling)
     rewards = Scoring(reward, draws)
     watch = watch or Watch()
@@ -230,16 +230,6 @@ def simulate_run(
     scale = sum(f * s.samples for f, s in zip(scales, done, strict=True)) / samples
     unconditioned = min(scale * draws.model.mean_tokens, cap)
     return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
-
-
-def _remember(schedule: Schedule, history: LengthHistory, prompts: int) -> None:
-    """Begin the schedule's first epoch with what an earlier one has recorded."""
-    names = [prompt_name(i, 0) for i in range(prompts)]
-    known = {
-        "history": history.state(),
-        "expected_long": sorted(history.expected_long(names, schedule.spec.long_share)),
-    }
-    schedule.restore(schedule.state() | known)
 
 
 def _hand_over(kind: Kind, samples: int) -> HandOver | None:

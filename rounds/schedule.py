@@ -117,9 +117,14 @@ class _Deferred:
 
 
 class Schedule:
-    """Hands out rounds one after another: `begin()`, drive the round, `end(round)`; repeat."""
+    """Hands out rounds one after another: `begin()`, drive the round, `end(round)`; repeat.
 
-    def __init__(self, spec: RoundSpec, prompts: Sequence[str], seed: int) -> None:
+    `history` is what was seen of the prompts before the first epoch; without it, nothing (`predict` only).
+    """
+
+    def __init__(
+        self, spec: RoundSpec, prompts: Sequence[str], seed: int, history: LengthHistory | None = None
+    ) -> None:
         if len(set(prompts)) != len(prompts) or not prompts:
             raise ValueError("prompt ids must be unique and there must be at least one")
         self.spec = spec
@@ -132,7 +137,7 @@ class Schedule:
         self._issued: dict[str, int] = {}  # prompts of the latest round -> the epoch that issued them
         self._running = False  # whether that round is not ended
         self._draining = False
-        self._history = LengthHistory()  # used in `predict` only
+        self._history = history or LengthHistory()  # used in `predict` only
         self._begin_epoch()
 
     # -- the stream ----------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_what_is_owed_is_charged_per_sample_in_seconds_money_and_bias(cpu):
 
 def test_money_and_accelerators_are_of_the_nodes_in_use_as_they_are_in_a_prediction(cpu):
     steps = [step(), step("long", rollout_s=16.0, response_tokens=400, decoded_tokens=400), step()]
-    owed = [step("long", samples=5, excess_tokens=50.0)]
+    owed = [step("long", samples=5, taken=1, excess_tokens=50.0)]
     part = summary(steps, [9.0, 20.0, 9.0, 5.0], owed, nodes=4)
     whole = summary(steps, [9.0, 20.0, 9.0, 5.0], owed, nodes=4, in_use=4)
     assert part == cpu, "of a pool of four nodes a plan that takes one is priced as on a pool of one"

@@ -25,6 +25,7 @@ DEFER: dict[str, Any] = {"job.bias.mode": "defer", S + "cutoff_tokens": None, L 
 PREDICT: dict[str, Any] = {**DEFER, "job.bias.mode": "predict", S + "long_share": 0.3, S + "issue.prompts": 16}
 ADAPTS: dict[str, Any] = {"job.reward.adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5}}
 
+PREFIX = {"block_tokens": 16, "tokens_per_sample": 100}
 READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.bias.mode": (DEFER, "race"),
     "job.issue.prompts_per_step": ({}, 15),
@@ -36,7 +37,7 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
     S + "rollout.pool": ({}, "other"),
     S + "rollout.engines": ({}, 1),
     S + "rollout.tp": ({}, 2),
-    S + "rollout.max_num_seqs": ({}, 200),
+    S + "rollout.max_num_seqs": ({}, 100),
     S + "train.dp": ({}, 2),
     S + "train.micro_batch_tokens": ({}, 2048),
     L + "issue.copies": ({}, 2),
@@ -51,6 +52,11 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
     "job.loss.samples": ({}, 64.0),
     "job.loss.tokens": ({}, 2048),
     "job.sync.checksum_every": ({}, 5),
+    **{
+        f"{kind}rollout.prefix.{key}": ({f"{kind}rollout.prefix": PREFIX}, value)
+        for kind in (S, L)
+        for key, value in {"block_tokens": 32, "tokens_per_sample": 200}.items()
+    },
 }
 """What the executor's configuration depends on: what is there before, and another value."""
 
