@@ -41,8 +41,10 @@ demo: setup
 	$(BIN)/rlplan report $(DEMO) --html $(DEMO)/report.html
 	$(BIN)/rlplan report $(DEMO)
 
+# A file's tests share fixtures, so they stay in one process; engines want the cores for themselves.
 test: setup lint types
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/executor
+	$(BIN)/python -m pytest tests/executor
 
 lint: setup
 	$(BIN)/ruff check .
