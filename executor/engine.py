@@ -318,10 +318,6 @@ class RolloutEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._outbox = [event for event in self._outbox if event.request_id not in gone]
 
-    async def idle(self) -> bool:
-        """True if nothing decodes and no event waits."""
-        return not self._tasks and not self._outbox
-
     async def sleep(self) -> None:
         """Free the accelerator's memory for training, where the platform can (CUDA)."""
         if self._config.kind == "cuda":

@@ -19,7 +19,6 @@ from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
 from ..plans.data import enough_prompts
 from ..plans.errors import InputError, RunFailed
-from ..plans.job import Job
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
@@ -217,14 +216,6 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             await run.close()
         await rewards.close()
         await fleet.close()
-
-
-def trainer_group(name: str, job: Job, model: str, plan: Plan, pool: Pool, supervisor: Any = None) -> Any:
-    """The trainer ranks of a plan; all kinds of round share them."""
-    from .configuration import trainer_settings
-    from .trainers import TrainerGroup
-
-    return TrainerGroup(name, **trainer_settings(plan.job, job, model, pool), supervisor=supervisor)
 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:

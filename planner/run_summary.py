@@ -4,8 +4,8 @@ Accelerators and USD are of the nodes that the plan takes of its pool, as in its
 
 An accelerator of these nodes is *busy* while its engine has a running sequence or while it trains, else idle: waiting
 for the round's longest samples, for rewards, for weights, for engines that start. The bubble is the idle share of their
-accelerator-seconds. On CPUs the trainer takes all cores (as executor.execute.trainer_group does); elsewhere the
-accelerators of its layout.
+accelerator-seconds. On CPUs the trainer takes all cores (as executor.configuration.trainer_settings gives them to it);
+elsewhere the accelerators of its layout.
 """
 
 from __future__ import annotations

@@ -209,16 +209,20 @@ class EqualRewards:
 
 @pytest.mark.timeout(600)
 def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint_and_the_run_goes_on(fleet, loop, job_dir, tmp_path):
-    from rlplan.executor.execute import PLAN_COPY, trainer_group
+    from rlplan.executor.configuration import trainer_settings
+    from rlplan.executor.execute import PLAN_COPY
     from rlplan.executor.prompts import load_prompts, load_tokenizer
     from rlplan.executor.rollout import RoundRunner
+    from rlplan.executor.trainers import TrainerGroup
     from rlplan.executor.training_run import TrainingRun
     from rlplan.plans.check import open_plan
 
     checked = open_plan(job_dir / "plan.yaml")
     job, plan = checked.job, checked.plan
     prompts = load_prompts(checked.paths.data, load_tokenizer(checked.paths.model), 8)
-    trainer = trainer_group("dying", job, checked.paths.model, plan, checked.cluster.pools["main"])
+    trainer = TrainerGroup(
+        "dying", **trainer_settings(plan.job, job, checked.paths.model, checked.cluster.pools["main"])
+    )
     runner = RoundRunner(fleet, EqualRewards(), prompts, str, temperature=1.0)
     out = tmp_path / "run"
     out.mkdir()
