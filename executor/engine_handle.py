@@ -23,6 +23,7 @@ import ray
 from ..plans.errors import InputError, RunFailed
 from .engine import EngineConfig, EngineEvent, Request, RolloutEngine
 from .faults import ActorFailed, Fault, classify, failure, reason
+from .start_watch import START_GROUP, watch_start
 from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, LastHeard, Supervisor, end_actor, track
 
 POLL_S = 1.0  # shorter than any patience: what a poll does not tell is silence
@@ -75,7 +76,9 @@ class _Life:
 def spawn_engine(config: EngineConfig) -> Any:
     """A new actor for an engine."""
     environment = {"env_vars": config.environment()}
-    return ray.remote(RolloutEngine).options(**ACTOR_OPTIONS, max_concurrency=8, runtime_env=environment).remote(config)
+    # Ray's stubs do not know this option.
+    remote: Any = ray.remote(concurrency_groups={START_GROUP: 1})(RolloutEngine)  # type: ignore[call-overload]
+    return remote.options(**ACTOR_OPTIONS, max_concurrency=8, runtime_env=environment).remote(config)
 
 
 class EngineHandle:
@@ -117,11 +120,21 @@ class EngineHandle:
         began = time.monotonic()
         life = self._life = _Life(self._spawn(self.config))
         deadline_s = self._supervisor.patience.start_deadline_s(self._longest_start_s)
-        self.facts = await self._ask(life, life.actor.start.remote(), deadline_s, "start")
+        watch = asyncio.create_task(self._watch_start(life), name=f"watch of the start of {self.name}")
+        try:
+            self.facts = await self._ask(life, life.actor.start.remote(), deadline_s, "start")
+        finally:
+            watch.cancel()
         self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
         self.alive, self.version = True, ""
         life.heard = LastHeard(time.monotonic())
         life.pump = asyncio.create_task(self._run_pump(life), name=f"pump {self.name}")
+
+    async def _watch_start(self, life: _Life) -> None:
+        def ask() -> Any:
+            return life.actor.cpu_seconds_of_children.options(concurrency_group=START_GROUP).remote()
+
+        life.end(ActorFailed(self.name, await watch_start(ask, self._supervisor.patience.stall_s)))
 
     async def discard(self) -> None:
         """End what is left of the engine's process."""

@@ -24,3 +24,8 @@ def guard_group() -> None:
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     _guards.append(subprocess.Popen(["/bin/sh", "-c", _WAIT_AND_KILL, str(os.getppid())], stdin=subprocess.PIPE))
+
+
+def guard_pid() -> int | None:
+    """Process id of this process's guard; None if it has none."""
+    return _guards[0].pid if _guards else None

@@ -26,9 +26,9 @@ from .faults import ActorFailed, Fault, classify, reason
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 
-QUICK_START_S = 60.0  # a start may always take so long
-START_STALLS = 5.0  # a start, of which nothing is heard until it is over, may take so often the time of a silence
-START_FACTOR = 5.0  # or so often what the longest took, if that is less
+FIRST_START_S = 1800.0  # what the first start may take: weights of hundreds of GB over a network, kernels to compile
+QUICK_START_S = 120.0  # and what any other may always take, for machines are busy
+START_FACTOR = 5.0  # or so often what the longest took, if that is more
 CALL_DEADLINE_S = 600.0
 STARTS_IN_A_ROW = 4
 PAUSE_S = 0.5  # before a second try, and longer before each that follows
@@ -53,8 +53,9 @@ class Patience:
 
     def start_deadline_s(self, longest_s: float) -> float:
         """Seconds that a start may take where one took `longest_s` (0: none was seen yet)."""
-        most_s = max(START_STALLS * self.stall_s, QUICK_START_S)
-        return min(max(START_FACTOR * longest_s, QUICK_START_S, self.stall_s), most_s) if longest_s else most_s
+        if not longest_s:
+            return FIRST_START_S
+        return min(max(START_FACTOR * longest_s, QUICK_START_S, self.stall_s), FIRST_START_S)
 
 
 class LastHeard:

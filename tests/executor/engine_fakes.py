@@ -33,6 +33,9 @@ class Method:
     def __init__(self, body):
         self._body = body
 
+    def options(self, **options):
+        return self
+
     def remote(self, *arguments):
         return Ref(self._body(*arguments))
 
@@ -43,7 +46,7 @@ class FakeActor:
     def __init__(self, name, log, decode_s=0.02):
         self.name, self.log, self.decode_s = name, log, decode_s
         self.version = ""
-        self.dies_in_start = self.core_dead = False
+        self.dies_in_start = self.stuck_in_start = self.core_dead = False
         self.hangs = asyncio.Event()
         self.hangs.set()
         self.submit_s = 0.0
@@ -60,7 +63,12 @@ class FakeActor:
     async def _start(self):
         if self.dies_in_start:
             raise ActorFailed(self.name, "its core died while it started")
+        if self.stuck_in_start:
+            await asyncio.Event().wait()
         return {"start_s": 0.0}
+
+    async def _cpu_seconds_of_children(self):
+        return 7.5
 
     async def _load_weights(self, path, version, checksums):
         if self.core_dead:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import pickle
+import subprocess
+import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +16,7 @@ pytest.importorskip("ray")
 
 import ray
 
+from rlplan.executor import start_watch
 from rlplan.executor.cadence import Cadence
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
@@ -190,10 +195,69 @@ def test_what_the_infrastructure_refuses_is_tried_again_for_a_while_and_nothing_
 
 def test_a_start_is_waited_for_as_long_as_starts_take_here_once_that_is_known():
     patience = Patience()
-    assert patience.start_deadline_s(0.0) == 600.0
+    assert patience.start_deadline_s(0.0) == 1800.0
     assert patience.start_deadline_s(10.0) == 120.0 and patience.start_deadline_s(40.0) == 200.0
-    assert patience.start_deadline_s(400.0) == 600.0
-    assert Patience(stall_s=5.0).start_deadline_s(0.0) == 60.0, "an impatient run is impatient with starts"
+    assert patience.start_deadline_s(1000.0) == 1800.0
+    assert Patience(stall_s=5.0).start_deadline_s(10.0) == 120.0, "machines are busy, patience or not"
+
+
+class CpuSeconds:
+    """What a starting actor answers, one answer after the other and the last one for ever; "no" is none."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+        self.asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        future = Future()
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        elif answer != "no":
+            future.set_result(answer)
+        return SimpleNamespace(future=lambda: future)
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ([None, 1.0, 2.0, 2.01], "its processes did nothing"),
+        ([None, 1.0, "no"], "no sign of life"),
+        (["no"], "no sign of life"),
+        ([None], None),
+        ([None, *(0.1 * i for i in range(1, 400))], None),
+        ([None, ActorFailed("engine", "it is gone")], None),
+    ],
+    ids=["stopped core", "stopped actor", "never up", "imports for long", "slow but busy", "gone"],
+)
+def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_because_it_is_slow(monkeypatch, answers, why):
+    monkeypatch.setattr(start_watch, "PULSE_S", 0.005)
+    monkeypatch.setattr(start_watch, "LOOK_S", 0.005)
+    monkeypatch.setattr(start_watch, "BORN_S", 0.3)
+
+    async def body():
+        return await asyncio.wait_for(start_watch.watch_start(CpuSeconds(*answers), 0.1), 1.0)
+
+    if why is None:
+        with pytest.raises(TimeoutError):
+            asyncio.run(body())
+    else:
+        assert why in asyncio.run(body())
+
+
+def test_the_cpu_time_of_children_is_counted_and_that_of_the_guard_is_not():
+    code = (
+        "import subprocess, sys, time; from rlplan.executor.guard import guard_group; "
+        "from rlplan.executor.start_watch import cpu_seconds_of_children as used; "
+        "print(used()); guard_group(); print(used()); "
+        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = used()\n"
+        "while used() < before + 0.2: time.sleep(0.02)\n"
+        "child.send_signal(19); time.sleep(0.1); before = used(); time.sleep(0.3); "
+        "print(used() == before); child.kill()"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert answer.stdout.split() == ["None", "None", "True"], answer.stderr
 
 
 def test_checkpoints_come_as_often_as_deaths_and_their_own_cost_call_for():
