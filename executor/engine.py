@@ -26,7 +26,7 @@ from typing import Any
 from .core_watch import CoreWatch
 from .faults import ActorFailed
 from .guard import guard_group
-from .start_watch import cpu_seconds_of_children
+from .start_watch import Children, look_at_children
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -178,9 +178,9 @@ class RolloutEngine:
             "cores": [process.pid for process in self._engine.engine_core.resources.engine_manager.processes],
         }
 
-    async def cpu_seconds_of_children(self) -> float | None:
-        """CPU seconds used by what this actor started; answered in a thread of its own, while `start()` blocks too."""
-        return cpu_seconds_of_children()
+    async def look_at_children(self) -> Children:
+        """vLLM's processes; answered in a thread of its own, also while `start()` blocks."""
+        return look_at_children()
 
     async def _warm_up(self) -> None:
         """Decode a little and forget it: vLLM's first requests pay for libraries and kernels (4 s on a CPU)."""

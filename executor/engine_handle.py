@@ -132,7 +132,7 @@ class EngineHandle:
 
     async def _watch_start(self, life: _Life) -> None:
         def ask() -> Any:
-            return life.actor.cpu_seconds_of_children.options(concurrency_group=START_GROUP).remote()
+            return life.actor.look_at_children.options(concurrency_group=START_GROUP).remote()
 
         life.end(ActorFailed(self.name, await watch_start(ask, self._supervisor.patience.stall_s)))
 

@@ -3,7 +3,7 @@
 Invariants:
 - the ranks live and die together: where one is gone, hangs or got out of step, all are ended, and the caller is told by
   `TrainerDied` whatever the others say of their broken collectives;
-- each rank is asked for a sign of life once a second, also while it trains: a rank that hangs is named within
+- each rank is asked for a sign of life once a second, also while it starts or trains: a rank that hangs is named within
   `stall_s`, not when a step's deadline has passed;
 - a group that was started again holds the model as it was constructed; the caller loads a checkpoint next.
 """
@@ -23,7 +23,17 @@ from ..plans.errors import RunFailed
 from .faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from .guard import guard_group
 from .samples import TrainSample
-from .supervision import ACTOR_OPTIONS, CALL_DEADLINE_S, LOOK_S, PULSE_S, LastHeard, Supervisor, end_actor, track
+from .supervision import (
+    ACTOR_OPTIONS,
+    BORN_S,
+    CALL_DEADLINE_S,
+    LOOK_S,
+    PULSE_S,
+    LastHeard,
+    Supervisor,
+    end_actor,
+    track,
+)
 from .trainer import Trainer
 
 STEP_DEADLINE_S = 3600.0
@@ -34,6 +44,18 @@ PULSE_GROUP = "pulse"  # a thread of its own in each rank, so that a rank that t
 
 class TrainerDied(ActorFailed):
     """A rank is gone, and with it the state since the last checkpoint; ends the run only where nobody can recover."""
+
+
+class TrainerRank(Trainer):
+    """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+
+    def construct(self) -> int:
+        """Construct the trainer; returns the number of its parameters."""
+        super().__init__(**self._arguments)
+        return self.parameters()
 
 
 class TrainerGroup:
@@ -68,14 +90,13 @@ class TrainerGroup:
         self._gone = asyncio.get_running_loop().create_future()
         self._gone.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
         self._ranks = self._spawn()
-        self.parameters = int(
-            await self._all("parameters", self.supervisor.patience.start_deadline_s(self._longest_start_s))
-        )
-        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
             for rank, actor in enumerate(self._ranks)
         ]
+        deadline_s = self.supervisor.patience.start_deadline_s(self._longest_start_s)
+        self.parameters = int(await self._all("construct", deadline_s))
+        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
 
     def _spawn(self) -> list[Any]:
         """New actors of all ranks."""
@@ -87,7 +108,7 @@ class TrainerGroup:
             "TOKENIZERS_PARALLELISM": "false",
         }
         # Ray's stubs do not know this option.
-        remote: Any = ray.remote(concurrency_groups={PULSE_GROUP: 1})(Trainer)  # type: ignore[call-overload]
+        remote: Any = ray.remote(concurrency_groups={PULSE_GROUP: 1})(TrainerRank)  # type: ignore[call-overload]
         options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
         ranks = [
             remote.options(**options).remote(
@@ -100,14 +121,14 @@ class TrainerGroup:
         return ranks
 
     async def _watch(self, rank: int, actor: Any) -> None:
-        silence = LastHeard(time.monotonic())
+        silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
         whom = f"rank {rank} of {self._dp}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
             while not call.done():
                 await asyncio.wait({call}, timeout=LOOK_S)
                 silent_s = silence.look(time.monotonic())
-                if not call.done() and silent_s >= self.supervisor.patience.stall_s:
+                if not call.done() and silent_s >= patience_s:
                     self._lose(f"no sign of life of {whom} for {silent_s:.0f} s")
                     return
             error = call.exception()
@@ -115,6 +136,7 @@ class TrainerGroup:
                 self._lose(f"{whom}: {reason(error)}")
                 return
             silence.heard(time.monotonic())
+            patience_s = self.supervisor.patience.stall_s
             await asyncio.sleep(PULSE_S)
 
     def _lose(self, why: str) -> TrainerDied:
@@ -149,9 +171,11 @@ class TrainerGroup:
         errors = _errors(calls)
         if not errors and not gone.done():
             raise self._lose(f"no answer to {method} within {deadline_s:.0f} s")
-        raise self._judge(method, errors, gone)
+        raise self._judge(method, errors, gone, all_answered=all(call.done() for call in calls))
 
-    def _judge(self, method: str, errors: list[BaseException], gone: asyncio.Future[None]) -> RunFailed:
+    def _judge(
+        self, method: str, errors: list[BaseException], gone: asyncio.Future[None], all_answered: bool
+    ) -> RunFailed:
         """What the errors of some ranks in one call mean for the group."""
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
@@ -162,7 +186,7 @@ class TrainerGroup:
             return self._lose(f"{method}: {reason(errors[faults.index(Fault.ACTOR)])}")
         if Fault.INFRASTRUCTURE in faults:
             why = reason(errors[faults.index(Fault.INFRASTRUCTURE)])
-            if self._dp > 1:  # the others are in the middle of a collective, which none can take up again
+            if not all_answered:  # the others are in the middle of a collective, which none can take up again
                 return self._lose(f"{method}: {why}")
             return InfrastructureFailed(f"{self.name} could not do {method}: {why}")
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")

@@ -14,7 +14,7 @@ from ..entry import run
 from .campaign import campaign
 from .driver import Driver, alone
 from .example import write_plan
-from .verdict import compare
+from .verdict import compare, wrong
 
 console = Console(stderr=True)
 
@@ -26,7 +26,7 @@ console = Console(stderr=True)
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the two runs in this folder, which must be new.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) -> None:
-    """Forty random faults over one run of the demo's job, and what they cost."""
+    """Random faults over one run of the demo's job, and what they cost; exit code 1 if they cost any training."""
     with ExitStack() as stack:
         home = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlplan-faults-")))
         console.print("writing the demo's example")
@@ -41,6 +41,9 @@ def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) ->
         click.echo(json.dumps(found))
     else:
         click.echo("\n".join(f"{name:24} {value}" for name, value in found.items()))
+    if words := wrong(found, count):
+        console.print("not recovered from: " + "; ".join(words))
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

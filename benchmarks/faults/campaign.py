@@ -66,10 +66,8 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
             tell(f"{time.monotonic() - began:6.1f} s: no step within {RECOVERY_DEADLINE_S:g} s, driver is killed")
             done.unrecovered += struck
             driver.kill()
-    if not driver.wait_for_step(driver.steps, START_DEADLINE_S):
+    if not driver.wait_until_done(START_DEADLINE_S):
         done.unrecovered += 1
-    while driver.running():
-        time.sleep(0.1)
     done.seconds, done.driver_starts = time.monotonic() - began, driver.starts
     time.sleep(2.0)  # Ray ends its processes a moment after the driver
     done.left_processes = len(driver.processes())

@@ -91,6 +91,10 @@ class Driver:
         self._process.kill()
         self._process.wait()
 
+    def end_of_log(self) -> str:
+        """The last lines that it printed."""
+        return "\n".join(Path(self._log.name).read_text(errors="replace").splitlines()[-20:])
+
     def step(self) -> int:
         """The number of the last step in the trace; 0 before the first."""
         trace = self.out / "trace.jsonl"
@@ -134,13 +138,22 @@ class Driver:
             time.sleep(0.1)
         return True
 
+    def wait_until_done(self, deadline_s: float) -> bool:
+        """Wait until it has ended with exit code 0, starting it again as often as it ends otherwise; False if too long.
+
+        The deadline begins anew with each step.
+        """
+        while self.wait_for_step(self.step() + 1, deadline_s):
+            if self.done():
+                return True
+            time.sleep(0.1)
+        return False
+
 
 def alone(plan: Path, out: Path, steps: int) -> float:
     """Run without faults. Returns seconds. Raises RuntimeError if that fails."""
     began = time.monotonic()
     with Driver(plan, out, steps) as driver:
-        if not driver.wait_for_step(steps, START_DEADLINE_S + 60 * steps) or driver.starts > 1:
-            raise RuntimeError(f"the run without faults failed; see {out}.log")
-        while driver.running():
-            time.sleep(0.1)
+        if not driver.wait_until_done(START_DEADLINE_S) or driver.starts > 1:
+            raise RuntimeError(f"the run without faults failed; the end of its log:\n{driver.end_of_log()}")
     return time.monotonic() - began

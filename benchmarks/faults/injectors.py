@@ -20,6 +20,7 @@ Injector = Callable[[Driver, random.Random], str | None]
 
 FULL_S = 3.0
 """For so long the disk takes nothing."""
+FULL_BYTES = 1024
 PAUSED_S = 5.0
 
 
@@ -96,11 +97,11 @@ def fill_disk(driver: Driver, rng: random.Random) -> str | None:
     """Writes of the driver or of the trainer's ranks fail for some seconds."""
     ranks = [process.pid for process in driver.processes() if process.command.startswith("ray::Trainer")]
     whom, pids = rng.choice([("driver", [driver.pid]), ("trainer ranks", ranks)])
-    before = [(pid, limits) for pid in pids if (limits := _limit(pid, None)) is not None]
-    if not before:
+    before = [(pid, limits) for pid in pids if (limits := _limit(pid, None)) is not None and limits[0] != FULL_BYTES]
+    if not before:  # gone, or their disk is full already
         return None
     for pid, (_, hard) in before:
-        _limit(pid, (1024, hard))
+        _limit(pid, (FULL_BYTES, hard))
 
     def empty() -> None:
         for pid, limits in before:

@@ -62,6 +62,17 @@ def compare(alone: Path, faults: Path, done: Campaign) -> dict[str, Any]:
     }
 
 
+def wrong(found: dict[str, Any], count: int) -> list[str]:
+    """What a run that recovers from everything would not show, in words; `count` faults were to strike."""
+    words = [f"{found['faults']} of {count} faults struck"] if found["faults"] != count else []
+    words += [
+        f"{name} is {found[name]} and not 0"
+        for name in ("lost", "double", "off_policy", "unrecovered", "left_processes", "weights_max_difference")
+        if found[name] != 0
+    ]
+    return words
+
+
 def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """The model's parameters in a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from rlplan.executor.engine import EngineConfig, EngineEvent
 from rlplan.executor.engine_handle import EngineHandle
 from rlplan.executor.faults import ActorFailed
+from rlplan.executor.start_watch import Children
 from rlplan.executor.supervision import Patience, Supervisor
 
 
@@ -67,8 +68,8 @@ class FakeActor:
             await asyncio.Event().wait()
         return {"start_s": 0.0}
 
-    async def _cpu_seconds_of_children(self):
-        return 7.5
+    async def _look_at_children(self):
+        return Children(2, 7.5, False)
 
     async def _load_weights(self, path, version, checksums):
         if self.core_dead:

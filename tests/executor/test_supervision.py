@@ -20,6 +20,7 @@ from rlplan.executor import start_watch
 from rlplan.executor.cadence import Cadence
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
+from rlplan.executor.start_watch import Children
 from rlplan.executor.supervision import (
     STARTS_IN_A_ROW,
     LastHeard,
@@ -201,7 +202,14 @@ def test_a_start_is_waited_for_as_long_as_starts_take_here_once_that_is_known():
     assert Patience(stall_s=5.0).start_deadline_s(10.0) == 120.0, "machines are busy, patience or not"
 
 
-class CpuSeconds:
+NONE = Children(0, 0.0, False)
+
+
+def used(seconds):
+    return Children(2, seconds, False)
+
+
+class StartingActor:
     """What a starting actor answers, one answer after the other and the last one for ever; "no" is none."""
 
     def __init__(self, *answers):
@@ -222,14 +230,15 @@ class CpuSeconds:
 @pytest.mark.parametrize(
     ("answers", "why"),
     [
-        ([None, 1.0, 2.0, 2.01], "its processes did nothing"),
-        ([None, 1.0, "no"], "no sign of life"),
+        ([NONE, used(1.0), used(2.0), used(2.01)], "its processes did nothing"),
+        ([NONE, *(Children(3, 0.1 * i, True) for i in range(1, 400))], "its processes did nothing"),
+        ([NONE, used(1.0), "no"], "no sign of life"),
         (["no"], "no sign of life"),
-        ([None], None),
-        ([None, *(0.1 * i for i in range(1, 400))], None),
-        ([None, ActorFailed("engine", "it is gone")], None),
+        ([NONE], None),
+        ([NONE, *(used(0.1 * i) for i in range(1, 400))], None),
+        ([NONE, ActorFailed("engine", "it is gone")], None),
     ],
-    ids=["stopped core", "stopped actor", "never up", "imports for long", "slow but busy", "gone"],
+    ids=["hung core", "stopped rank, peers spin", "stopped actor", "never up", "long imports", "slow but busy", "gone"],
 )
 def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_because_it_is_slow(monkeypatch, answers, why):
     monkeypatch.setattr(start_watch, "PULSE_S", 0.005)
@@ -237,7 +246,7 @@ def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_becaus
     monkeypatch.setattr(start_watch, "BORN_S", 0.3)
 
     async def body():
-        return await asyncio.wait_for(start_watch.watch_start(CpuSeconds(*answers), 0.1), 1.0)
+        return await asyncio.wait_for(start_watch.watch_start(StartingActor(*answers), 0.1), 1.0)
 
     if why is None:
         with pytest.raises(TimeoutError):
@@ -246,18 +255,19 @@ def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_becaus
         assert why in asyncio.run(body())
 
 
-def test_the_cpu_time_of_children_is_counted_and_that_of_the_guard_is_not():
+def test_the_cpu_time_of_children_and_a_stopped_one_are_seen_and_the_guard_is_no_child():
     code = (
         "import subprocess, sys, time; from rlplan.executor.guard import guard_group; "
-        "from rlplan.executor.start_watch import cpu_seconds_of_children as used; "
-        "print(used()); guard_group(); print(used()); "
-        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = used()\n"
-        "while used() < before + 0.2: time.sleep(0.02)\n"
-        "child.send_signal(19); time.sleep(0.1); before = used(); time.sleep(0.3); "
-        "print(used() == before); child.kill()"
+        "from rlplan.executor.start_watch import look_at_children as look; "
+        "guard_group(); print(look().count); "
+        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = look().used_s\n"
+        "while look().used_s < before + 0.2: time.sleep(0.02)\n"
+        "print(look().stopped); child.send_signal(19)\n"
+        "while not look().stopped: time.sleep(0.02)\n"
+        "before = look(); time.sleep(0.3); print(look() == before); child.kill()"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert answer.stdout.split() == ["None", "None", "True"], answer.stderr
+    assert answer.stdout.split() == ["0", "False", "True"], answer.stderr
 
 
 def test_checkpoints_come_as_often_as_deaths_and_their_own_cost_call_for():

@@ -118,22 +118,41 @@ def test_a_fault_that_a_rank_finds_in_its_work_ends_the_run_with_its_words():
 
 
 def test_a_rank_that_gives_no_sign_of_life_is_named_while_a_step_has_an_hour():
+    async def call(group):
+        group._ranks[1].fate["pid"] = 60.0
+        return await group.step([])
+
     began = time.monotonic()
     with pytest.raises(TrainerDied, match="no sign of life of rank 1 of 2"):
-        outcome(Group([{"step": 60.0}, {"step": 60.0, "pid": 60.0}]))
+        outcome(Group([{"step": 60.0}, {"step": 60.0}]), call)
     assert time.monotonic() - began < 5.0
 
 
-def test_a_full_disk_is_no_death_of_one_rank_but_two_ranks_are_out_of_step_by_it():
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_disk_of_which_all_ranks_tell_is_no_death_and_the_group_goes_on(ranks, ended):
+    async def call(group):
+        with pytest.raises(InfrastructureFailed, match=r"could not do save.*No space left"):
+            await group.save("folder")
+        assert not ended
+        return await group.step([])
+
+    assert outcome(Group([{"save": raised_in_task(FULL)} for _ in range(ranks)]), call) == 0
+
+
+def test_a_full_disk_in_which_a_rank_is_left_waiting_for_the_others_costs_the_group():
     full = raised_in_task(FULL)
-    with pytest.raises(InfrastructureFailed, match=r"could not do export_weights.*No space left"):
-        outcome(Group([{"export_weights": full}]), lambda group: group.export("w"))
     with pytest.raises(TrainerDied, match="No space left"):
         outcome(Group([{"export_weights": full}, {"export_weights": 60.0}]), lambda group: group.export("w"))
 
 
+def test_a_rank_that_hangs_while_the_group_starts_is_named_and_costs_another_start(monkeypatch):
+    monkeypatch.setattr(trainers, "BORN_S", 0.6)
+    group = Group([{"construct": 60.0}, {"construct": 60.0, "pid": 60.0}], [{}, {}])
+    assert outcome(group) == 0 and group.supervisor.failures("trainer run") == 1
+
+
 def test_a_rank_that_dies_while_the_group_starts_costs_another_start_and_not_the_run():
-    group = Group([{"parameters": 0.0}, {"parameters": DEAD}], [{}, {}])
+    group = Group([{"construct": 0.0}, {"construct": DEAD}], [{}, {}])
     assert outcome(group) == 0 and group.supervisor.failures("trainer run") == 1
 
 
