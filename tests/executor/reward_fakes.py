@@ -105,7 +105,7 @@ def misbehave(prompt, response, answer):
 
 
 def fork_on_demand(prompt, response, answer):
-    """`answer`, after a fork whose copy ends as the response says; its status is waited for, if that is to be 7."""
+    """`answer`, after a fork whose copy ends as the response says; with "wait", minus its status if that is wrong."""
     how = response.split()
     if how[0] == "fork":
         pid = os.fork()
@@ -127,7 +127,7 @@ def answer_unasked(prompt, response, answer):
     def write():
         for entry in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
-                pipe = os.readlink(entry).startswith("pipe:") and int(entry.name) > 2
+                pipe = str(entry.readlink()).startswith("pipe:") and int(entry.name) > 2
                 if pipe and fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
                     os.write(int(entry.name), struct.pack("<I", len(answer)) + answer)
 
