@@ -36,7 +36,8 @@ from .main import EXIT_INTERRUPTED
     type=click.IntRange(min=0),
     default=12,
     show_default=True,
-    help="How often an engine or the trainer may be replaced within any hour before the run ends.",
+    help="How often an engine, the trainer or a reward worker may be replaced within any hour before the run ends; it "
+    "goes on without a reward worker as long as it has another.",
 )
 @click.option(
     "--grace-s",

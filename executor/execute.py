@@ -125,9 +125,9 @@ class Options:
     """How far and how carefully to run.
 
     `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
-    how often one may be, within any hour. `checkpoint_every`: in steps; more often where trainers die (`cadence`).
-    `grace_s`: seconds from SIGINT or SIGTERM until the round at hand is left and what was trained is checkpointed;
-    None: the round is waited for.
+    how often one, or a reward worker, may be, within any hour. `checkpoint_every`: in steps; more often where trainers
+    die (`cadence`). `grace_s`: seconds from SIGINT or SIGTERM until the round at hand is left and what was trained is
+    checkpointed; None: the round is waited for.
     """
 
     steps: int
@@ -173,7 +173,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
     settings = configuration([e.plan.job for e in executions], job, paths, pool)
     fleet = Fleet(**settings.fleet, supervisor=supervisor)
-    rewards = RewardPool.of_job(job, paths, settings.reward_workers, settings.reward_deadline_s)
+    rewards = RewardPool.of_job(job, paths, settings.reward_workers, settings.reward_deadline_s, supervisor)
     runner = RoundRunner(
         fleet,
         rewards,

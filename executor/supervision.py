@@ -5,6 +5,7 @@ Engines, groups of trainer ranks and reward workers are started and replaced her
   loop may not go on); a start that fails by a fault of its process counts like a death;
 - so many starts in a row that fail end the run with the last reason: then it is no passing fault;
 - a start that fails for any other reason ends the run at once;
+- a reward worker that cannot be replaced ends the run only if it was the last one;
 - silence is counted in looks: if the one who looks was itself held up (a stopped laptop, a busy host), the time that it
   did not look counts as one look at most, so nobody is replaced for an absence of the observer.
 """

@@ -20,6 +20,7 @@ from ..executor.fleet import Fleet, Layout, start_ray
 from ..executor.prompts import load_prompts, load_tokenizer
 from ..executor.rewards.pool import RewardPool
 from ..executor.rollout import RoundRunner
+from ..executor.supervision import Supervisor
 from ..executor.trainers import TrainerGroup
 from ..plans.cluster import Pool
 from ..plans.job import Job, JobPaths
@@ -69,7 +70,8 @@ async def _measure(
     samples = job.rollout.samples_per_step
     start_ray()
     notify("starting reward workers")
-    rewards = RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s)
+    supervisor = Supervisor()
+    rewards = RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s, supervisor)
     fleet = Fleet(
         layouts,
         model_path=paths.model,
@@ -79,6 +81,7 @@ async def _measure(
         max_num_seqs=max(2 * samples, wide_prompts(job) * job.rollout.samples_per_prompt),
         kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
         seed=job.algorithm.seed,
+        supervisor=supervisor,
     )
     runner = RoundRunner(
         fleet,
@@ -93,7 +96,7 @@ async def _measure(
     arguments = trainer_arguments(job, paths.model, budgets[0], pool.accelerators.kind, most)
     # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
     arguments["algorithm"] = {**arguments["algorithm"], "learning_rate": 0.0}
-    trainer = TrainerGroup("profile", dp=1, threads=pool.cores, arguments=arguments)
+    trainer = TrainerGroup("profile", dp=1, threads=pool.cores, arguments=arguments, supervisor=supervisor)
 
     with tempfile.TemporaryDirectory(prefix="rlplan-profile-") as folder:
         weights = Path(folder) / "weights.safetensors"

@@ -8,7 +8,7 @@ and drawn again instead is drawn until scoring likes it; training would see only
 |---|---|---|
 | the function raised `PolicyError` or `PolicyTimeout`, or did not end in time | once, no witness | `policy_error`, `policy_timeout` |
 | the function ran out of memory | twice | `policy_memory` |
-| the process that scores died, or the worker did while it had this sample alone | twice | `policy_crash` |
+| the process that scores died, or the worker did while it had this sample alone and after a sign of life | twice | `policy_crash` |
 | the function raised anything else | `retries` + 1 times | `function_error` |
 | the worker hung | twice, the second time with this sample alone; no witness | `policy_timeout` |
 

@@ -5,6 +5,8 @@ What always holds:
   `RewardPoolDown`. A worker's death or hang loses no sample, and a late answer of a worker given up on is never read.
 - A sample waits for nothing without a deadline. A worker that is silent past it is killed and started anew, and the
   reason names it.
+- A worker is asked for a sign of life before each call: one that died or was stopped while it was idle costs the
+  samples meant for it nothing, and no suspicion.
 - Samples that were with a worker that died or hung are tried again each in a call of its own, so that one bad sample
   cannot take the others with it twice; so are those that cost the process in which a worker scores.
 - All state is touched on the event loop only; nothing blocks it.
@@ -22,10 +24,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...plans.errors import InputError
+from ...plans.errors import InputError, RunFailed
 from ...plans.job import Job, JobPaths
+from ..supervision import Supervisor
 from .charges import ALONE, COUNTED, FINAL, RewardResult, Sample, tries, verdict
-from .process import RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
+from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
 from .scoring import Scored
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,8 @@ class RewardPool:
         name: prefix of the workers' names, `reward-0` and so on.
         search_path: folder searched first for the reward function's module; usually the job file's.
         slack_s: seconds granted to Ray and to a busy machine beyond what a worker may take, before it counts as hung.
-        start_s: seconds that a worker may take to start, the import of the function's module included.
+        start_s: seconds that a worker may take to start at most, the import of the function's module included.
+        supervisor: the run's, which starts and replaces workers; one of the pool's own if there is none.
     """
 
     def __init__(
@@ -59,7 +63,8 @@ class RewardPool:
         name: str = "reward",
         search_path: str | Path | None = None,
         slack_s: float = 10.0,
-        start_s: float = 60.0,
+        start_s: float = START_S,
+        supervisor: Supervisor | None = None,
     ) -> None:
         assert workers >= 1, "a reward pool needs a worker"
         folder = None if search_path is None else str(Path(search_path).resolve())
@@ -68,7 +73,8 @@ class RewardPool:
         self._deadline_s = float(spec["deadline_s"])
         self._alarm_s = self._deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
-        self._workers = [RewardProcess(f"{name}-{i}", arguments, start_s) for i in range(workers)]
+        supervisor = supervisor or Supervisor()
+        self._workers = [RewardProcess(f"{name}-{i}", arguments, supervisor, start_s) for i in range(workers)]
         self._ended: list[RewardProcess] = []
         self._samples: dict[str, Sample] = {}
         self._queue: deque[Sample] = deque()
@@ -85,15 +91,17 @@ class RewardPool:
         self._notes: tuple[str, ...] = ()
 
     @classmethod
-    def of_job(cls, job: Job, paths: JobPaths, workers: int, deadline_s: float) -> RewardPool:
+    def of_job(
+        cls, job: Job, paths: JobPaths, workers: int, deadline_s: float, supervisor: Supervisor | None = None
+    ) -> RewardPool:
         """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
         spec = {**job.reward.model_dump(), "deadline_s": deadline_s}
-        return cls(spec, workers, search_path=paths.reward_folder)
+        return cls(spec, workers, search_path=paths.reward_folder, supervisor=supervisor)
 
     async def start(self) -> None:
         """Start all workers.
 
-        Raises `InputError` if the reward function is not usable, `RewardPoolDown` if a worker does not start.
+        Raises `InputError` if the reward function is not usable, `RunFailed` if a worker does not start, tried again.
         """
         assert not self._open and not self._tasks, "start() twice"
         facts = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
@@ -184,12 +192,18 @@ class RewardPool:
     async def _serve(self, worker: RewardProcess) -> None:
         while True:
             batch = await self._next_batch()
-            if await self._run(worker, batch):
+            why = await self._silent(worker)
+            if why is not None:
+                self._put_back(batch)
+            else:
+                why = await self._run(worker, batch)
+            if why is None:
                 continue
+            log.warning("%s; starting it anew", why)
             self._counts["restarted"] += 1
             try:
-                await worker.restart()
-            except (RewardPoolDown, InputError) as error:
+                await worker.restart(why)
+            except (RunFailed, InputError) as error:
                 log.error("%s", error)
                 self._workers.remove(worker)
                 self._ended.append(worker)
@@ -203,8 +217,24 @@ class RewardPool:
             log.error("%s ended unexpectedly", task.get_name(), exc_info=error)
             self._give_up(RewardPoolDown(f"{task.get_name()} ended unexpectedly: {error!r}"))
 
-    async def _run(self, worker: RewardProcess, batch: list[Sample]) -> bool:
-        """Hand `batch` to the worker and settle what comes of it; False if the worker must be replaced."""
+    async def _silent(self, worker: RewardProcess) -> str | None:
+        """Why an idle worker must be replaced before it is handed anything; None if it lives."""
+        try:
+            await worker.ping(self._slack_s)
+        except (WorkerDied, WorkerHung) as error:
+            return f"{error}, while it was idle"
+        return None
+
+    def _put_back(self, batch: list[Sample]) -> None:
+        """Samples that no worker has seen. A single one may be a suspect, which must stay alone."""
+        if len(batch) == 1:
+            self._alone.appendleft(batch[0])
+        else:
+            self._queue.extendleft(reversed(batch))
+        self._wake.set()
+
+    async def _run(self, worker: RewardProcess, batch: list[Sample]) -> str | None:
+        """Hand `batch` to the worker and settle what comes of it; why the worker must be replaced, None if not."""
         for sample in batch:
             sample.attempts += 1
         # The worker starts no sample later than one alarm into the call, so that this does not grow with the batch.
@@ -214,10 +244,10 @@ class RewardPool:
             results = await worker.score(rows, budget_s=self._alarm_s, limit_s=limit_s)
         except WorkerDied as error:
             self._died(worker, batch, str(error))
-            return False
+            return str(error)
         except WorkerHung as error:
             self._hung(worker, batch, error)
-            return False
+            return str(error)
         for sample, scored in zip(batch, results, strict=False):
             self._settle(worker, sample, scored)
         # Not reached within the call's budget: back to the front, and no attempt of theirs.
@@ -227,14 +257,13 @@ class RewardPool:
         if len(results) < len(batch):
             self._wake.set()
         if not results[-1].renew:
-            return True
+            return None
         self._counts["renewed"] += 1
         try:
             await worker.renew()
-        except WorkerDied as error:
-            log.warning("%s; starting it anew", error)
-            return False
-        return True
+        except (WorkerDied, WorkerHung) as error:
+            return str(error)
+        return None
 
     # ---- the queue ----
 
@@ -295,7 +324,6 @@ class RewardPool:
             self._wake.set()
 
     def _died(self, worker: RewardProcess, batch: list[Sample], reason: str) -> None:
-        log.warning("%s; starting it anew", reason)
         for sample in batch:
             # In company a sample is a suspect, not yet guilty: that call is not charged to it.
             if len(batch) == 1:
@@ -304,7 +332,6 @@ class RewardPool:
                 self._again(sample, alone=True)
 
     def _hung(self, worker: RewardProcess, batch: list[Sample], error: WorkerHung) -> None:
-        log.warning("%s; killing it", error)
         for sample in batch:
             sample.hangs += 1
             if len(batch) == 1 and sample.hangs >= 2:

@@ -1,4 +1,4 @@
-"""One reward worker's process as the pool sees it: start, one call at a time with a limit, kill, start anew.
+"""One reward worker's process as the pool sees it: one call at a time with a limit; the run's supervisor starts it.
 
 Every wait here has a deadline, and its error names the worker. No call is forgotten: `close` sees each to its end.
 """
@@ -6,20 +6,25 @@ Every wait here has a deadline, and its error names the worker. No call is forgo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ray
 
 from ...plans.errors import InputError, RunFailed
+from ..faults import ActorFailed
+from ..supervision import ACTOR_OPTIONS, Supervisor, end_actor
 from .scoring import Scored
 from .worker import RewardWorker
 
 log = logging.getLogger(__name__)
 
-STARTS = 3
-"""Attempts to start a worker anew before it is given up."""
+START_S = 300.0
+"""Longest start. A worker loads no weights, so it gets less than an engine's first half hour: an interpreter and the
+function's imports are up within a minute on a busy machine, and one that was stopped is replaced after five."""
 CLOSE_S = 5.0
 """How long `close` waits for the calls of a killed worker to report their end."""
 
@@ -50,19 +55,38 @@ class Facts(NamedTuple):
     pid: int
 
 
+def spawn_worker(actor_name: str, arguments: tuple[Any, ...]) -> Any:
+    """A new actor for a worker."""
+    remote: Any = ray.remote(RewardWorker)
+    return remote.options(name=actor_name, max_concurrency=1, **ACTOR_OPTIONS).remote(*arguments)
+
+
 class RewardProcess:
     """A Ray actor of class `RewardWorker` and its successors under one name.
 
     Args:
         name: what errors call it.
         arguments: those of `RewardWorker`.
-        start_s: seconds that a start may take, the import of the reward function's module included.
+        supervisor: starts and replaces it; how often it may is counted by `name`.
+        start_s: seconds that a start may take at most, the import of the reward function's module included.
+        spawn, end: make and kill its actor.
     """
 
-    def __init__(self, name: str, arguments: tuple[Any, ...], start_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        supervisor: Supervisor,
+        start_s: float = START_S,
+        spawn: Callable[[str, tuple[Any, ...]], Any] = spawn_worker,
+        end: Callable[[Any], None] = end_actor,
+    ) -> None:
         self.name = name
         self._arguments = arguments
+        self._supervisor = supervisor
         self._start_s = start_s
+        self._spawn, self._end = spawn, end
+        self._longest_start_s = 0.0
         self._generation = 0
         self._actor: Any = None
         self._calls: set[asyncio.Future[Any]] = set()
@@ -70,84 +94,82 @@ class RewardProcess:
         """Those of the process that runs now; None while there is none."""
 
     async def start(self) -> Facts:
-        """Start the process, once. Raises `InputError` for an unusable reward function, else `RewardPoolDown`."""
+        """Start the process; a start that it does not survive is tried again.
+
+        Raises `InputError` for an unusable reward function, else `RunFailed`.
+        """
+        await self._supervisor.start(self)
+        assert self.facts is not None, "launch() returned without facts"
+        return self.facts
+
+    async def restart(self, why: str) -> None:
+        """Replace the process, or what is left of it. Raises as `start` does; `RunFailed` beyond the hour's budget."""
+        await self._supervisor.replace(self, why)
+
+    async def launch(self) -> None:
+        """One try of a start, for the supervisor. Raises `InputError`, or anything that tells of the fault."""
         # A killed actor's name is free only a moment later, hence a new one for each.
         actor_name = self.name if self._generation == 0 else f"{self.name}.{self._generation}"
         self._generation += 1
-        options = {"name": actor_name, "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
-        try:
-            self._actor = ray.remote(RewardWorker).options(**options).remote(*self._arguments)
-            call = self._track(self._actor.ready.remote())
-            await asyncio.wait({call}, timeout=self._start_s)
-            if not call.done():
-                raise TimeoutError(f"silent for {self._start_s:g} s")
-            said = call.result()
-        except Exception as error:
-            self.kill()
-            raise RewardPoolDown(f"reward worker {self.name} did not start: {_first_line(error)}") from error
+        deadline_s = self._start_deadline_s()
+        began = time.monotonic()
+        self._actor = self._spawn(actor_name, self._arguments)
+        call = self._track(self._actor.ready.remote())
+        await asyncio.wait({call}, timeout=deadline_s)
+        if not call.done():
+            raise ActorFailed(self.name, f"silent for {deadline_s:g} s while it started")
+        said = call.result()
         if said["problem"] is not None:
-            self.kill()
             raise InputError(said["problem"])
         if said["failure"] is not None:
-            self.kill()
-            raise RewardPoolDown(f"reward worker {self.name} did not start: {said['failure']}")
+            raise ActorFailed(self.name, said["failure"])
+        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
         self.facts = Facts(said["alarm_s"], tuple(said["notes"]), said["pid"])
-        return self.facts
 
-    async def restart(self) -> None:
-        """Kill what is left of the process and start it anew, `STARTS` times if need be. Raises as `start` does."""
-        self.kill()
-        for attempt in range(1, STARTS + 1):
-            try:
-                await self.start()
-                return
-            except RewardPoolDown as error:
-                if attempt == STARTS:
-                    raise
-                log.warning("%s; trying again", error)
-                await asyncio.sleep(0.5 * attempt)
+    async def discard(self) -> None:
+        """End the process now, whatever it does."""
+        self.facts = None
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._end(actor)
+
+    def _start_deadline_s(self) -> float:
+        return min(self._start_s, self._supervisor.patience.start_deadline_s(self._longest_start_s))
+
+    async def ping(self, limit_s: float) -> None:
+        """Returns once the idle process has answered. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""
+        await self._call("__ray_ready__", limit_s)
 
     async def renew(self) -> None:
-        """Have the worker start again the process in which it scores. Raises `WorkerDied`."""
-        try:
-            call = self._track(self._actor.ready.remote())
-            await asyncio.wait({call}, timeout=self._start_s)
-            said = call.result() if call.done() else {"failure": f"silent for {self._start_s:g} s"}
-        except Exception as error:
-            raise WorkerDied(f"reward worker {self.name} died: {_first_line(error)}") from error
-        if said.get("problem") or said["failure"]:
-            raise WorkerDied(
-                f"reward worker {self.name} cannot score any more: {said.get('problem') or said['failure']}"
-            )
+        """Have the worker start again the process in which it scores. Raises `WorkerDied` or `WorkerHung`."""
+        said = await self._call("ready", self._start_deadline_s())
+        if said["problem"] or said["failure"]:
+            raise WorkerDied(f"reward worker {self.name} cannot score any more: {said['problem'] or said['failure']}")
 
     async def score(self, rows: list[tuple[str, str, Any, float]], budget_s: float, limit_s: float) -> list[Scored]:
         """One call of `RewardWorker.score`. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""
+        results: list[Scored] = await self._call("score", limit_s, rows, budget_s)
+        if not 1 <= len(results) <= len(rows):
+            raise WorkerDied(f"reward worker {self.name} is of no use: {len(results)} results for {len(rows)} samples")
+        return results
+
+    async def _call(self, method: str, limit_s: float, *arguments: Any) -> Any:
         began = time.monotonic()
         try:
-            call = self._track(self._actor.score.remote(rows, budget_s))
+            call = self._track(getattr(self._actor, method).remote(*arguments))
             # wait, not wait_for: that would cancel the future, and Ray's own thread would complete it all the same.
             await asyncio.wait({call}, timeout=limit_s)
-            if not call.done():
-                raise WorkerHung(self.name, time.monotonic() - began)
-            results: list[Scored] = call.result()
-        except WorkerHung:
-            raise
+            if call.done():
+                return call.result()
         except Exception as error:
             # Ray has many names for a process that is gone.
             raise WorkerDied(f"reward worker {self.name} died: {_first_line(error)}") from error
-        assert results, "a reward worker answered with no result"
-        return results
-
-    def kill(self) -> None:
-        """End the process now, whatever it does."""
-        self.facts = None
-        if self._actor is not None:
-            ray.kill(self._actor, no_restart=True)
-            self._actor = None
+        raise WorkerHung(self.name, time.monotonic() - began)
 
     async def close(self) -> None:
         """Kill the process and wait until Ray has ended its calls."""
-        self.kill()
+        await self.discard()
         if self._calls:
             await asyncio.wait(set(self._calls), timeout=CLOSE_S)
         for call in list(self._calls):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -33,7 +35,11 @@ class _DeadlinePassed(BaseException):
 
 
 def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: str, answer: Any) -> Scored:
-    """Call `function` under an alarm, in the main thread."""
+    """Call `function` under an alarm, in the main thread.
+
+    Returns in this process only: a copy of it that the function forked ends where it leaves the function.
+    """
+    process = os.getpid()
     armed = True
     fired = False
 
@@ -55,6 +61,8 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
             signal.setitimer(signal.ITIMER_REAL, alarm_s, max(alarm_s, 0.1))
             reward, outcome = _number(function(prompt, response, answer)), "ok"
         finally:
+            if os.getpid() != process:
+                os._exit(_exit_code(sys.exc_info()[1]))
             armed = False
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except PolicyTimeout as error:
@@ -74,6 +82,15 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
         # Also when the function caught the alarm and returned something after all: it is late.
         outcome, reward, detail = "policy_timeout", 0.0, f"no reward within {alarm_s:g} s"
     return Scored(outcome, reward, time.monotonic() - began, detail)
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """What a program that ends by `error` (None: by itself) ends with; its parent may look at it."""
+    if isinstance(error, SystemExit):
+        if error.code is None:
+            return 0
+        return error.code & 0xFF if isinstance(error.code, int) else 1
+    return 0 if error is None else 1
 
 
 def _number(value: Any) -> float:

@@ -9,9 +9,10 @@ function do is limited as a response's own code is (`sandbox_child`), as far as 
 
 Files, sockets and the environment are the function's own affair: it may well ask a judge elsewhere.
 
-Requests (a pickled `(budget_s, rows)`) and answers (JSON) travel through two pipes, each after its length. A batch is
-read whole before its first row is scored, and each row is answered as it ends, so that neither side waits for the other
-between rows. An empty answer ends a batch.
+Requests (a pickled `(batch, budget_s, rows)`) and answers (JSON) travel through two pipes, each after its length. A
+batch is read whole before its first row is scored, and each row is answered as it ends, so that neither side waits for
+the other between rows. An answer says of which batch and row it is, for what the function starts holds the pipes too;
+only the process that was started answers, never a copy of it that the function forked.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
+    process = os.getpid()
+
+    def put(answer: Any) -> None:
+        if os.getpid() != process:
+            os._exit(1)
+        _put(answers, answer)
+
     problem: str | None = None
     failure: str | None = None
     scorer: Scorer | None = None
@@ -53,7 +61,7 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
         problem = error.message
     except Exception as error:  # noqa: BLE001 - told to the parent, which ends the start with it
         failure = where(error)
-    _put(answers, {"problem": problem, "failure": failure})
+    put({"problem": problem, "failure": failure})
     if scorer is None:
         return
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
@@ -63,14 +71,14 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
     _lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
-            budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
-            worn = _batch(scorer, rows, budget_s, lambda answer: _put(answers, answer))
+            batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
+            worn = _batch(scorer, batch, rows, budget_s, put)
             worn = worn or address_space_bytes() - before > WORN_SHARE * memory_bytes
-            _put(answers, {"worn": worn})
+            put({"batch": batch, "worn": worn})
 
 
 def _batch(
-    scorer: Scorer, rows: list[tuple[str, str, Any, float]], budget_s: float, tell: Callable[[Any], None]
+    scorer: Scorer, batch: int, rows: list[tuple[str, str, Any, float]], budget_s: float, tell: Callable[[Any], None]
 ) -> bool:
     """Score rows until the budget is spent; True if this process should score nothing more."""
     cores = len(os.sched_getaffinity(0))
@@ -80,7 +88,7 @@ def _batch(
             break
         _limit_cpu((math.ceil(deadline_s) + 1) * cores)
         scored = score_one(scorer.within(deadline_s), deadline_s, prompt, response, answer)
-        tell(list(scored[:4]))
+        tell([batch, number, *scored[:4]])
         if scored.outcome == "policy_memory":
             return True
     return False

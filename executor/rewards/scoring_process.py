@@ -2,6 +2,7 @@
 
 What always holds:
 - a batch is answered from its first row on without a gap; of the rows that were not reached nothing was tried;
+- a row's answer bears the numbers of its batch and row; any other is taken for no row's: the process is replaced;
 - `score` waits for no row longer than its deadline and `GRACE_S`, whatever the function does: what then still runs is
   killed with all that it started, and its response is blamed;
 - a process that died, ran out of memory or was killed scores nothing more: the last `Scored` says `renew`.
@@ -51,6 +52,7 @@ class ScoringProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._answers = -1
         self._read = b""
+        self._batch = 0
 
     @property
     def pid(self) -> int | None:
@@ -89,12 +91,15 @@ class ScoringProcess:
 
     def score(self, rows: list[Row], budget_s: float) -> list[Scored]:
         """Score rows in order until `budget_s` is spent or the process is lost; at least one `Scored`."""
+        if self._process is not None and self._answers_wait():
+            self.kill()  # no batch is under way: nobody's answer, or the pipe is closed
         problem, failure = self.start()
         if problem or failure:
             return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
         results: list[Scored] = []
+        self._batch += 1
         began = time.monotonic()
-        if not self._send((budget_s, rows)):  # nobody's response is to blame: none was looked at
+        if not self._send((self._batch, budget_s, rows)):  # nobody's response is to blame: none was looked at
             code = self.kill()
             detail = f"the process that scores took no request: {_ended(code)}"
             return [Scored("infra_failed", 0.0, 0.0, detail, renew=True)]
@@ -103,33 +108,35 @@ class ScoringProcess:
             deadline_s = rows[len(results)][3] if len(results) < len(rows) else 0.0
             said = self._next(began + deadline_s + GRACE_S)
             now = time.monotonic()
-            if isinstance(said, list):
-                scored = Scored(*said)
+            if isinstance(said, list) and said[:2] == [self._batch, len(results)] and len(results) < len(rows):
+                scored = Scored(*said[2:])
                 if scored.outcome == "policy_memory":
                     limit = f"; it may take {self._memory_bytes} bytes (reward.memory_bytes)"
                     scored = scored._replace(detail=scored.detail + limit)
                 results.append(scored)
                 began = now
-            elif isinstance(said, dict):
+            elif isinstance(said, dict) and said.get("batch") == self._batch and results:
                 if said["worn"]:
                     self.kill()
                     results[-1] = results[-1]._replace(renew=True)
                 return results
             else:
-                lost = self._lost(deadline_s, now - began)
+                lost = self._lost(deadline_s, now - began, stray=said is not None)
                 if len(results) < len(rows):
                     return [*results, lost]
                 return [*results[:-1], results[-1]._replace(renew=True)]
 
-    def _lost(self, deadline_s: float, seconds: float) -> Scored:
-        """Why there is no answer; the process is gone afterwards."""
+    def _lost(self, deadline_s: float, seconds: float, stray: bool) -> Scored:
+        """Why there is no answer, or a `stray` one instead; the process is gone afterwards."""
         assert self._process is not None
         ended = self._process.poll() is not None
         stopped = not ended and _state(self._process.pid) == "T"
         code = self.kill()
         outcome: Outcome = "policy_timeout"
         detail = f"no reward within {deadline_s:g} s, and no end either: killed"
-        if stopped:
+        if stray:
+            outcome, detail = "policy_crash", "what the function started answered in place of the process that scores"
+        elif stopped:
             outcome, detail = "infra_failed", "the process that scores was stopped by a signal"
         elif ended and code == -signal.SIGXCPU:
             detail = "used up its CPU seconds"
@@ -172,15 +179,22 @@ class ScoringProcess:
             return False
         return True
 
+    def _answers_wait(self) -> bool:
+        """Whether something was answered and not read, or the pipe is closed."""
+        return bool(self._read) or bool(select.select([self._answers], [], [], 0.0)[0])
+
     def _next(self, until: float) -> Any:
-        """The next answer; None if the process ends or stays silent until then."""
+        """The next answer, "" for what is none; None if the process ends or stays silent until then."""
         assert self._process is not None
         while True:
             if len(self._read) >= LENGTH.size:
                 end = LENGTH.size + LENGTH.unpack_from(self._read)[0]
                 if len(self._read) >= end:
                     answer, self._read = self._read[LENGTH.size : end], self._read[end:]
-                    return json.loads(answer)
+                    try:
+                        return json.loads(answer)
+                    except ValueError:
+                        return ""
             wait_s = min(until - time.monotonic(), _LOOK_S)
             # What is there is read, however late it is looked at.
             if select.select([self._answers], [], [], max(0.0, wait_s))[0]:

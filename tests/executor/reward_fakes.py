@@ -1,9 +1,12 @@
 """Reward functions that misbehave on demand; reward workers import this module by its folder."""
 
 import contextlib
+import fcntl
 import os
 import signal
+import struct
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -98,6 +101,40 @@ def misbehave(prompt, response, answer):
             time.sleep(60)
         (Path(answer) / "pid").write_text(str(pid))
         time.sleep(60)
+    return float(os.getpid())
+
+
+def fork_on_demand(prompt, response, answer):
+    """`answer`, after a fork whose copy ends as the response says; with "wait", minus its status if that is wrong."""
+    how = response.split()
+    if how[0] == "fork":
+        pid = os.fork()
+        if not pid:
+            if how[1] == "exit":
+                sys.exit(7)
+            if how[1] == "raise":
+                raise KeyError("in the copy")
+            return -1.0
+        if how[2:] == ["wait"]:
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            return answer if status == {"exit": 7, "raise": 1, "return": 0}[how[1]] else -float(status)
+    return answer
+
+
+def answer_unasked(prompt, response, answer):
+    """Writes `answer` into the pipe that the process answers through: now, or after its call ended."""
+
+    def write():
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                pipe = str(entry.readlink()).startswith("pipe:") and int(entry.name) > 2
+                if pipe and fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                    os.write(int(entry.name), struct.pack("<I", len(answer)) + answer)
+
+    if response == "now":
+        write()
+    if response == "later":
+        threading.Timer(0.1, write).start()
     return float(os.getpid())
 
 

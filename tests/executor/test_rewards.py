@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,7 @@ def test_the_worker_imports_no_heavy_package():
 def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_data_lie(tmp_path):
     pytest.importorskip("ray")
     from rlplan.executor.rewards.pool import RewardPool
+    from rlplan.executor.supervision import Supervisor
     from rlplan.plans.job import job_paths, load_job
 
     (tmp_path / "elsewhere").mkdir()
@@ -130,13 +132,15 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
         "algorithm: {name: grpo, learning_rate: 0.001}\nsearch: {tp: [1], micro_batch_tokens: [64]}\n"
     )
     job = load_job(tmp_path / "job.yaml")
-    pool = RewardPool.of_job(job, job_paths(job, tmp_path / "job.yaml"), 3, 2.0)
+    supervisor = Supervisor()
+    pool = RewardPool.of_job(job, job_paths(job, tmp_path / "job.yaml"), 3, 2.0, supervisor)
+    assert all(process._supervisor is supervisor for process in pool._workers)
     assert [process._arguments for process in pool._workers] == [
         ("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
     ] * 3
     for room in ("profiles/measure.py", "executor/execute.py"):
         source = (HERE.parent.parent / room).read_text()
-        assert "RewardPool.of_job(" in source and "search_path" not in source
+        assert re.search(r"RewardPool\.of_job\(.*, supervisor\)", source) and "search_path" not in source
 
 
 # ---- the pool, over real workers ----
@@ -256,6 +260,48 @@ def test_a_worker_killed_in_mid_call_loses_no_sample_and_scores_none_twice(ray_h
     assert stats["retried"] >= 1
     assert max(result.attempts for result in results) == 2
     assert after["reward-1"] == before["reward-1"]
+
+
+@pytest.mark.engine
+def test_workers_killed_while_they_were_idle_cost_the_next_sample_nothing(ray_here):
+    async def body(pool):
+        await pool.score("witness", "", "x", None)
+        before = pool.pids()
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        await all_gone(before.values())
+        result = await pool.score("innocent", "", "xyz", None)
+        return result, pool.stats()
+
+    result, stats = run_pool("length", body, workers=2)
+    assert (result.outcome, result.reward, result.attempts) == ("ok", 3.0, 1)
+    assert (stats["crashes"], stats["retried"]) == (0, 0) and stats["restarted"] >= 1
+
+
+@pytest.mark.engine
+def test_a_worker_killed_at_its_first_start_is_started_again_by_the_runs_supervisor(ray_here, tmp_path):
+    from rlplan.executor.rewards.pool import RewardPool
+    from rlplan.executor.supervision import Supervisor
+
+    (tmp_path / "reward_that_kills_once.py").write_text(
+        "import os, pathlib, signal, time\n"
+        f"mark = pathlib.Path({str(tmp_path / 'mark')!r})\n"
+        "if not mark.exists():\n    mark.touch()\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)\n"
+        "def score(prompt, response, answer): return 2.5\n"
+    )
+
+    async def main():
+        supervisor = Supervisor()
+        spec = {"kind": "function", "function": "reward_that_kills_once:score", "deadline_s": 5.0}
+        pool = RewardPool(spec, 1, search_path=tmp_path, supervisor=supervisor)
+        try:
+            await pool.start()
+            return await asyncio.wait_for(pool.score("a", "", "x", None), 60), supervisor.failures("reward-0")
+        finally:
+            await pool.close()
+
+    result, failures = asyncio.run(main())
+    assert (result.outcome, result.reward, failures) == ("ok", 2.5, 1)
 
 
 @pytest.mark.engine

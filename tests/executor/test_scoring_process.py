@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import select
 import signal
 import threading
 import time
@@ -91,6 +92,61 @@ def test_a_process_that_dies_between_two_batches_is_nobodys_fault(process):
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     (scored,) = score(process, "a")
     assert (scored.outcome, scored.reward) == ("ok", float(process.pid)) != ("ok", first)
+
+
+@pytest.mark.parametrize("copy", ["exit", "raise", "return"])
+@pytest.mark.parametrize("waits", ["", " wait"])
+def test_a_function_that_forks_never_moves_a_reward_to_another_sample(copy, waits):
+    process = ScoringProcess("function", "reward_fakes:fork_on_demand", 5.0, str(HERE), MEMORY_BYTES)
+    try:
+        for batch in (1.0, 2.0, 3.0):
+            wanted = [batch + 0.1, batch + 0.2, batch + 0.3]
+            rows = [("", f"fork {copy}{waits}" if reward < 2.15 else "plain", reward, 5.0) for reward in wanted]
+            scored = process.score(rows, budget_s=60.0)
+            assert [(one.outcome, one.reward) for one in scored] == [("ok", reward) for reward in wanted]
+    finally:
+        process.kill()
+
+
+def test_a_module_that_forks_while_it_is_imported_is_served_by_one_process(tmp_path):
+    (tmp_path / "reward_that_forks.py").write_text(
+        "import os\nos.fork()\n\ndef score(prompt, response, answer): return answer\n"
+    )
+    process = ScoringProcess("function", "reward_that_forks:score", 5.0, str(tmp_path), MEMORY_BYTES)
+    try:
+        assert [one.reward for one in process.score([("", "", 1.5, 5.0), ("", "", 2.5, 5.0)], 60.0)] == [1.5, 2.5]
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b'["ok", 9.0, 0.0, ""]', b'[1, 0, "ok", 9.0, 0.0, ""]', b'[2, 1, "ok", 9.0, 0.0, ""]', b'{"worn": false}',
+     b'{"batch": 2, "worn": false}', b"no json"],
+)  # fmt: skip
+def test_an_answer_that_is_not_the_next_rows_is_a_crash_of_its_response_and_no_samples_reward(answer):
+    process = ScoringProcess("function", "reward_fakes:answer_unasked", 5.0, str(HERE), MEMORY_BYTES)
+    try:
+        assert score(process, "fine")[0].outcome == "ok"
+        (scored,) = score(process, "now", "never reached", answer=answer)
+        assert (scored.outcome, scored.reward, scored.renew) == ("policy_crash", 0.0, True)
+        assert "answered in place of the process" in scored.detail
+        (fine,) = score(process, "fine")
+        assert (fine.outcome, fine.reward) == ("ok", float(process.pid))
+    finally:
+        process.kill()
+
+
+def test_an_answer_between_two_batches_is_refused_and_costs_nobody_a_reward():
+    process = ScoringProcess("function", "reward_fakes:answer_unasked", 5.0, str(HERE), MEMORY_BYTES)
+    try:
+        (before,) = score(process, "later", answer=b'[2, 0, "ok", 9.0, 0.0, ""]')
+        assert select.select([process._answers], [], [], 30.0)[0], "the answer that nobody asked for never came"
+        first, second = score(process, "fine", "fine")
+        assert (first.outcome, first.reward, second.reward) == ("ok", float(process.pid), float(process.pid))
+        assert first.reward != before.reward
+    finally:
+        process.kill()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="math-verify is not installed")
