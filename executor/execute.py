@@ -219,7 +219,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:
-    """True if all steps are done, False if a signal ended the runs before. Each run's trace says how it ended."""
+    """True if all steps are done, False if a signal ended the runs before. Each run's trace says how it ended.
+
+    Either way what was trained is saved. Raises RunFailed if it is not.
+    """
     with stop_requests(options.grace_s) as stop:
         try:
             while True:
@@ -231,7 +234,7 @@ async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner
                 if stop.at_round_end.is_set() or all(run.step_number >= options.steps for run in runs):
                     break
             for run in runs:
-                if run.checkpoint_fault is not None and not stop.at_round_end.is_set():
+                if run.checkpoint_fault is not None:
                     raise RunFailed(f"{run.name}: {run.checkpoint_fault}; what was trained since is not saved")
         except Exception as failure:
             reason = str(failure) or type(failure).__name__
