@@ -132,7 +132,7 @@ def test_a_second_signal_or_the_grace_period_leaves_the_round_and_saves_what_was
 @pytest.mark.parametrize("last_step", [2, 3])
 def test_a_run_that_a_signal_ends_fails_if_what_was_trained_cannot_be_saved(last_step):
     run = FakeRun(hangs_at=last_step, disk_full=True, updating=True)
-    with pytest.raises(RunFailed, match="0.00 GB free.*not saved"):
+    with pytest.raises(RunFailed, match=r"0\.00 GB free.*not saved"):
         interrupted(run, (signal.SIGTERM,))
     (end,) = run.events
     assert (end["step"], end["finished"]) == (last_step, False) and "0.00 GB free" in end["reason"]

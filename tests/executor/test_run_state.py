@@ -91,12 +91,56 @@ def test_a_damaged_latest_checkpoint_is_set_aside_and_the_one_before_it_is_loade
     assert load(tmp_path) == (2, 22, {})
 
 
-def test_where_no_checkpoint_is_sound_each_fault_is_named(tmp_path):
+def test_where_no_checkpoint_is_sound_each_fault_is_named_and_all_stay_where_they_are(tmp_path):
     save(tmp_path, 1, 2)
     for step in (1, 2):
         flip(tmp_path / "checkpoints" / f"step-00000{step}" / "state.json")
-    with pytest.raises(InputError, match=r"step-000002: state.json .* step-000001: state.json"):
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"step-000002: state.json .* step-000001: state.json .*backup"):
+            load(tmp_path)
+    for step in (1, 2):  # as from a backup
+        flip(tmp_path / "checkpoints" / f"step-00000{step}" / "state.json")
+    assert load(tmp_path) == (2, 22, {})
+
+
+@pytest.mark.parametrize("harm", [lambda trace: trace.unlink(), lambda trace: trace.write_text("x" * 59)])
+def test_checkpoints_are_loaded_again_once_a_trace_that_was_lost_is_put_back(tmp_path, harm):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("x" * 100)
+    save(tmp_path, 1, trace_bytes=60)
+    save(tmp_path, 2, trace_bytes=100)
+    harm(trace)
+    with pytest.raises(InputError, match=r"put trace\.jsonl back"):
         load(tmp_path)
+    assert names(tmp_path) == ["step-000001", "step-000002"]
+    trace.write_text("x" * 100)
+    assert load(tmp_path) == (2, 22, {})
+
+
+def test_nothing_is_set_aside_for_a_checkpoint_that_could_not_be_loaded_after_all(tmp_path):
+    save(tmp_path, 1, 2)
+    flip(tmp_path / "checkpoints" / "step-000002" / "state.json")
+    trainer = Trainer()
+
+    async def fail(folder):
+        raise RunFailed("trainer toy could not do load: Input/output error")
+
+    trainer.load = fail
+    with pytest.raises(RunFailed, match="Input/output error"):
+        asyncio.run(load_checkpoint(tmp_path, trainer))
+    assert names(tmp_path) == ["step-000001", "step-000002"]
+
+
+def test_a_run_of_which_only_set_aside_checkpoints_are_left_gets_one_advice_with_and_without_resume(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / "checkpoints" / "step-000001").rename(tmp_path / "checkpoints" / "damaged-step-000001")
+    with pytest.raises(InputError, match=r"no checkpoint.*damaged-step-000001.*another --out") as resumed:
+        load(tmp_path)
+    with pytest.raises(InputError, match="another --out"):
+        _check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
+    assert "without --resume" not in str(resumed.value)
+    (tmp_path / "checkpoints" / "damaged-step-000001").rename(tmp_path / "checkpoints" / "step-000001")
+    assert load(tmp_path) == (1, 11, {})
 
 
 def test_a_checkpoint_whose_steps_the_trace_has_lost_is_not_loaded(tmp_path):

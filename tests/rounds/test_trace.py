@@ -145,12 +145,12 @@ def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_and_no_l
     writer.flush()
     good = path.read_bytes()
     with full_disk(len(good) + room):
-        with pytest.raises(OSError, match="File too large"):  # noqa: PT012 - a buffer may be full before the flush
+        with pytest.raises(OSError, match="File too large"):
             for _ in range(20):
                 writer.write("sample", 1.0, text="x" * 5_000)
             writer.flush()
         assert path.read_bytes() == good
-        with pytest.raises(OSError, match="File too large"):  # noqa: PT012
+        with pytest.raises(OSError, match="File too large"):
             writer.write("note", 1.0, text="x" * 60_000)
             writer.flush()
     writer.write("end", 2.0)
