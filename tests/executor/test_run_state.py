@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlplan.executor import run_state
-from rlplan.executor.execute import _check_folder
+from rlplan.executor.execute import _begin_folder, _check_folder
 from rlplan.executor.manifest import write_manifest
 from rlplan.executor.run_lock import run_lock
 from rlplan.executor.run_state import CheckpointFailed, checkpoints, load_checkpoint, save_checkpoint
@@ -208,3 +211,41 @@ def test_a_run_that_never_came_to_a_checkpoint_is_begun_anew_and_cannot_be_resum
     _check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
     with pytest.raises(InputError, match="run without --resume"):
         _check_folder(tmp_path, tmp_path / "plan.yaml", resume=True)
+
+
+@pytest.fixture
+def full_disk():
+    """The kernel lets no file grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_lock_on_a_full_disk_is_refused_in_one_line(tmp_path, full_disk):
+    with pytest.raises(RunFailed, match=r"\.lock cannot be written \(File too large\); make room") as caught:  # noqa: SIM117
+        with run_lock(tmp_path):
+            pytest.fail("it must not begin")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_what_is_done_under_the_lock_is_not_taken_for_one_of_the_lock(tmp_path):
+    with pytest.raises(OSError, match="of the run"), run_lock(tmp_path):
+        raise OSError(5, "of the run")
+
+
+def test_a_plan_that_a_full_disk_does_not_take_is_told_in_one_line(tmp_path, full_disk):
+    plan = Path(__file__)  # any file
+    with pytest.raises(RunFailed, match=r"plan\.yaml cannot be written \(File too large\); make room"):
+        _begin_folder(SimpleNamespace(run_dir=tmp_path / "run", plan_path=plan), resume=False)
+
+
+def test_a_checkpoint_that_cannot_be_set_aside_is_told_in_one_line(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    save(tmp_path, 1, 2)
+    flip(tmp_path / "checkpoints" / "step-000002" / "state.json")
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(RunFailed, match="step-000002 cannot be written \\(No space left"):
+        load(tmp_path)
