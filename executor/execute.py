@@ -22,6 +22,7 @@ from ..plans.errors import InputError, RunFailed
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
+from .disk import written
 from .run_lock import run_lock
 from .stopping import StopRequests, stop_requests
 from .supported import differences, unsupported
@@ -109,6 +110,16 @@ def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
         )
 
 
+def _begin_folder(execution: Execution, resume: bool) -> None:
+    """Make a run's folder ready for its first events. Raises RunFailed if the disk does not take them."""
+    run_dir, copy = execution.run_dir, execution.run_dir / PLAN_COPY
+    with written(copy):
+        (run_dir / "weights").mkdir(parents=True, exist_ok=True)
+        if not resume:
+            (run_dir / "trace.jsonl").unlink(missing_ok=True)  # of a start that came to no checkpoint
+            shutil.copyfile(execution.plan_path, copy)
+
+
 def holds_run(run_dir: Path) -> bool:
     """Whether a run in this folder came as far as its first checkpoint or step; one that did not is begun anew."""
     if any((run_dir / "checkpoints").glob("*step-*")):
@@ -190,10 +201,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         start_s = await fleet.start()
         for execution, trainer in zip(executions, settings.trainers, strict=True):
             watcher.phase(f"starting trainer {execution.name}")
-            execution.run_dir.mkdir(parents=True, exist_ok=True)
-            if not options.resume:
-                (execution.run_dir / "trace.jsonl").unlink(missing_ok=True)  # of a start that came to no checkpoint
-                shutil.copyfile(execution.plan_path, execution.run_dir / PLAN_COPY)
+            _begin_folder(execution, options.resume)
             run = TrainingRun(
                 execution.name,
                 execution.plan.job,
@@ -219,7 +227,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
 
 
 async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner: Any) -> bool:
-    """True if all steps are done, False if a signal ended the runs before. Each run's trace says how it ended."""
+    """True if all steps are done, False if a signal ended the runs before. Each run's trace says how it ended.
+
+    Either way what was trained is saved. Raises RunFailed if it is not.
+    """
     with stop_requests(options.grace_s) as stop:
         try:
             while True:
@@ -231,7 +242,7 @@ async def _turns(runs: Sequence[Any], options: Options, watcher: Watcher, runner
                 if stop.at_round_end.is_set() or all(run.step_number >= options.steps for run in runs):
                     break
             for run in runs:
-                if run.checkpoint_fault is not None and not stop.at_round_end.is_set():
+                if run.checkpoint_fault is not None:
                     raise RunFailed(f"{run.name}: {run.checkpoint_fault}; what was trained since is not saved")
         except Exception as failure:
             reason = str(failure) or type(failure).__name__

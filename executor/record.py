@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..plans.errors import RunFailed
 from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
 from ..rounds.trace import TraceWriter
+from .disk import written
 from .rollout import RolloutResult
 
 
@@ -65,8 +65,10 @@ class Recorder:
         from torch.utils.tensorboard import SummaryWriter
 
         self._path = run_dir / "trace.jsonl"
-        self._trace = TraceWriter(self._path)
-        self._board: Any = SummaryWriter(log_dir=str(run_dir / "tensorboard"))
+        with self._written():
+            self._trace = TraceWriter(self._path)
+        with written(run_dir / "tensorboard"):
+            self._board: Any = SummaryWriter(log_dir=str(run_dir / "tensorboard"))
 
     def event(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event and make it durable. Raises RunFailed if the disk does not take it."""
@@ -78,14 +80,8 @@ class Recorder:
         """How long the trace is on disk."""
         return self._path.stat().st_size
 
-    @contextlib.contextmanager
-    def _written(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunFailed(
-                f"{self._path} cannot be written ({error.strerror}); make room, then go on with --resume"
-            ) from error
+    def _written(self) -> contextlib.AbstractContextManager[None]:
+        return written(self._path, "go on with --resume")
 
     def samples(
         self, t_s: float, step: int, epoch_of: Callable[[str], int], round_: Round, result: RolloutResult

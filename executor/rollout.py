@@ -4,7 +4,8 @@ Every decision (whom to issue, when to stop, whom to abort, what is deferred) is
 messages. Invariants:
 - a sample decodes on at most one engine at a time; a message about an earlier attempt is dropped;
 - a sample whose two weight versions are not the round's never reaches the machine: the run stops (invariant 1);
-- when `run` returns, nothing of the round decodes and no reward of it is pending;
+- when `run` returns, nothing of the round decodes and no reward of it is pending; one that is cancelled has sent its
+  aborts, and waits `LEAVE_S` at most for an engine that hangs: what was trained must be saved soon;
 - only `drive` decides, and what it decides for an engine is sent in that order, engine by engine: an abort never
   overtakes its submit, and an engine that hangs holds up no other;
 - the samples of an engine that is gone (dead, silent, or alive without decoding) are drawn again. Its replacement is
@@ -33,6 +34,8 @@ from .fleet import Fleet, Layout
 from .samples import TrainSample
 from .scoring_health import ScoringHealth
 from .supervision import LOOK_S, spawn
+
+LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
 
 
 @dataclass(slots=True)
@@ -172,10 +175,14 @@ class RoundRunner:
         engines = self._fleet.engines(layout)
         state = _RoundInProgress(self, round_, engines, version, weights_path, tag, seeds, deadline_s, at_once, sharing)
         self._fleet.listen(state.on_engine_events, state.on_death, state.on_back, state.on_fault)
+        patience_s = None
         try:
             return await state.drive()
+        except asyncio.CancelledError:
+            patience_s = LEAVE_S
+            raise
         finally:
-            await state.stop()
+            await state.stop(patience_s)
             self._fleet.listen_no_more()
 
 
@@ -471,13 +478,18 @@ class _RoundInProgress:
 
         future.add_done_callback(scored)
 
-    async def stop(self) -> None:
-        """Leave nothing behind: whatever of the round still runs is stopped. Replacements go on."""
+    async def stop(self, patience_s: float | None = None) -> None:
+        """Leave nothing behind: whatever of the round still runs is stopped. Replacements go on.
+
+        With `patience_s`, engines that do not answer within so many seconds are not waited for. What was sent to them
+        keeps its turn before what is sent next.
+        """
         running: dict[int, list[str]] = {}
         for request_id, key in list(self._by_request.items()):
             self._abort(key, running)
             assert request_id not in self._by_request
         for index, request_ids in running.items():
             self._send(self._engines[index].abort(request_ids), "abort")
-        while self._sends:
-            await asyncio.wait(set(self._sends))
+        # All that will be sent is sent by now: only the decisions of `drive` send.
+        if self._sends:
+            await asyncio.wait(set(self._sends), timeout=patience_s)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..plans.errors import InputError
+from .disk import written
 
 LOCK = ".lock"
 
@@ -25,11 +26,13 @@ LOCK = ".lock"
 def run_lock(run_dir: Path) -> Iterator[None]:
     """Hold the folder's lock; makes the folder if needed.
 
-    Raises InputError, naming who holds it, if another process does.
+    Raises InputError, naming who holds it, if another process does; RunFailed if the disk takes no line.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    # "a+" leaves the holder's line alone until the lock is ours.
-    with (run_dir / LOCK).open("a+", encoding="utf-8") as file:
+    with written(run_dir / LOCK):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # "a" leaves the holder's line alone until the lock is ours; a buffer would be tried again when it is closed.
+        file = (run_dir / LOCK).open("ab", buffering=0)
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -37,11 +40,10 @@ def run_lock(run_dir: Path) -> Iterator[None]:
                 f"is in use by {_holder(run_dir / LOCK)}; wait until that process ends, or end it, then start again",
                 str(run_dir),
             ) from None
-        file.truncate(0)
-        json.dump(
-            {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%FT%TZ", time.gmtime())}, file
-        )
-        file.flush()
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%FT%TZ", time.gmtime())}
+        with written(run_dir / LOCK):
+            file.truncate(0)
+            file.write(json.dumps(me).encode())
         yield
 
 

@@ -3,8 +3,8 @@
 Invariants:
 - a folder `checkpoints/step-NNNNNN` exists only if it was written whole: it is written under another name, its files
   and folders are synced, and only then it gets its name; a crash at any instant leaves the checkpoints before it;
-- a checkpoint is loaded only if every file is as its manifest says; a damaged one is set aside and the one before it
-  is taken;
+- a checkpoint is loaded only if every file is as its manifest says; the one before a damaged one is taken, and once it
+  is loaded the damaged one is set aside, where it is not taken for the newest again;
 - an older checkpoint is deleted only after a newer one has its name, but where the disk has no room for a third copy:
   there the older of two is deleted first, if the newer one is whole.
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from ..plans.errors import InputError, RunFailed
 from .checkpoint import sync_folder
+from .disk import written
 from .manifest import damage, write_manifest
 from .trainers import TrainerDied, TrainerGroup
 
@@ -123,29 +124,45 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 
 async def load_checkpoint(run_dir: Path, trainer: TrainerGroup) -> Loaded:
-    """Load the latest sound checkpoint into `trainer`; damaged newer ones are renamed to `damaged-step-NNNNNN`.
+    """Load the latest sound checkpoint into `trainer`; newer ones are then renamed to `damaged-step-NNNNNN`.
 
     A checkpoint is sound if its files are as its manifest says and the trace reaches as far as it did when the
-    checkpoint was written. Raises InputError if there is none.
+    checkpoint was written. Raises InputError if there is none: all stay where they are then, for what they lack (the
+    trace, say) may be put back. Raises RunFailed if one cannot be loaded or renamed.
     """
-    found = checkpoints(run_dir)
-    if not found:
-        raise InputError("there is no checkpoint to resume from; run without --resume", str(run_dir))
-    damaged: dict[str, str] = {}
-    for folder in reversed(found):
+    faults: dict[Path, str] = {}
+    trace_lost = False
+    for folder in reversed(checkpoints(run_dir)):
         fault = await asyncio.to_thread(damage, folder / MANIFEST)
         if fault is None:
             state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
             fault = _trace_fault(run_dir, state)
+            trace_lost = trace_lost or fault is not None
         if fault is None:
             await trainer.load(folder / "trainer")
-            return Loaded(state, damaged)
-        damaged[folder.name] = fault
-        aside = folder.with_name(f"damaged-{folder.name}")
+            for newer in faults:  # what the trace has lost is written anew, and would fit them by its length alone
+                _set_aside(newer)
+            return Loaded(state, {newer.name: fault for newer, fault in faults.items()})
+        faults[folder] = fault
+    raise InputError(_no_checkpoint(run_dir, faults, trace_lost), str(run_dir))
+
+
+def _set_aside(folder: Path) -> None:
+    aside = folder.with_name(f"damaged-{folder.name}")
+    with written(folder, "go on with --resume"):
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
-    faults = "; ".join(f"{name}: {fault}" for name, fault in damaged.items())
-    raise InputError(f"no checkpoint is sound ({faults}); restore one from a backup, or start a new run", str(run_dir))
+
+
+def _no_checkpoint(run_dir: Path, faults: dict[Path, str], trace_lost: bool) -> str:
+    """Why a run cannot be taken up, and what helps. It is never begun anew in its folder: that would lose its trace."""
+    listed = "; ".join(f"{folder.name}: {fault}" for folder, fault in faults.items())
+    text = f"no checkpoint is sound ({listed})" if faults else "there is no checkpoint to resume from"
+    aside = ", ".join(path.name for path in sorted((run_dir / "checkpoints").glob("damaged-step-*")))
+    if aside:
+        text += f"; set aside before: {aside} (rename one that is whole after all to step-NNNNNN)"
+    advice = "put trace.jsonl back" if trace_lost else "restore one from a backup"
+    return f"{text}; {advice} and continue with --resume, or start a new run with another --out"
 
 
 def _trace_fault(run_dir: Path, state: dict[str, Any]) -> str | None:

@@ -6,7 +6,8 @@ Invariants (design.md, "What must always hold"):
 - a step whose loss, log-probs or gradient are not finite changes no weight, and counts as a step all the same: what it
   sampled is settled, since drawing it again would condition on what it was; the trace says so (event `skipped`);
 - a trainer that dies takes the run back to its last checkpoint, never to a state in between;
-- while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
+- while the trainer has not begun to change, a round can be left: the state of the last step's end is still there;
+- a trainer that was started again is not saved before it has loaded a checkpoint: it holds the weights of its start.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class TrainingRun:
         self.saved_step = -1
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._updating = False  # the trainer has begun to change, and the step is not written down yet
+        self._recovering = False  # it died, and what was started in its place has loaded no checkpoint yet
         self.checkpoint_fault: str | None = None
         """Why the latest checkpoint could not be written; None if it was."""
         self.damaged_checkpoints: list[str] = []
@@ -291,7 +293,10 @@ class TrainingRun:
 
     @property
     def round_can_be_left(self) -> bool:
-        """Whether nothing is lost but what the round has sampled if the step at hand is cancelled now."""
+        """Whether nothing is lost but what the round has sampled if the step at hand is cancelled now.
+
+        So it is while a dead trainer is replaced: what it held is lost already, and its checkpoints are on the disk.
+        """
         return not self._updating
 
     async def checkpoint(self) -> None:
@@ -319,10 +324,14 @@ class TrainingRun:
         if self._updating:
             self.checkpoint_fault = "the trainer was in the middle of a step"
             return
+        if self._recovering and self.saved_step != self.step_number:
+            self.checkpoint_fault = "the trainer died, and what was started in its place has loaded no checkpoint"
+            return
         try:
             await self._checkpoint()
         except RunFailed as failure:
-            self._note_fault(failure)
+            if self.saved_step != self.step_number:  # else it is there, and only the trace could not say so
+                self._note_fault(failure)
 
     def _note_fault(self, failure: Exception) -> None:
         self.checkpoint_fault = str(failure).splitlines()[0]
@@ -367,11 +376,12 @@ class TrainingRun:
             self.timeouts.restore(state["timeouts"])
         self._skipped_in_a_row = int(state["skipped_in_a_row"])
         self.step_number = self.saved_step = int(state["step"])
-        self._last_state, self._updating = None, False
+        self._last_state, self._updating, self._recovering = None, False, False
         return state
 
     async def _recover(self, death: TrainerDied) -> None:
         """Start the trainer again, from the last checkpoint."""
+        self._updating, self._recovering = False, True
         await self._despite_deaths(self._load, death)
         self.event("resume", step=self.step_number)
 

@@ -13,6 +13,7 @@ that is killed writes none).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -30,25 +31,53 @@ class TraceError(ValueError):
 
 
 class TraceWriter:
-    """Appends events; `flush()` makes them durable (called at each round's end, not for each line)."""
+    """Appends events; `flush()` brings them to the disk (called at each round's end, not for each line).
+
+    What one flush writes is there whole or not at all: where the disk takes a part of it, that is cut off again, and
+    the events are lost. Otherwise the next event would end the torn line and make it damage for good.
+    """
 
     def __init__(self, path: Path) -> None:
         _drop_torn_tail(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)  # a buffer would try again what has failed, when nobody expects it
+        self._pending: list[bytes] = []
+        self._sound: int | None = None  # bytes that are whole lines, where what follows them could not be cut off
 
     def write(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event."""
-        self._file.write(json.dumps({"event": event, "t_s": round(t_s, 6), **fields}, separators=(",", ":")) + "\n")
+        line = json.dumps({"event": event, "t_s": round(t_s, 6), **fields}, separators=(",", ":")) + "\n"
+        self._pending.append(line.encode())
 
     def flush(self) -> None:
-        """Push what was written through to the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Push what was written through to the disk. Raises OSError if it does not take all of it."""
+        data, self._pending = memoryview(b"".join(self._pending)), []
+        file = self._file.fileno()
+        self._cut(file)
+        sound = os.fstat(file).st_size
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+            os.fsync(file)
+        except OSError:
+            self._sound = sound
+            with contextlib.suppress(OSError):  # then it is tried again before the next event
+                self._cut(file)
+            raise
+
+    def _cut(self, file: int) -> None:
+        """Cut off what a failed write has left."""
+        if self._sound is not None:
+            os.ftruncate(file, self._sound)
+            self._sound = None
 
     def close(self) -> None:
-        """Flush and close."""
-        self.flush()
-        self._file.close()
+        """Flush and close. Raises OSError if the disk does not take the rest; it is closed all the same."""
+        if self._file.closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._file.close()
 
 
 def _drop_torn_tail(path: Path) -> None:

@@ -129,6 +129,15 @@ def test_a_second_signal_or_the_grace_period_leaves_the_round_and_saves_what_was
     assert run.checkpoints == [1] and run.events == [{"event": "end", "step": 1, "finished": False}]
 
 
+@pytest.mark.parametrize("last_step", [2, 3])
+def test_a_run_that_a_signal_ends_fails_if_what_was_trained_cannot_be_saved(last_step):
+    run = FakeRun(hangs_at=last_step, disk_full=True, updating=True)
+    with pytest.raises(RunFailed, match=r"0\.00 GB free.*not saved"):
+        interrupted(run, (signal.SIGTERM,))
+    (end,) = run.events
+    assert (end["step"], end["finished"]) == (last_step, False) and "0.00 GB free" in end["reason"]
+
+
 def test_an_update_that_has_begun_is_finished_before_the_run_is_left():
     run = FakeRun(hangs_at=2, updating=True)
     assert interrupted(run, (signal.SIGTERM, signal.SIGTERM)) is False

@@ -198,6 +198,34 @@ def test_an_abort_never_overtakes_its_submit_and_nothing_decodes_after_a_round(w
     asyncio.run(body())
 
 
+def test_a_round_that_is_left_does_not_wait_for_an_engine_that_hangs(weights, monkeypatch):
+    monkeypatch.setattr("rlplan.executor.rollout.LEAVE_S", 0.1)
+
+    async def body():
+        fakes = FakeFleet(2, Patience(stall_s=3600.0), decode_s=3600.0)
+        await fakes.fleet.start()
+        hung, other = fakes.actors
+
+        async def hang():
+            await until(lambda: hung.running and other.running)
+            hung.hangs.clear()
+
+        round_ = asyncio.create_task(run_round(fakes, weights, 2, hang))
+        await until(lambda: not hung.hangs.is_set())
+        round_.cancel()
+        done, _ = await asyncio.wait({round_}, timeout=60)
+        assert done and round_.cancelled(), "an hour would pass until the engine is given up"
+        assert not other.running, "an engine that answers decodes nothing of the round any more"
+        # What was sent to it is still in its turn: the next round's weights do not overtake it.
+        hung.hangs.set()
+        (first, _) = fakes.fleet.all_engines()
+        await first.load(weights, "v2", False)
+        assert not hung.running
+        await fakes.fleet.close()
+
+    asyncio.run(body())
+
+
 def test_a_round_ends_and_the_next_begins_without_an_engine_that_is_still_being_replaced(weights):
     async def body():
         fakes = FakeFleet(2)

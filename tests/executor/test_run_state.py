@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlplan.executor import run_state
-from rlplan.executor.execute import _check_folder
+from rlplan.executor.execute import _begin_folder, _check_folder
 from rlplan.executor.manifest import write_manifest
 from rlplan.executor.run_lock import run_lock
 from rlplan.executor.run_state import CheckpointFailed, checkpoints, load_checkpoint, save_checkpoint
@@ -91,12 +94,56 @@ def test_a_damaged_latest_checkpoint_is_set_aside_and_the_one_before_it_is_loade
     assert load(tmp_path) == (2, 22, {})
 
 
-def test_where_no_checkpoint_is_sound_each_fault_is_named(tmp_path):
+def test_where_no_checkpoint_is_sound_each_fault_is_named_and_all_stay_where_they_are(tmp_path):
     save(tmp_path, 1, 2)
     for step in (1, 2):
         flip(tmp_path / "checkpoints" / f"step-00000{step}" / "state.json")
-    with pytest.raises(InputError, match=r"step-000002: state.json .* step-000001: state.json"):
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"step-000002: state.json .* step-000001: state.json .*backup"):
+            load(tmp_path)
+    for step in (1, 2):  # as from a backup
+        flip(tmp_path / "checkpoints" / f"step-00000{step}" / "state.json")
+    assert load(tmp_path) == (2, 22, {})
+
+
+@pytest.mark.parametrize("harm", [lambda trace: trace.unlink(), lambda trace: trace.write_text("x" * 59)])
+def test_checkpoints_are_loaded_again_once_a_trace_that_was_lost_is_put_back(tmp_path, harm):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("x" * 100)
+    save(tmp_path, 1, trace_bytes=60)
+    save(tmp_path, 2, trace_bytes=100)
+    harm(trace)
+    with pytest.raises(InputError, match=r"put trace\.jsonl back"):
         load(tmp_path)
+    assert names(tmp_path) == ["step-000001", "step-000002"]
+    trace.write_text("x" * 100)
+    assert load(tmp_path) == (2, 22, {})
+
+
+def test_nothing_is_set_aside_for_a_checkpoint_that_could_not_be_loaded_after_all(tmp_path):
+    save(tmp_path, 1, 2)
+    flip(tmp_path / "checkpoints" / "step-000002" / "state.json")
+    trainer = Trainer()
+
+    async def fail(folder):
+        raise RunFailed("trainer toy could not do load: Input/output error")
+
+    trainer.load = fail
+    with pytest.raises(RunFailed, match="Input/output error"):
+        asyncio.run(load_checkpoint(tmp_path, trainer))
+    assert names(tmp_path) == ["step-000001", "step-000002"]
+
+
+def test_a_run_of_which_only_set_aside_checkpoints_are_left_gets_one_advice_with_and_without_resume(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / "checkpoints" / "step-000001").rename(tmp_path / "checkpoints" / "damaged-step-000001")
+    with pytest.raises(InputError, match=r"no checkpoint.*damaged-step-000001.*another --out") as resumed:
+        load(tmp_path)
+    with pytest.raises(InputError, match="another --out"):
+        _check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
+    assert "without --resume" not in str(resumed.value)
+    (tmp_path / "checkpoints" / "damaged-step-000001").rename(tmp_path / "checkpoints" / "step-000001")
+    assert load(tmp_path) == (1, 11, {})
 
 
 def test_a_checkpoint_whose_steps_the_trace_has_lost_is_not_loaded(tmp_path):
@@ -164,3 +211,41 @@ def test_a_run_that_never_came_to_a_checkpoint_is_begun_anew_and_cannot_be_resum
     _check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
     with pytest.raises(InputError, match="run without --resume"):
         _check_folder(tmp_path, tmp_path / "plan.yaml", resume=True)
+
+
+@pytest.fixture
+def full_disk():
+    """The kernel lets no file grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_lock_on_a_full_disk_is_refused_in_one_line(tmp_path, full_disk):
+    with pytest.raises(RunFailed, match=r"\.lock cannot be written \(File too large\); make room") as caught:  # noqa: SIM117
+        with run_lock(tmp_path):
+            pytest.fail("it must not begin")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_what_is_done_under_the_lock_is_not_taken_for_one_of_the_lock(tmp_path):
+    with pytest.raises(OSError, match="of the run"), run_lock(tmp_path):
+        raise OSError(5, "of the run")
+
+
+def test_a_plan_that_a_full_disk_does_not_take_is_told_in_one_line(tmp_path, full_disk):
+    plan = Path(__file__)  # any file
+    with pytest.raises(RunFailed, match=r"plan\.yaml cannot be written \(File too large\); make room"):
+        _begin_folder(SimpleNamespace(run_dir=tmp_path / "run", plan_path=plan), resume=False)
+
+
+def test_a_checkpoint_that_cannot_be_set_aside_is_told_in_one_line(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    save(tmp_path, 1, 2)
+    flip(tmp_path / "checkpoints" / "step-000002" / "state.json")
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(RunFailed, match="step-000002 cannot be written \\(No space left"):
+        load(tmp_path)

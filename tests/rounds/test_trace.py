@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +122,73 @@ def test_an_event_that_json_cannot_hold_leaves_no_torn_line(tmp_path: Path) -> N
         writer.write("note", 1.0, what=object())
     writer.close()
     assert len(_read(path)) == 1
+
+
+@contextlib.contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """No file grows beyond `room` bytes: of a write that would, the kernel takes the first part."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 1, 40, 5_000, 60_000], ids=lambda room: f"room for {room}")
+def test_a_disk_that_is_full_for_a_while_costs_the_events_of_that_while_and_no_line_is_torn(
+    tmp_path: Path, room: int
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    writer = TraceWriter(path)
+    writer.write("note", 0.0, a=1)
+    writer.flush()
+    good = path.read_bytes()
+    with full_disk(len(good) + room):
+        with pytest.raises(OSError, match="File too large"):
+            for _ in range(20):
+                writer.write("sample", 1.0, text="x" * 5_000)
+            writer.flush()
+        assert path.read_bytes() == good
+        with pytest.raises(OSError, match="File too large"):
+            writer.write("note", 1.0, text="x" * 60_000)
+            writer.flush()
+    writer.write("end", 2.0)
+    writer.close()
+    assert [event["event"] for event in _read(path)] == ["note", "end"]
+
+
+def test_what_a_failed_write_left_is_cut_off_before_the_next_event_if_it_could_not_be_cut_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "trace.jsonl"
+    _write(path, {"a": 1})
+    good = path.read_bytes()
+    writer = TraceWriter(path)
+    with monkeypatch.context() as broken, full_disk(len(good) + 10):
+        broken.setattr(os, "ftruncate", refuse)
+        writer.write("note", 1.0)
+        with pytest.raises(OSError, match="too large"):
+            writer.flush()
+        writer.write("note", 2.0)
+        with pytest.raises(OSError, match="Input/output"):
+            writer.flush()
+    assert len(path.read_bytes()) == len(good) + 10
+    writer.write("end", 3.0)
+    writer.close()
+    assert [event["event"] for event in _read(path)] == ["note", "end"]
+
+
+def test_a_writer_that_cannot_flush_is_closed_all_the_same(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace.jsonl")
+    writer.write("note", 0.0)
+    with full_disk(0), pytest.raises(OSError, match="too large"):
+        writer.close()
+    writer.close()
+    assert _read(tmp_path / "trace.jsonl") == []
 
 
 def test_an_empty_trace_has_no_events_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
