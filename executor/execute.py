@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +171,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .prompts import load_prompts, load_tokenizer
     from .rewards.pool import RewardPool
     from .rollout import RoundRunner
-    from .supervision import Patience, Supervisor
+    from .supervision import Patience, Supervisor, together
     from .trainers import TrainerGroup
     from .training_run import TrainingRun
 
@@ -193,29 +194,34 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         temperature=job.rollout.temperature,
         stall_s=options.stall_s,
     )
-    runs: list[TrainingRun] = []
+    runs = [
+        TrainingRun(
+            execution.name,
+            execution.plan.job,
+            job,
+            execution.run_dir,
+            fleet=fleet,
+            runner=runner,
+            trainer=TrainerGroup(execution.name, **trainer, supervisor=supervisor),
+            prompt_ids=list(prompts),
+        )
+        for execution, trainer in zip(executions, settings.trainers, strict=True)
+    ]
     try:
         names = ", ".join(engine.name for engine in fleet.all_engines())
-        watcher.phase(f"starting engines {names}")
-        await rewards.start()
-        start_s = await fleet.start()
-        for execution, trainer in zip(executions, settings.trainers, strict=True):
-            watcher.phase(f"starting trainer {execution.name}")
+        watcher.phase(f"starting reward workers, trainers and engines {names}")
+        began = time.monotonic()
+        if pool.accelerators.kind == "cpu":
+            await together(rewards.start(), fleet.start(), *(run.start_trainer() for run in runs))
+        else:  # vLLM measures how much memory of a GPU is free, so nobody else may start there meanwhile
+            await together(rewards.start(), fleet.start())
+            await together(*(run.start_trainer() for run in runs))
+        start_s = time.monotonic() - began
+        for execution, run in zip(executions, runs, strict=True):
             _begin_folder(execution, options.resume)
-            run = TrainingRun(
-                execution.name,
-                execution.plan.job,
-                job,
-                execution.run_dir,
-                fleet=fleet,
-                runner=runner,
-                trainer=TrainerGroup(execution.name, **trainer, supervisor=supervisor),
-                prompt_ids=list(prompts),
-            )
-            runs.append(run)
             # Relative, so that a folder that is moved as a whole still finds its plan.
             plan = Path(os.path.relpath(execution.plan_path, execution.run_dir)).as_posix()
-            await run.start(options.resume, {"engine_start_s": round(start_s, 3), "steps": options.steps, "plan": plan})
+            await run.start(options.resume, {"start_s": round(start_s, 3), "steps": options.steps, "plan": plan})
             _tell_faults(run, watcher)
         return await _turns(runs, options, watcher, runner)
     finally:

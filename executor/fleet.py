@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import ray
 
 from .engine import EngineConfig, EngineEvent
 from .engine_handle import EngineDied, EngineHandle
-from .supervision import Supervisor
+from .supervision import Supervisor, together
 
 
 class Layout(NamedTuple):
@@ -94,20 +93,12 @@ class Fleet:
                 for i in range(count)
             ]
 
-    async def start(self) -> float:
-        """Start every engine: on CPUs all at once, on GPUs one TP size after another. Returns seconds."""
-        began = time.perf_counter()
+    async def start(self) -> None:
+        """Start every engine: on CPUs all at once, on GPUs one TP size after another."""
         # On a GPU vLLM measures how much memory is free, so engines that share one must not start together.
-        together = [self.all_engines()] if self._kind == "cpu" else list(self._engines.values())
-        for engines in together:
-            starts = [asyncio.ensure_future(engine.start()) for engine in engines]
-            try:
-                await asyncio.gather(*starts)
-            finally:  # where one cannot be started, the others must not go on being started
-                for start in starts:
-                    start.cancel()
-                await asyncio.gather(*starts, return_exceptions=True)
-        return time.perf_counter() - began
+        at_once = [self.all_engines()] if self._kind == "cpu" else list(self._engines.values())
+        for engines in at_once:
+            await together(*(engine.start() for engine in engines))
 
     def engines(self, layout: Layout) -> list[EngineHandle]:
         """The engines of a layout, in order."""

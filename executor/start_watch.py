@@ -28,14 +28,14 @@ USED_S = 0.05  # CPU seconds that show progress; a process that waits in vain us
 class Children(NamedTuple):
     """The processes below an actor: how many, the CPU seconds that they used so far, whether one of them is stopped."""
 
-    count: int
+    processes: int
     used_s: float
     stopped: bool
 
 
 def look_at_children() -> Children:
     """The processes that this one started, and those that they started; the guard is none of them."""
-    count, used_s, stopped = 0, 0.0, False
+    processes, used_s, stopped = 0, 0.0, False
     for child in psutil.Process().children():
         if child.pid == guard_pid():
             continue
@@ -43,9 +43,9 @@ def look_at_children() -> Children:
             for process in (child, *child.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     times = process.cpu_times()
-                    count, used_s = count + 1, used_s + times.user + times.system
+                    processes, used_s = processes + 1, used_s + times.user + times.system
                     stopped = stopped or process.status() == psutil.STATUS_STOPPED
-    return Children(count, used_s, stopped)
+    return Children(processes, used_s, stopped)
 
 
 async def watch_start(ask: Callable[[], Any], stall_s: float) -> str:
@@ -65,7 +65,7 @@ async def watch_start(ask: Callable[[], Any], stall_s: float) -> str:
             await asyncio.Event().wait()
         children: Children = call.result()
         moved_s = abs(children.used_s - seen_s)  # less than before: one of the processes has ended
-        if not children.count or (moved_s >= USED_S and not children.stopped):
+        if not children.processes or (moved_s >= USED_S and not children.stopped):
             silence.heard(time.monotonic())
             seen_s = children.used_s
         elif (silent_s := silence.look(time.monotonic())) >= stall_s:

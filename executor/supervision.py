@@ -166,6 +166,17 @@ class Supervisor:
             raise RunFailed(f"{name} was started again {most} times within an hour, which is the limit; last: {why}")
 
 
+async def together(*starts: Coroutine[Any, Any, Any]) -> None:
+    """Wait for several starts; where one fails, the others are not gone on with, and its error is raised."""
+    tasks = [asyncio.ensure_future(start) for start in starts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def again_while_it_passes(
     call: Callable[[], Awaitable[Result]], pause: Callable[[float], Awaitable[Any]] = asyncio.sleep
 ) -> Result:

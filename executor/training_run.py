@@ -87,10 +87,13 @@ class TrainingRun:
         self.damaged_checkpoints: list[str] = []
         """What was found damaged when a checkpoint was loaded, until somebody has told it."""
 
-    async def start(self, resume: bool, facts: dict[str, Any]) -> None:
-        """Start the trainer; load the last checkpoint if `resume`, else write the first one."""
-        self._weights.parent.mkdir(parents=True, exist_ok=True)
+    async def start_trainer(self) -> None:
+        """Comes before `start`. Raises RunFailed if the trainer does not come up."""
         await self._trainer.start()
+
+    async def start(self, resume: bool, facts: dict[str, Any]) -> None:
+        """Load the last checkpoint if `resume`, else write the first one; the trainer is up."""
+        self._weights.parent.mkdir(parents=True, exist_ok=True)
         self._recorder = Recorder(self.run_dir)
         began = time.monotonic()
         if resume:

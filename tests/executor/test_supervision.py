@@ -259,7 +259,7 @@ def test_the_cpu_time_of_children_and_a_stopped_one_are_seen_and_the_guard_is_no
     code = (
         "import subprocess, sys, time; from rlplan.executor.guard import guard_group; "
         "from rlplan.executor.start_watch import look_at_children as look; "
-        "guard_group(); print(look().count); "
+        "guard_group(); print(look().processes); "
         "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = look().used_s\n"
         "while look().used_s < before + 0.2: time.sleep(0.02)\n"
         "print(look().stopped); child.send_signal(19)\n"
