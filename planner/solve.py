@@ -183,6 +183,7 @@ def solve_fully(
             reached=solution.objective,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
             forced_mode=mode,
+            forced_budget=None if mode is None else bias_budget,
             candidates=count_cycles(*search.columns(), search.needs_long),
         ),
         decisions_sha256=job_decisions(planned),
