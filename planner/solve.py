@@ -241,6 +241,7 @@ def prepare(
         draws=draws,
         drafted=space.drafted,
         noise=partial(noise_of, profile),
+        max_prompt_tokens=rollout.max_prompt_tokens,
     )
     if bias_budget is None:
         bias_budget = 0.0 if mode is None else math.inf
