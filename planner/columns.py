@@ -47,6 +47,7 @@ class Setting:
     """What all columns of a solve share: the step's size, costs, luck.
 
     `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
+    `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     """
 
     target: int
@@ -60,6 +61,7 @@ class Setting:
     drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
     watch: Callable[[], Observe] | None = None
     noise: Callable[[LayoutKey, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
+    max_prompt_tokens: int = 0
 
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """What decoding costs in a kind of round."""
@@ -69,14 +71,27 @@ class Setting:
         """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.
 
         As many as the round can have in flight, so that none waits for it, but at most as many as were measured. Short
-        rounds issue anew only in the place of what has ended; long rounds of `exact` draw in waves that double.
+        rounds issue anew only in the place of what has ended; long rounds of `exact` draw in waves that double. Where a
+        prompt's samples are kept together, the balancer lets an engine get ahead of the others for their sake.
         """
         if isinstance(key, ShortKey):
-            issued = key.prompts * key.samples
+            alike, prompts = key.samples, key.prompts
         else:
             draws = most_draws_at_once(key.copies) if key.law.mode == "exact" else 1
-            issued = self.target * self.group_size * draws
-        return max(1, min(self.cost_of(key).max_sequences, math.ceil(issued / key.layout.engines)))
+            alike, prompts = self.group_size * draws, self.target
+        cost, engines = self.cost_of(key), key.layout.engines
+        ahead = self._ahead(cost, alike)
+        # An engine gets a sample only while it is at most so far ahead of every other one.
+        most = (alike * prompts + (engines - 1) * (ahead + 1)) // engines
+        return max(1, min(cost.max_sequences, most))
+
+    def _ahead(self, cost: DecodeCost, alike: int) -> int:
+        """Samples by which an engine may be ahead of the least loaded one and still get one more; `alike` are those of
+        one prompt, of which the first goes to the least loaded engine."""
+        if cost.sharing is None:
+            return 0
+        longest = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
+        return min(math.floor(cost.sharing.lead(longest)), alike - 1)
 
     @cached_property
     def earlier(self) -> EarlierEpoch:

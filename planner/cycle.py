@@ -145,6 +145,11 @@ class Cycle:
         long = self.long.name if self.long else "-"
         return f"{self.short.name}|{long}|{self.train:04d}|{self.long_train:04d}"
 
+    @property
+    def trains(self) -> bool:
+        """Whether its rounds trained any group; if not, it has no rates and no cost."""
+        return self.short.groups > 0 or (self.long is not None and self.short.moved * self.long.groups > 0)
+
     def rates(self, group_size: int) -> tuple[float, float]:
         """(short rounds, long rounds) per trained sample."""
         if self.long is None:

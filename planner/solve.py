@@ -49,6 +49,7 @@ from .loss_divisors import expected_loss
 from .placement import place
 from .predict import least_p95, predict, step_p95
 from .program import Solution, solve_program
+from .refills import few_for_refills
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
 from .unseen import Unseen, simulate_unseen
 from .volatile import volatile
@@ -150,6 +151,7 @@ def solve_fully(
     search.run_passes(progress)
     baseline = _baseline(search)
     solution, unseen = _decide(search, baseline, max_nodes, progress)
+    _warn_of_refills(search, solution.cycle, prompts)
     progress("writing the plan", 0.99)
     points = front(search, solution.cycle, unseen)
     predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
@@ -183,6 +185,7 @@ def solve_fully(
             reached=solution.objective,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
             forced_mode=mode,
+            forced_budget=None if mode is None else bias_budget,
             candidates=count_cycles(*search.columns(), search.needs_long),
         ),
         decisions_sha256=job_decisions(planned),
@@ -240,6 +243,7 @@ def prepare(
         draws=draws,
         drafted=space.drafted,
         noise=partial(noise_of, profile),
+        max_prompt_tokens=rollout.max_prompt_tokens,
     )
     if bias_budget is None:
         bias_budget = 0.0 if mode is None else math.inf
@@ -287,6 +291,16 @@ def _unpriced_timeouts(job: Job, profile: Profile) -> str | None:
         "reward.adaptive_timeout is planned, but what it saves is not predicted: the profile holds one reward time for "
         "all samples; profile the job anew, or write reward.executions into the profile"
     )
+
+
+def _warn_of_refills(search: Search, cycle: Cycle, prompts: int | None) -> None:
+    """Say so where the data holds too few prompts for the plan's steps to be whole."""
+    if prompts is None:
+        return
+    of, key = search.setting, cast(ShortKey, cycle.short.key)
+    caution = few_for_refills(of.draws.model, key, of.target, of.group_size, of.dynamic_sampling, prompts)
+    if caution is not None:
+        warnings.warn(caution, stacklevel=3)
 
 
 def _drift(trace: LengthTrace, seed: int) -> Drift | None:

@@ -9,7 +9,8 @@ both plans simulated at the refitted costs and lengths, on the same luck) exceed
 - `LEAST_GAIN`: less is not worth a review.
 So a plan does not flap (refs/rollpacker.md 2: thresholds without hysteresis drift): the plan in force is kept unless
 the model beats it by more than the model has just been seen to err, and solving again from what made the plan in force
-finds that plan or one as good. A mode that was forced on the plan in force is forced on the new one.
+finds that plan or one as good. A mode that was forced on the plan in force is forced on the new one, with the bias
+budget that was given with it, if any was.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def tune(
         trace,
         force.plan.inputs,
         mode=force.plan.solver.forced_mode,
-        bias_budget=force.plan.job.bias.budget,
+        bias_budget=_asked_budget(force.plan),
         objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
         seed=seed,
         progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
@@ -139,6 +140,12 @@ def tune(
 def decisions(planned: PlannedJob) -> dict[str, object]:
     """What a plan decides, without its reasons."""
     return planned.model_dump(exclude={"why"})
+
+
+def _asked_budget(plan: Plan) -> float | None:
+    """The budget to solve with again. That of a forced mode without one is what was predicted, which nobody asked for;
+    as a bound it would refuse the very plan that it is of."""
+    return plan.job.bias.budget if plan.solver.forced_mode is None else plan.solver.forced_budget
 
 
 def _check(run: MeasuredRun, executed: Documents, force: Documents) -> None:

@@ -82,6 +82,10 @@ class Solver(Strict):
     forced_mode: Annotated[Mode | None, Field(exclude_if=is_none)] = None
     """The mode that was forced, which a re-solve of this plan keeps; null: the solver was free to choose."""
 
+    forced_budget: Annotated[float | None, Field(ge=0, lt=1, exclude_if=is_none)] = None
+    """The bias budget that was given with the forced mode, which a re-solve keeps; null: none was, so no plan was
+    refused for its bias."""
+
     candidates: Count
     """Number of simulated candidates that the choice was made from."""
 

@@ -12,6 +12,7 @@ a law over all layouts instead of a list of measured ones.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -268,6 +269,10 @@ class Profile(_Model):
             raise cross_error(
                 "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"
             )
+        for of, keys in self._keys().items():
+            twice = [key for key, count in Counter(keys).items() if count > 1]
+            if twice:
+                raise cross_error(f"two entries of {of} are both for {twice[0]}; keep one of them", of)
         evidence = [*(entry.evidence for entry in self.rollout), self.reward.evidence]
         evidence += [self.judge.evidence] if self.judge is not None else []
         cited = {e.source for of in evidence for e in of.values()}
@@ -276,3 +281,15 @@ class Profile(_Model):
         if unknown:
             raise cross_error(f"evidence cites {', '.join(unknown)}; say under sources what that is", "sources")
         return self
+
+    def _keys(self) -> dict[str, list[str]]:
+        """By list: what its entries are looked up by, in words. A plan names no more of them."""
+        return {
+            "rollout": [f"tp {r.tp}, engines {r.engines}" for r in self.rollout],
+            "train": [
+                f"dp {t.dp}, tp {t.tp}, pp {t.pp}, cp {t.cp}, ep {t.ep}, micro_batch_tokens {t.micro_batch_tokens}, "
+                f"recompute {t.recompute}, offload {str(t.offload).lower()}"
+                for t in self.train
+            ],
+            "checks": [f"tp {c.tp}, engines {c.engines}" for c in self.checks],
+        }

@@ -44,6 +44,9 @@ Mode = Literal["sync", "race", "defer", "exact", "predict"]
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
 MAX_WAIT_ROUNDS = 64
 
+# Beyond the mean of the prompts that a round takes until P groups are accepted (a negative binomial count).
+_REFILL_DEVIATIONS = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec:
@@ -77,17 +80,25 @@ class RoundSpec:
             raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
 
 
-def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0) -> int:
+def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0, accepted: float = 1.0) -> int:
     """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
 
     While a short round is issued, up to P - 1 prompts wait for a long one, and nobody is issued twice. In `predict` a
     short round that goes on into the next epoch also passes over those of its own prompts.
+
+    `accepted`, in (0, 1], is the share of the groups that a short round may train: short ones in `exact`, and those
+    whose rewards differ with dynamic sampling. In the place of others it takes further prompts, as many as chance has
+    it; three standard deviations more than the mean are counted, so a few rounds in a thousand still train fewer than
+    P groups. At 1 no refill is counted, and data of so few prompts may leave rounds that want some without.
     """
+    judged = math.ceil((target + _REFILL_DEVIATIONS * math.sqrt(target * (1.0 - accepted))) / accepted)
     if mode == "predict":
-        return math.ceil(3 * target / (1.0 - long_share))
+        return math.ceil((2 * target + judged) / (1.0 - long_share))
+    # In `exact` the over-issue is there for those that are not accepted; elsewhere it is deferred beside them.
+    taken = max(short_prompts, judged) if mode == "exact" else short_prompts + judged - target
     if mode == "sync" or (mode != "exact" and short_prompts == target):
-        return target
-    return short_prompts + target - 1
+        return taken
+    return taken + target - 1
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,10 @@ from rlplan.planner.columns import LongColumn, Setting, long_draws
 from rlplan.planner.costs import LayoutKey, decode_cost, reward_cost
 from rlplan.planner.draws import Draws
 from rlplan.planner.length_model import fit_lengths
+from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.events import Finished, SampleKey
 from rlplan.rounds.exact import MAX_DRAWS, ExactLongRound, most_draws_at_once
+from rlplan.rounds.race import RaceRound
 
 from .conftest import CAP, heavy_trace, small_profile
 from .synthetic_run import solved
@@ -85,6 +88,52 @@ def test_no_sample_waits_where_more_was_measured_than_a_round_can_have_in_flight
     assert setting.at_once(short) == 15
     assert setting.at_once(LongKey(short.law, 1, LAYOUT)) == TARGET * GROUP // 2
     assert setting.at_once(ShortKey("sync", 4, 4, 0, LayoutKey(2, 1))) == 16
+
+
+def sharing_setting(setting, lead, engines):
+    """`setting` with engines that keep a prompt together up to a lead of `lead` samples for the longest prompt."""
+    layout = LayoutKey(1, engines)
+    cost = replace(setting.decode[LAYOUT], key=layout, sharing=PrefixSharing(16, 320 // lead))
+    return replace(setting, decode={layout: cost}, max_prompt_tokens=321), layout
+
+
+def placed(machine, sharing, engines, tokens_of):
+    """Samples of the first issue by engine, as the balancer spreads them."""
+    balancer = Balancer(engines, sharing)
+    for action in machine.start():
+        balancer.assign(action.key, 100, None, action.prompt, tokens_of(action.prompt))
+    return [len(balancer.running(engine)) for engine in range(engines)]
+
+
+@pytest.mark.parametrize("lead", [1, 2, 4, 8, 40])
+@pytest.mark.parametrize("engines", [2, 3, 5])
+@pytest.mark.parametrize(("prompts", "samples"), [(4, 4), (5, 4), (7, 5)])
+def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are_kept_together(
+    setting, lead, engines, prompts, samples
+):
+    together, layout = sharing_setting(setting, lead, engines)
+    sharing, names = together.decode[layout].sharing, [f"k{p}" for p in range(prompts)]
+    rng = random.Random(prompts)
+    short = ShortKey("race", prompts, samples, 0, layout)
+    for _ in range(20):
+        tokens = {name: rng.choice((1, 100, 321)) for name in names}
+        for of in (tokens.__getitem__, lambda name: 321):
+            most = max(placed(RaceRound(names, TARGET, GROUP, samples, CAP), sharing, engines, of))
+            assert most <= together.at_once(short)
+            copies = ExactLongRound(names[:TARGET], GROUP, 700, 2, CAP)
+            key = LongKey(Law("exact", 0, 0, 700), 2, layout)
+            assert max(placed(copies, sharing, engines, of)) <= together.at_once(key)
+
+
+def test_one_engine_gets_ahead_of_an_even_share_and_the_cap_grows_by_no_more_than_the_lead(setting):
+    together, layout = sharing_setting(setting, 4, 2)
+    key, even = ShortKey("race", 5, 4, 0, layout), 10
+    names = [f"k{p}" for p in range(5)]
+    most = max(placed(RaceRound(names, TARGET, GROUP, 4, CAP), together.decode[layout].sharing, 2, lambda _: 321))
+    assert even < most <= together.at_once(key) <= even + 4
+    assert replace(together, max_prompt_tokens=16).at_once(key) == even, "no whole block to share"
+    narrow = replace(together, decode={layout: replace(together.decode[layout], max_sequences=11)})
+    assert narrow.at_once(key) == 11
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3, 5, 64])

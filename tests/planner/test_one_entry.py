@@ -1,6 +1,7 @@
 """Two entries of one TP in a profile: every command prices a layout by the same one, whatever their order."""
 
 import pytest
+from pydantic import ValidationError
 
 from rlplan.planner.candidates import feasible_layouts
 from rlplan.planner.checks.memory import bars_as_they_are, priced
@@ -85,3 +86,21 @@ def test_a_plan_says_which_entry_prices_engines_that_were_not_measured_together(
 
     assert "priced as 1 engine of tp 1 measured at once" in why(ONE) and why(ONE, TWO) == ""
     assert list(feasible_layouts(cluster, job, profile_of(ONE))[1]) == [PAIR]
+
+
+@pytest.mark.parametrize(("of", "key"), [("rollout", "tp 1, engines 2"), ("train", "dp 1, .* micro_batch_tokens 1024")])
+def test_a_profile_with_two_entries_of_one_key_is_refused_and_the_key_is_named(of, key):
+    """Some commands would take the first of them, and others the best or the last."""
+    first, *others = getattr(small_profile(), of)
+    with pytest.raises(ValidationError, match=f"two entries of {of} are both for {key}"):
+        small_profile(**{of: (first, *others, first.model_copy(update={"error": 0.5}))})
+
+
+def test_a_profile_with_two_checks_of_one_layout_is_refused_and_one_whose_updates_differ_in_anything_is_not():
+    profile = small_profile()
+    [check], train = profile.checks, profile.train[0]
+    with pytest.raises(ValidationError, match="two entries of checks are both for tp 1, engines 2"):
+        small_profile(checks=(check, check.model_copy(update={"factor": 2.0})))
+    changes = ({"dp": 2}, {"tp": 2}, {"pp": 2}, {"cp": 2}, {"ep": 2}, {"recompute": "full"}, {"offload": True})
+    entries = (train, *(train.model_copy(update=change) for change in changes))
+    assert len(small_profile(train=entries).train) == 8

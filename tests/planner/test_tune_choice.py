@@ -1,6 +1,7 @@
 """What tuning judges by: the objective of the plan in force, and the mode that was forced on it."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -65,6 +66,35 @@ def test_a_mode_that_was_forced_stands_in_the_plan_and_is_kept_by_tuning(tmp_pat
     assert kept.plan.job.bias.mode == kept.plan.solver.forced_mode == "sync"
     unforced = dataclasses.replace(sync, plan=changed(sync.plan, {"forced_mode": None}))
     assert tuned(unforced, tmp_path / "free").plan.job.bias.mode == "exact"
+
+
+@pytest.mark.parametrize("budget", [None, 0.5])
+def test_a_forced_mode_is_tuned_within_the_bias_budget_that_was_asked_for_and_none_else(budget, tmp_path, monkeypatch):
+    documents = solved(mode="race", bias_budget=budget)
+    assert loads(dump(documents.plan), Plan).solver.forced_budget == budget
+    if budget is None:
+        # What was predicted is no bound: by the refitted lengths the plan may well be over it.
+        assert documents.plan.job.bias.budget > 0 and "forced_budget" not in dump(documents.plan)
+    searches, solve_fully = [], tuning.solve_fully
+
+    def recorded(*args, **options):
+        found = solve_fully(*args, **options)
+        searches.append(found.search)
+        return found
+
+    monkeypatch.setattr(tuning, "solve_fully", recorded)
+    result = tuned(documents, tmp_path / "r")
+    [search] = searches
+    assert search.limits.bias_budget == (math.inf if budget is None else budget)
+    assert result.plan.solver.forced_budget == budget
+    if budget is None:
+        assert all("bias" not in cycle.violations(search.limits) for cycle in search.cycles())
+
+
+def test_a_free_mode_is_tuned_within_the_plans_own_budget(tmp_path):
+    documents = solved(bias_budget=0.1)
+    assert documents.plan.solver.forced_budget is None
+    assert tuned(documents, tmp_path / "r").plan.job.bias.budget == 0.1
 
 
 def test_a_simulated_plan_of_mode_predict_has_the_history_that_it_was_predicted_with():

@@ -69,6 +69,37 @@ def test_a_data_set_as_large_as_rounds_want_gives_each_of_them_all_that_it_issue
         assert len(step.outcome.taken) == issued
 
 
+REFILLED = {
+    "exact": (RoundSpec("exact", 16, 2, CAP, 20, 2, cutoff_tokens=10), 0.22, 0.0),
+    "exact, filtered": (RoundSpec("exact", 16, 2, CAP, 20, 2, cutoff_tokens=10, dynamic_sampling=True), 0.22, 0.3),
+    "sync, filtered": (RoundSpec("sync", 16, 2, CAP, 16, 2, dynamic_sampling=True), 0.0, 0.5),
+    "defer, filtered": (RoundSpec("defer", 16, 2, CAP, 20, 2, dynamic_sampling=True), 0.0, 0.5),
+    "predict, filtered": (RoundSpec("predict", 16, 2, CAP, 16, 2, dynamic_sampling=True, long_share=0.3), 0.0, 0.5),
+}
+
+
+@pytest.mark.parametrize("case", REFILLED)
+def test_a_data_set_with_headroom_for_refills_leaves_short_rounds_whole_and_one_without_does_not(case: str) -> None:
+    """Which groups are long, and which are filtered, is drawn for each group anew."""
+    spec, long, flat = REFILLED[case]
+
+    def luck(sample: Sample, of: str) -> float:
+        return random.Random(f"{of}:{sample.round_number}:{sample.prompt}:{sample.redraw}").random()
+
+    def length(sample: Sample) -> int:
+        return 20 if luck(sample, "length") < long else 2 + sample.sample + int(7 * luck(sample, "place"))
+
+    def smaller(accepted: float) -> float:
+        """Share of the short rounds that train fewer than P groups in as much data as is wanted."""
+        asked = (spec.mode, spec.prompts_per_step, spec.short_prompts, spec.long_share)
+        schedule = Schedule(spec, prompt_ids(prompts_wanted(*asked, accepted)), 1)
+        run_of = steps(schedule, length, lambda s: 1.0 if luck(s, "reward") < flat else float(s.sample), checked=False)
+        rounds = [step for step in itertools.islice(run_of, 250) if step.run.machine.kind == "short"]
+        return sum(len(step.outcome.trained) < spec.prompts_per_step for step in rounds) / len(rounds)
+
+    assert smaller((1 - long) * (1 - flat)) < 0.01 < smaller(1.0)
+
+
 @many
 @given(spec=specs(), prompts=st.integers(1, 40), seed=SEEDS)
 def test_a_round_is_smaller_than_p_for_no_other_reason_than_those_that_are_stated(
