@@ -8,7 +8,7 @@ STAMP := $(VENV)/.set-up
 TORCH := torch==2.13.0
 DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
-STEPS ?= 28
+STEPS ?= 20
 
 .PHONY: setup demo test lint types clean
 
