@@ -1,6 +1,6 @@
 """Forty random faults over one run, and whether the run trains what it would have trained without them.
 
-    python -m benchmarks.faults [--faults 40] [--steps 16] [--seed 0] [--json] [--keep DIR]
+    python -m benchmarks.faults [--faults 40] [--steps 12] [--seed 0] [--json] [--keep DIR]
 
 The demo's job runs twice by one plan (two engines, two trainer ranks, mode `exact`): once left alone, once under
 faults. Faults come in bursts, so that some meet a run that still recovers from others:

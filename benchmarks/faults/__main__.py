@@ -21,7 +21,7 @@ console = Console(stderr=True)
 
 @click.command()
 @click.option("--faults", "count", type=click.IntRange(min=1), default=40, show_default=True, help="How many.")
-@click.option("--steps", type=click.IntRange(min=4), default=16, show_default=True, help="Optimizer steps of each run.")
+@click.option("--steps", type=click.IntRange(min=4), default=12, show_default=True, help="Optimizer steps of each run.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which faults, when, and on whom.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the two runs in this folder, which must be new.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")

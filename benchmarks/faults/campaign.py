@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from .driver import START_DEADLINE_S, Driver
 from .injectors import INJECTORS
 
-BURST = 5
+BURST = 10
 """Faults of a burst come within seconds of each other; the next burst waits until the run has made a step."""
 SPREAD_S = 3.0
 RECOVERY_DEADLINE_S = 240.0
