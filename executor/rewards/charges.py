@@ -12,8 +12,8 @@ and drawn again instead is drawn until scoring likes it; training would see only
 | the function raised anything else | `retries` + 1 times | `function_error` |
 | the worker hung | twice, the second time with this sample alone; no witness | `policy_timeout` |
 
-`infra_failed` has no reward, and its sample is drawn again: the function raised `InfrastructureError` or the process was
-stopped, `retries` + 1 times; or the witness could not be scored.
+`infra_failed` has no reward, and its sample is drawn again: the function raised `InfrastructureError`, or the process was
+stopped or given no CPU, `retries` + 1 times; or the witness could not be scored.
 """  # noqa: E501 - a table
 
 from __future__ import annotations

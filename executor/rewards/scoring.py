@@ -19,6 +19,11 @@ Outcome = Literal[
 ]
 
 
+STARVED_SHARE = 0.5
+"""A response that was late is not to blame if its process waited for a CPU for more than this share of the time: a
+frozen or overcommitted host, a container's CPU quota."""
+
+
 class Scored(NamedTuple):
     """What one call of the reward function came to; the pool may try again (its docstring says after what)."""
 
@@ -51,7 +56,7 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
 
     outcome: Outcome = "infra_failed"
     reward, detail = 0.0, ""
-    began = time.monotonic()
+    began, waited_s = time.monotonic(), _waited_for_cpu_s()
     # Anew for every sample: a reward function may have blocked the signal or installed a handler of its own.
     signal.signal(signal.SIGALRM, on_alarm)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
@@ -78,10 +83,22 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
         detail = where(error)
     except BaseException as error:  # noqa: BLE001 - also SystemExit: a reward function must not end its worker
         outcome, detail = "function_error", where(error)
+    seconds = time.monotonic() - began
     if fired:
         # Also when the function caught the alarm and returned something after all: it is late.
         outcome, reward, detail = "policy_timeout", 0.0, f"no reward within {alarm_s:g} s"
-    return Scored(outcome, reward, time.monotonic() - began, detail)
+        waited_s = _waited_for_cpu_s() - waited_s
+        if waited_s > STARVED_SHARE * seconds:
+            outcome, detail = "infra_failed", f"{detail}, of which it waited for a CPU for {waited_s:.2g} s"
+    return Scored(outcome, reward, seconds, detail)
+
+
+def _waited_for_cpu_s() -> float:
+    """Seconds that this process's main thread was ready to run and did not; 0 where the kernel does not tell."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _exit_code(error: BaseException | None) -> int:

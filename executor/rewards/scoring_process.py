@@ -32,6 +32,8 @@ START_S = 600.0
 SEND_S = 5.0
 """A process that waits for requests takes one in microseconds; one that takes none for so long is not well."""
 _LOOK_S = 0.5
+STARVED_CPU_SHARE = 0.03
+"""A process that is ready to run and had less than this share of a CPU was not let run; one that computes gets more."""
 
 Row = tuple[str, str, Any, float]
 
@@ -98,7 +100,7 @@ class ScoringProcess:
             return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
         results: list[Scored] = []
         self._batch += 1
-        began = time.monotonic()
+        began, used_s = time.monotonic(), self._look()[1]
         if not self._send((self._batch, budget_s, rows)):  # nobody's response is to blame: none was looked at
             code = self.kill()
             detail = f"the process that scores took no request: {_ended(code)}"
@@ -114,23 +116,35 @@ class ScoringProcess:
                     limit = f"; it may take {self._memory_bytes} bytes (reward.memory_bytes)"
                     scored = scored._replace(detail=scored.detail + limit)
                 results.append(scored)
-                began = now
+                began, used_s = now, self._look()[1]
             elif isinstance(said, dict) and said.get("batch") == self._batch and results:
                 if said["worn"]:
                     self.kill()
                     results[-1] = results[-1]._replace(renew=True)
                 return results
             else:
-                lost = self._lost(deadline_s, now - began, stray=said is not None)
+                lost = self._lost(deadline_s, now - began, used_s, stray=said is not None)
                 if len(results) < len(rows):
                     return [*results, lost]
                 return [*results[:-1], results[-1]._replace(renew=True)]
 
-    def _lost(self, deadline_s: float, seconds: float, stray: bool) -> Scored:
-        """Why there is no answer, or a `stray` one instead; the process is gone afterwards."""
+    def _look(self) -> tuple[str, float]:
+        """What the process does, in the kernel's letter, and its CPU seconds so far; ("", 0) if it is gone."""
+        assert self._process is not None
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return "", 0.0
+        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _lost(self, deadline_s: float, seconds: float, used_s: float, stray: bool) -> Scored:
+        """Why there is no answer, or a `stray` one instead; the process, which had used `used_s` of CPU when the row
+        began, is gone afterwards."""
         assert self._process is not None
         ended = self._process.poll() is not None
-        stopped = not ended and _state(self._process.pid) == "T"
+        state, used_now_s = self._look()
+        stopped = not ended and state == "T"
+        starved = not ended and state == "R" and used_now_s - used_s < STARVED_CPU_SHARE * seconds
         code = self.kill()
         outcome: Outcome = "policy_timeout"
         detail = f"no reward within {deadline_s:g} s, and no end either: killed"
@@ -138,6 +152,8 @@ class ScoringProcess:
             outcome, detail = "policy_crash", "what the function started answered in place of the process that scores"
         elif stopped:
             outcome, detail = "infra_failed", "the process that scores was stopped by a signal"
+        elif starved:
+            outcome, detail = "infra_failed", f"the process that scores was not let run for {seconds:.3g} s"
         elif ended and code == -signal.SIGXCPU:
             detail = "used up its CPU seconds"
         elif ended:
@@ -206,14 +222,6 @@ class ScoringProcess:
                 self._read += data
             elif wait_s <= 0 or self._process.poll() is not None:
                 return None
-
-
-def _state(pid: int) -> str:
-    """The kernel's letter for what a process does; empty if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def _ended(code: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.executor.rewards import scoring
 from rlplan.executor.rewards.scoring_process import GRACE_S, ScoringProcess
 
 HERE = Path(__file__).parent
@@ -84,6 +85,20 @@ def test_a_process_that_was_stopped_from_outside_is_not_its_responses_fault(proc
     (scored,) = score(process, "loop in C", deadline_s=0.6)
     assert (scored.outcome, scored.renew) == ("infra_failed", True)
     assert "stopped by a signal" in scored.detail
+
+
+def test_a_process_that_the_machine_does_not_let_run_is_not_its_responses_fault(process, monkeypatch):
+    monkeypatch.setattr(ScoringProcess, "_look", lambda self: ("R", 0.0))  # ready to run, and used no CPU
+    (scored,) = score(process, "loop in C", deadline_s=0.3)
+    assert (scored.outcome, scored.renew) == ("infra_failed", True)
+    assert "was not let run" in scored.detail
+
+
+@pytest.mark.parametrize(("waited_s", "outcome"), [(0.19, "infra_failed"), (0.01, "policy_timeout")])
+def test_an_alarm_in_a_process_that_waited_for_a_cpu_is_not_its_responses_fault(monkeypatch, waited_s, outcome):
+    monkeypatch.setattr(scoring, "_waited_for_cpu_s", iter([5.0, 5.0 + waited_s]).__next__)
+    scored = scoring.score_one(lambda prompt, response, answer: time.sleep(60), 0.2, "", "", None)
+    assert scored.outcome == outcome
 
 
 def test_a_process_that_dies_between_two_batches_is_nobodys_fault(process):
