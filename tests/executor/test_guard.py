@@ -39,6 +39,7 @@ def test_what_an_actor_started_is_gone_when_the_actor_or_its_parent_is(end):
         else:
             actor.suspend()
             process.kill()
+            process.wait()  # a zombie still answers to its number
         deadline = time.monotonic() + 90
         while left := [p for p in all_of_it if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
             assert time.monotonic() < deadline, f"{left} still run"
