@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import shutil
 import subprocess
@@ -213,19 +214,21 @@ def test_a_run_that_never_came_to_a_checkpoint_is_begun_anew_and_cannot_be_resum
         _check_folder(tmp_path, tmp_path / "plan.yaml", resume=True)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk():
-    """The kernel lets no file grow."""
+    """The kernel lets no file grow; only within a test, since what pytest prints may go to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_lock_on_a_full_disk_is_refused_in_one_line(tmp_path, full_disk):
-    with pytest.raises(RunFailed, match=r"\.lock cannot be written \(File too large\); make room") as caught:  # noqa: SIM117
-        with run_lock(tmp_path):
-            pytest.fail("it must not begin")
+def test_a_lock_on_a_full_disk_is_refused_in_one_line(tmp_path):
+    refused = pytest.raises(RunFailed, match=r"\.lock cannot be written \(File too large\); make room")
+    with full_disk(), refused as caught, run_lock(tmp_path):
+        pytest.fail("it must not begin")
     assert "\n" not in str(caught.value)
 
 
@@ -234,9 +237,9 @@ def test_an_error_of_what_is_done_under_the_lock_is_not_taken_for_one_of_the_loc
         raise OSError(5, "of the run")
 
 
-def test_a_plan_that_a_full_disk_does_not_take_is_told_in_one_line(tmp_path, full_disk):
+def test_a_plan_that_a_full_disk_does_not_take_is_told_in_one_line(tmp_path):
     plan = Path(__file__)  # any file
-    with pytest.raises(RunFailed, match=r"plan\.yaml cannot be written \(File too large\); make room"):
+    with full_disk(), pytest.raises(RunFailed, match=r"plan\.yaml cannot be written \(File too large\); make room"):
         _begin_folder(SimpleNamespace(run_dir=tmp_path / "run", plan_path=plan), resume=False)
 
 
