@@ -194,6 +194,10 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         temperature=job.rollout.temperature,
         stall_s=options.stall_s,
     )
+    trainers = [
+        TrainerGroup(execution.name, **trainer, supervisor=supervisor)
+        for execution, trainer in zip(executions, settings.trainers, strict=True)
+    ]
     runs = [
         TrainingRun(
             execution.name,
@@ -202,20 +206,20 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             execution.run_dir,
             fleet=fleet,
             runner=runner,
-            trainer=TrainerGroup(execution.name, **trainer, supervisor=supervisor),
+            trainer=trainer,
             prompt_ids=list(prompts),
         )
-        for execution, trainer in zip(executions, settings.trainers, strict=True)
+        for execution, trainer in zip(executions, trainers, strict=True)
     ]
     try:
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
         if pool.accelerators.kind == "cpu":
-            await together(rewards.start(), fleet.start(), *(run.start_trainer() for run in runs))
+            await together(rewards.start(), fleet.start(), *(trainer.start() for trainer in trainers))
         else:  # vLLM measures how much memory of a GPU is free, so nobody else may start there meanwhile
             await together(rewards.start(), fleet.start())
-            await together(*(run.start_trainer() for run in runs))
+            await together(*(trainer.start() for trainer in trainers))
         start_s = time.monotonic() - began
         for execution, run in zip(executions, runs, strict=True):
             _begin_folder(execution, options.resume)

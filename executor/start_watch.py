@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from .guard import guard_pid
-from .supervision import BORN_S, LOOK_S, PULSE_S, LastHeard, track
+from .supervision import BORN_S, PULSE_S, LastHeard, silent_seconds, track
 
 START_GROUP = "start"
 """Ray's concurrency group, a thread of its own, in which an actor answers while it starts."""
@@ -49,18 +49,17 @@ def look_at_children() -> Children:
 
 
 async def watch_start(ask: Callable[[], Any], stall_s: float) -> str:
-    """Returns why a start got stuck; never, if it does not.
+    """Returns why a start got stuck; does not return while it gets anywhere.
 
-    `ask` makes a Ray call whose answer is that of `look_at_children`. Ends with a failed call too: whoever waits
-    for the start is told why by the start itself, and cancels this.
+    `ask` makes a Ray call of `look_at_children` in the actor. If that call fails, this waits until it is cancelled: the
+    actor is gone then, and the call that starts it says why.
     """
     silence, patience_s, seen_s = LastHeard(time.monotonic()), max(stall_s, BORN_S), 0.0
     while True:
         call = track(ask())
-        while not call.done():
-            await asyncio.wait({call}, timeout=LOOK_S)
-            if not call.done() and (silent_s := silence.look(time.monotonic())) >= patience_s:
-                return f"no sign of life for {silent_s:.0f} s while it started"
+        silent_s = await silent_seconds(call, silence, patience_s)
+        if silent_s is not None:
+            return f"no sign of life for {silent_s:.0f} s while it started"
         if call.cancelled() or call.exception() is not None:
             await asyncio.Event().wait()
         children: Children = call.result()

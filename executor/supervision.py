@@ -78,6 +78,17 @@ class LastHeard:
         return self._silent_s
 
 
+async def silent_seconds(call: asyncio.Future[Any], silence: LastHeard, patience_s: float) -> float | None:
+    """Wait for the answer to a call; None once it is there, else the seconds of silence as soon as they reach
+    `patience_s`."""
+    while not call.done():
+        await asyncio.wait({call}, timeout=LOOK_S)
+        silent_s = silence.look(time.monotonic())
+        if not call.done() and silent_s >= patience_s:
+            return silent_s
+    return None
+
+
 class RestartBudget:
     """At most `most` restarts within any hour."""
 

@@ -27,11 +27,11 @@ from .supervision import (
     ACTOR_OPTIONS,
     BORN_S,
     CALL_DEADLINE_S,
-    LOOK_S,
     PULSE_S,
     LastHeard,
     Supervisor,
     end_actor,
+    silent_seconds,
     track,
 )
 from .trainer import Trainer
@@ -125,12 +125,10 @@ class TrainerGroup:
         whom = f"rank {rank} of {self._dp}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
-            while not call.done():
-                await asyncio.wait({call}, timeout=LOOK_S)
-                silent_s = silence.look(time.monotonic())
-                if not call.done() and silent_s >= patience_s:
-                    self._lose(f"no sign of life of {whom} for {silent_s:.0f} s")
-                    return
+            silent_s = await silent_seconds(call, silence, patience_s)
+            if silent_s is not None:
+                self._lose(f"no sign of life of {whom} for {silent_s:.0f} s")
+                return
             error = call.exception()
             if error is not None:
                 self._lose(f"{whom}: {reason(error)}")

@@ -87,12 +87,8 @@ class TrainingRun:
         self.damaged_checkpoints: list[str] = []
         """What was found damaged when a checkpoint was loaded, until somebody has told it."""
 
-    async def start_trainer(self) -> None:
-        """Comes before `start`. Raises RunFailed if the trainer does not come up."""
-        await self._trainer.start()
-
     async def start(self, resume: bool, facts: dict[str, Any]) -> None:
-        """Load the last checkpoint if `resume`, else write the first one; the trainer is up."""
+        """Load the last checkpoint if `resume`, else write the first one. The trainer must be started before."""
         self._weights.parent.mkdir(parents=True, exist_ok=True)
         self._recorder = Recorder(self.run_dir)
         began = time.monotonic()

@@ -297,8 +297,10 @@ def _warn_of_refills(search: Search, cycle: Cycle, prompts: int | None) -> None:
     """Say so where the data holds too few prompts for the plan's steps to be whole."""
     if prompts is None:
         return
-    of, key = search.setting, cast(ShortKey, cycle.short.key)
-    caution = few_for_refills(of.draws.model, key, of.target, of.group_size, of.dynamic_sampling, prompts)
+    setting, key = search.setting, cast(ShortKey, cycle.short.key)
+    caution = few_for_refills(
+        setting.draws.model, key, setting.target, setting.group_size, setting.dynamic_sampling, prompts
+    )
     if caution is not None:
         warnings.warn(caution, stacklevel=3)
 

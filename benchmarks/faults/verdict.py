@@ -66,7 +66,7 @@ def compare(alone: Path, faults: Path, done: Campaign) -> dict[str, Any]:
 
 
 def wrong(found: dict[str, Any], count: int) -> list[str]:
-    """What a run that recovers from everything would not show, in words; `count` faults were to strike."""
+    """What shows that the run did not recover from every fault, in words; [] if it did. `count`: faults asked for."""
     words = [f"{found['faults']} of {count} faults struck"] if found["faults"] != count else []
     words += [
         f"{name} is {found[name]} and not 0"

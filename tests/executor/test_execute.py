@@ -232,7 +232,7 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint_and_the_run_go
     )
 
     async def body():
-        await run.start_trainer()
+        await trainer.start()
         await run.start(False, {})
         try:
             await run.step()

@@ -16,7 +16,7 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import start_watch
+from rlplan.executor import start_watch, supervision
 from rlplan.executor.cadence import Cadence
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
@@ -242,7 +242,7 @@ class StartingActor:
 )
 def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_because_it_is_slow(monkeypatch, answers, why):
     monkeypatch.setattr(start_watch, "PULSE_S", 0.005)
-    monkeypatch.setattr(start_watch, "LOOK_S", 0.005)
+    monkeypatch.setattr(supervision, "LOOK_S", 0.005)
     monkeypatch.setattr(start_watch, "BORN_S", 0.3)
 
     async def body():
