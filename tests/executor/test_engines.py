@@ -393,7 +393,8 @@ def cores():
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            actor = " ".join(process.parent().cmdline())
+            parent = process.parent()  # None once the parent has ended
+            actor = " ".join(parent.cmdline()) if parent else ""
             tracker = any("resource_tracker" in part for part in process.cmdline())
             if actor.startswith("ray::RolloutEngine") and process.name() not in ("sh", "dash") and not tracker:
                 found.append(process)
