@@ -2,7 +2,7 @@
 
 The sandbox is a process of its own per sample (`sandbox_child`): limits on CPU time, address space, file size and open
 files; an empty environment; no site-packages, so standard library only; a temporary folder as the only place to write
-to, which excludes shared memory; no network; a process-id namespace, a session and a process group of its own, killed
+to, which excludes shared memory; no network; a process-id namespace and a process group of its own, killed
 as a whole at the deadline. What the kernel does not permit is left out and said in `probe`'s notes.
 """
 
@@ -93,7 +93,7 @@ def run_sandboxed(source: str, tests: str, deadline_s: float, memory_bytes: int 
                 cwd=folder,
                 env={},
                 pass_fds=(writer,),
-                start_new_session=True,
+                process_group=0,  # and no session: see scoring_process
             )
             os.close(writer)
             writer = -1

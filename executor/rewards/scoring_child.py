@@ -5,7 +5,7 @@ function do is limited as a response's own code is (`sandbox_child`), as far as 
 
 - address space: `memory_bytes` beyond what the process has after its imports;
 - CPU seconds of each call: those of its deadline on every core that it may use; wall time is the parent's to keep;
-- no core dump, a session of its own so that it can be killed with all that it started, and death with its parent.
+- no core dump, a process group of its own so that it can be killed with all that it started, and death with its parent.
 
 Files, sockets and the environment are the function's own affair: it may well ask a judge elsewhere.
 

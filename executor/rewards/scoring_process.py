@@ -78,7 +78,9 @@ class ScoringProcess:
             [sys.executable, "-c", boot, json.dumps(sys.path), arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs, back),
-            start_new_session=True,
+            # A group that can be killed whole, and no session: Linux gives each session a share of the CPUs of its own
+            # (autogroup), and lets one that mostly sleeps wait for seconds beside an engine that decodes.
+            process_group=0,
         )
         os.close(theirs)
         os.close(back)

@@ -79,6 +79,14 @@ def test_what_a_response_started_is_killed_with_its_process(process, tmp_path):
         time.sleep(0.02)
 
 
+def test_the_process_that_scores_has_its_workers_share_of_the_cpus_and_a_group_to_be_killed_by(process):
+    score(process, "a")
+    assert os.getsid(process.pid) == os.getsid(0), (
+        "another session has another share where the kernel shares by session"
+    )
+    assert os.getpgid(process.pid) == process.pid
+
+
 def test_a_process_that_was_stopped_from_outside_is_not_its_responses_fault(process):
     score(process, "a")
     threading.Timer(0.2, os.kill, (process.pid, signal.SIGSTOP)).start()
