@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import shutil
 import time
@@ -21,6 +22,8 @@ from ..plans.cluster import Pool
 from ..plans.data import enough_prompts
 from ..plans.errors import InputError, RunFailed
 from ..plans.plan import Plan
+from ..plans.reading import opened
+from ..plans.targets import must_take_folder
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
 from .disk import written
@@ -95,9 +98,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
 
 
 def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
-    existing = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InputError("cannot be a run folder: it is a file, or lies where nothing can be written", str(run_dir))
+    must_take_folder(run_dir)
     exists = holds_run(run_dir)
     if exists and not resume:
         raise InputError("holds a run already; continue it with --resume or choose another --out", str(run_dir))
@@ -128,7 +129,7 @@ def holds_run(run_dir: Path) -> bool:
     trace = run_dir / "trace.jsonl"
     if not trace.exists():
         return False
-    with trace.open("rb") as lines:
+    with opened(trace) as file, io.BufferedReader(file) as lines:
         return any(b'"event":"step"' in line for line in lines)
 
 

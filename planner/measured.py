@@ -17,6 +17,8 @@ from typing import Any
 
 from ..plans.errors import InputError
 from ..plans.plan import Plan, load_plan
+from ..plans.reading import must_be_readable
+from ..plans.run_folder import must_be_run_folder
 from ..rounds.events import SampleKey
 from ..rounds.exact import ExactLongRound, ExactShortRound
 from ..rounds.race import RaceRound
@@ -88,13 +90,13 @@ class MeasuredRun:
 
 def load_run(folder: Path) -> MeasuredRun:
     """Read the `--out` folder of one executed plan. Raises InputError if it is none, damaged or without a step."""
-    if not folder.is_dir():
-        raise InputError("no such run folder; give the --out of rlplan execute", str(folder))
+    must_be_run_folder(folder)
     if not (folder / TRACE).is_file():
         runs = sorted(p.parent.name for p in folder.glob(f"*/{TRACE}"))
         hint = f"it holds the runs {', '.join(runs)}: name one" if runs else "give the --out of rlplan execute"
         raise InputError(f"holds no {TRACE}; {hint}", str(folder))
     plan = load_plan(folder / PLAN_COPY)
+    must_be_readable(folder / TRACE)
     try:
         log = read_run(folder / TRACE)
     except TraceError as error:

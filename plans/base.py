@@ -15,6 +15,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
+from .limits import MOST_CHOICES, MOST_TOKENS
+
 
 class Strict(BaseModel):
     """Base of every document model."""
@@ -90,5 +92,10 @@ Recompute = Literal["none", "selective", "full"]
 MemoryBytes = Annotated[int, Field(ge=1_000_000, le=10**18)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""
 
-Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(ascending)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+"""Tokens of a prompt or of a response, at least one."""
+
+Choices = Annotated[
+    tuple[Count, ...], Field(min_length=1, max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)
+]
 """A non-empty, strictly ascending list of positive integers (a list is taken as well as a tuple)."""

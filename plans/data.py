@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import InputError
 from .job import Job
-from .yaml_io import read_text
+from .json_text import parse_json
+from .limits import DATA_BYTES
+from .reading import read_text
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     prompts: list[Prompt] = []
     first_line: dict[str, int] = {}
     # Not splitlines(): that also breaks at U+2028 and others, which JSON strings may hold.
-    for number, line in enumerate(read_text(path).split("\n"), 1):
+    for number, line in enumerate(read_text(path, DATA_BYTES).split("\n"), 1):
         if not line.strip():
             continue
         prompt = _row(line, str(path), number)
@@ -69,13 +70,9 @@ def enough_prompts(job: Job, data: str | Path) -> int:
 
 def _row(line: str, path: str, number: int) -> Prompt:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"not valid JSON: {error.msg} at column {error.colno}; each line holds one whole JSON object", path, number
-        ) from None
-    except RecursionError:
-        raise InputError("JSON nested too deeply; flatten the row", path, number) from None
+        row = parse_json(line)
+    except ValueError as error:
+        raise InputError(f"{error}; each line holds one whole JSON object", path, number) from None
     if not isinstance(row, dict):
         raise InputError("must be a JSON object with id, prompt and answer", path, number)
     for key in ("id", "prompt", "answer"):

@@ -24,7 +24,8 @@ class InputError(ValueError):
         self.message = " ".join(message.split())
         self.path = path
         self.line = line
-        place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        shown = None if path is None else path.replace("\n", "\\n").replace("\r", "\\r")
+        place = "" if shown is None else f"{shown}: " if line is None else f"{shown}:{line}: "
         super().__init__(place + self.message)
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None, int | None]]:

@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .algorithm import Algorithm
-from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none
+from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, Tokens, cross_error, is_none
 from .errors import InputError
 from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
+from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 
 
 class ModelSpec(Strict):
@@ -83,16 +84,16 @@ class RewardSpec(Strict):
 class RolloutSpec(Strict):
     """The size of a step and the limits of a sample."""
 
-    prompts_per_step: Count
+    prompts_per_step: Annotated[int, Field(ge=1, le=MOST_PROMPTS_PER_STEP)]
     """P: prompts trained in one step."""
 
-    samples_per_prompt: Annotated[int, Field(ge=2)]
+    samples_per_prompt: Annotated[int, Field(ge=2, le=MOST_SAMPLES_PER_STEP)]
     """n: samples per prompt that are trained; at least 2, because advantages compare samples of one prompt."""
 
-    max_prompt_tokens: Count
+    max_prompt_tokens: Tokens
     """Longest prompt in tokens; a longer one is an error when the data is read."""
 
-    max_response_tokens: Count
+    max_response_tokens: Tokens
     """Cap on a response in tokens; a response that reaches it is truncated."""
 
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
@@ -111,6 +112,16 @@ class RolloutSpec(Strict):
     def samples_per_step(self) -> int:
         """S = P n."""
         return self.prompts_per_step * self.samples_per_prompt
+
+    @model_validator(mode="after")
+    def _a_step_can_be_planned(self) -> RolloutSpec:
+        if self.samples_per_step > MOST_SAMPLES_PER_STEP:
+            raise cross_error(
+                f"a step has {self.samples_per_step} samples (prompts_per_step x samples_per_prompt), and at most "
+                f"{MOST_SAMPLES_PER_STEP} can be planned; lower one of the two",
+                "prompts_per_step",
+            )
+        return self
 
 
 class Search(Strict):
@@ -259,17 +270,21 @@ def model_heads(model_path: str | Path) -> tuple[int, int] | None:
     """
     import json
 
-    if not Path(model_path).is_dir():
+    from .reading import read_text
+
+    if not os.path.isdir(model_path):  # noqa: PTH112 (pathlib raises for what can be no path)
         return None
     file = Path(model_path) / "config.json"
+    if not os.path.lexists(file):
+        raise InputError("no config.json: this folder is not a Hugging Face model", str(model_path))
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no config.json: this folder is not a Hugging Face model", str(model_path)) from None
+        config = json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON: {error.msg}", str(file), error.lineno) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", str(file)) from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"not valid JSON: {error}", str(file)) from None
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
     if not isinstance(config, dict):

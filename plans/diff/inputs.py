@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..groups_plan import GroupsPlan
 from ..origin import InputFile
 from ..plan import Plan
+from ..reading import read_bytes
 from ..yaml_doc import parse
 from .change import NOT_GIVEN, KeyChange, changes, same
 
@@ -84,8 +85,8 @@ class InputFiles:
         if self.folder is None:
             return None
         try:
-            return (self.folder / path).read_bytes()
-        except (OSError, ValueError):  # missing, a folder, no permission, a name that no file can have
+            return read_bytes(self.folder / path)
+        except InputError:  # missing, a folder, a pipe, no permission, a name that no file can have
             return None
 
 
