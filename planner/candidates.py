@@ -16,6 +16,7 @@ from ..plans.base import Mode
 from ..plans.cluster import Cluster, Pool
 from ..plans.errors import Infeasible
 from ..plans.job import Job
+from ..plans.units import bytes_text
 from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
@@ -23,6 +24,7 @@ from ..rounds.schedule import prompts_wanted
 from .costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
+from .plannable import must_be_plannable
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -133,12 +135,14 @@ def enumerate_space(
     fewer_nodes: bool = False,
     prompts: int | None = None,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode.
+    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
+    Unplannable (plannable.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
+    must_be_plannable(job, pool, cluster.pools[pool])
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     cap = job.rollout.max_response_tokens
@@ -289,8 +293,8 @@ def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
     if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
         return None
     return (
-        f"the profile is of accelerators with {sheet.memory_bytes / 1e9:.0f} GB, those of pool '{name}' have "
-        f"{pool.accelerators.memory_bytes / 1e9:.0f} GB; its KV space and updates do not hold there"
+        f"the profile is of accelerators with {bytes_text(sheet.memory_bytes)}, those of pool '{name}' have "
+        f"{bytes_text(pool.accelerators.memory_bytes)}; its KV space and updates do not hold there"
     )
 
 
@@ -305,7 +309,7 @@ def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | No
     if cost.kv_capacity_tokens < longest:
         return f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
     if cost.host_bytes > pool.nodes * pool.host_memory_bytes:
-        return f"its engines need {cost.host_bytes / 1e9:.1f} GB of host memory"
+        return f"its engines need {bytes_text(cost.host_bytes)} of host memory"
     return None
 
 

@@ -13,7 +13,7 @@ from typing import cast
 from ..plans.base import Mode
 from ..plans.cluster import Cluster
 from ..plans.critical_path import path_of
-from ..plans.digest import job_decisions
+from ..plans.digest import job_decisions, job_predictions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
 from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
@@ -191,6 +191,7 @@ def solve_fully(
         decisions_sha256=job_decisions(planned),
         job=planned,
         predicted=predicted,
+        predicted_sha256=job_predictions(predicted),
         volatile=volatile(began),
     )
     progress("done", 1.0)

@@ -115,8 +115,8 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
         )
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'|(-?\d+)", ctx["expected"])
-        near = difflib.get_close_matches(str(value), [a or b for a, b in choices], 1, 0.6)
-        hint = f"; did you mean '{near[0]}'?" if near else about
+        meant = _meant_choice(str(value), [a or b for a, b in choices])
+        hint = f"; did you mean '{meant}'?" if meant else about
         return f"{key}: must be {ctx['expected']}, not {shown}{hint}"
     if kind in ("float_type", "int_type", "int_from_float", "float_parsing", "int_parsing"):
         whole = kind.startswith("int")
@@ -142,6 +142,18 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
     if kind == "string_pattern_mismatch":
         return f"{key}: {shown} does not have the form needed{about or ': ' + ctx['pattern']}"
     return f"{key}: {item['msg'][:1].lower()}{item['msg'][1:]}, not {shown}{about}"
+
+
+_SYNONYMS = {"gpu": "cuda", "gpus": "cuda", "nvidia": "cuda", "core": "cpu", "cores": "cpu"}
+"""Words that people write for one of our choices and that are spelt like another one."""
+
+
+def _meant_choice(value: str, choices: list[str]) -> str | None:
+    """The choice that `value` stands for: another word for it, or nearly spelt so."""
+    synonym = _SYNONYMS.get(value.lower())
+    if synonym in choices:
+        return synonym
+    return next(iter(difflib.get_close_matches(value, choices, 1, 0.6)), None)
 
 
 _BOUNDS = {

@@ -11,7 +11,7 @@ from ...plans.checks.inputs import input_path, stale_inputs
 from ...plans.checks.policy_rules import breaches, unknown_pools
 from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of
 from ...plans.checks.resources import not_in_search, overdrawn
-from ...plans.checks.solved import edited, other_version, undated
+from ...plans.checks.solved import edited, other_version, predictions_edited, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import Job, JobPaths, job_paths, missing_files, model_heads
@@ -21,6 +21,7 @@ from ...plans.yaml_doc import Loc
 from ...profiles.architecture import architecture_of
 from ...profiles.fitness import unfit
 from ...profiles.schema import Profile
+from .accelerators import unlike_names_at
 from .asked import Asked, M, age_faults, age_said, opened, trace_faults
 from .memory import bars, bars_as_they_are, priced
 from .of_rest import few_prompts
@@ -29,6 +30,7 @@ from .of_rest import few_prompts
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     """(faults, a line on what was checked)."""
     found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
+    found += predictions_edited(plan)
     found += undated(plan, asked.now)
     found += bars(plan)
 
@@ -43,6 +45,7 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     if job is not None and paths is not None:
         found += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
     if cluster is not None:
+        found += unlike_names_at(("inputs", "cluster"), cluster)
         found += prices_of(plan, cluster)
         if job is not None:
             found += misfits(plan, cluster, job, heads or _known_heads(job))

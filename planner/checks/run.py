@@ -29,6 +29,7 @@ from ...plans.yaml_io import document_name
 from ...profiles.documents import ALL_MODELS
 from ...profiles.schema import Profile
 from . import of_groups, of_plan, of_rest
+from .accelerators import unlike_names
 from .asked import Asked
 
 
@@ -168,6 +169,6 @@ def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
     if isinstance(value, Profile):
         return of_rest.profile_faults(value, read.path, asked), of_rest.profile_said(value, asked)
     if isinstance(value, Cluster):
-        return [], f"cluster {value.name}"
+        return unlike_names(value), f"cluster {value.name}"
     assert isinstance(value, Policy), "these are all kinds of document"
     return [], "policy"

@@ -17,6 +17,7 @@ from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import load_job
 from ...plans.plan import Plan, load_plan
+from ...plans.units import bytes_text
 from ...plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
 from ...plans.yaml_io import error_at
 from ...profiles.architecture import Architecture, architecture_of
@@ -204,8 +205,8 @@ class _Job:
         memory = kinds[pool].host_memory_bytes
         if held >= memory:
             raise self._error(
-                f"its state takes {held / 1e9:.0f} GB of host memory on a node, {(held - memory) / 1e9:.0f} GB more "
-                f"than a node of pool '{pool}' has ({memory / 1e9:.0f} GB); "
+                f"its state takes {bytes_text(held)} of host memory on a node, {bytes_text(held - memory)} more "
+                f"than a node of pool '{pool}' has ({bytes_text(memory)}); "
                 + ("write less, or take nodes with more" if given else "raise tp, or write host_copies: one"),
                 *where,
             )
@@ -222,8 +223,8 @@ class _Job:
                 enough += 1
             what = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
             raise self._error(
-                f"{self.model}'s {what} at least {least / 1e9:.1f} GB of an accelerator at tp {tp}, and one of pool "
-                f"'{pool}' has {memory / 1e9:.1f} GB; raise tp to {enough} or more",
+                f"{self.model}'s {what} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
+                f"'{pool}' has {bytes_text(memory)}; raise tp to {enough} or more",
                 *where,
             )
 

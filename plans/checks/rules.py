@@ -50,6 +50,7 @@ input-missing            a file that a plan or another document names and that i
 input-changed            an input file that is no longer the one that the plan was solved from
 input-unreadable         an input file that is no document of its kind any more
 decisions-edited         decisions that are not those that were solved; predictions are of others
+predictions-edited       figures of predicted that are not those that were solved, or have no digest
 other-version            a plan solved by another version of rlplan
 provenance-differs       a plan that calls its profile measured when it is not, or the other way round
 profile-of-other-job     a measured profile of a job with another name
@@ -88,6 +89,7 @@ kv-preempts              a KV cache that the sequences of a round outgrow, so th
 train-memory             a trainer's peak that its accelerator does not hold
 host-memory              engines, sleeping ones included, that host memory does not hold
 capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
+accelerator-unlike-name  accelerators of a kind, or with more memory, that none of their name has
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,

@@ -86,7 +86,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
 """What has one value that can be run, or none: what is there before, and a value that is refused."""
 
 SHOWN = (
-    "inputs.profile.provenance", "solver.", "decisions_sha256", "job.bias.budget", "job.why", "predicted.", "volatile.",
+    "inputs.profile.provenance", "solver.", "decisions_sha256", "predicted_sha256", "job.bias.budget", "job.why",
+    "predicted.", "volatile.",
 )  # fmt: skip
 """What is there for people, reports and checks: the executor runs the same whatever it says."""
 
@@ -206,7 +207,8 @@ def test_a_change_of_what_is_only_shown_changes_nothing_that_is_started(document
     pytest.importorskip("ray")
     edits = {
         "inputs.profile.provenance": "derived", "solver.status": "feasible", "solver.candidates": 7,
-        "decisions_sha256": "c" * 64, "job.bias.budget": 0.5, "job.why": {"nothing": "at all"}, "predicted.nodes": 2,
+        "decisions_sha256": "c" * 64, "predicted_sha256": "d" * 64, "job.bias.budget": 0.5, "predicted.nodes": 2,
+        "job.why": {"nothing": "at all"},
         "predicted.step_s.p50": 0.1, "volatile.solve_s": 9.0,
     }  # fmt: skip
     assert all(any(leaf.startswith(prefix) for leaf in edits) for prefix in SHOWN)

@@ -97,6 +97,9 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("capacity-contradicts-inputs", "laptop", {
         PLAN: {f"{PREDICTED}.memory.kv.capacity_bytes": more, "predicted.host_memory.capacity_bytes": more}
     }, set()),
+    ("accelerator-unlike-name", "gpus", {CLUSTER: {"pools.main.accelerators.memory_bytes": 640_000_000_000}},
+        {"capacity-contradicts-inputs"}),
+    ("accelerator-unlike-name", "groups", {CLUSTER: {"pools.roll.accelerators.memory_bytes": 768_000_000_000}}, set()),
     ("slo-missed", "laptop", {JOB: {"slo": {"step_p95_s": 1e-3}}}, set()),
     # predictions
     ("quantiles-out-of-order", "laptop", {PLAN: {"predicted.step_s.p95": 1e-9}}, set()),
@@ -166,6 +169,10 @@ UNSIGNED: list[tuple[str, str, dict[str, dict[str, Any]]]] = [
     ("decisions-edited", "laptop", {PLAN: {f"{KIND}.rollout.max_num_seqs": 3}}),
     ("decisions-edited", "groups", {PLAN: {f"{MEMBER}.tail_from": None, f"{MEMBER}.tail_units": None,
                                            "groups.g1.jobs.small.rollout.resume_s": 3.0}}),
+    ("predictions-edited", "laptop", {PLAN: {"predicted.error.costs": 0.001}}),
+    ("predictions-edited", "laptop", {PLAN: {"predicted_sha256": GONE}}),
+    ("predictions-edited", "groups", {PLAN: {"predicted.solo_d.usd_per_hour": more}}),
+    ("predictions-edited", "groups", {PLAN: {f"{MEMBER}.slowdown.p95": lambda p95: p95 * 1.0001}}),
     ("other-version", "laptop", {PLAN: {"volatile.rlplan": "7.0.0"}}),
     ("other-version", "groups", {PLAN: {"volatile.rlplan": "0.0.1"}}),
 ]  # fmt: skip
@@ -232,6 +239,7 @@ def test_a_breach_that_no_solved_plan_has_here_is_found_too(rule, which, key, ed
 def test_fewer_bounds_kept_than_a_policy_wants_and_as_many_as_it_wants(solved):
     folder = solved("groups")
     edit(folder / PLAN, {f"{MEMBER}.slowdown.keeps": False, "predicted.plan.slo_attained": 0.5})
+    resign(folder)
     assert rules(check(folder / PLAN)) == {"bound-broken"}
     (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.9\n")
     assert rules(check(folder / PLAN)) == {"policy-bounds-kept"}
@@ -316,6 +324,7 @@ OTHER_DOCUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("workload-unsolvable", "groups", WORKLOAD, {"jobs.big.model": "nameless"}),
     ("workload-too-large", "groups", WORKLOAD, {"jobs": lambda jobs: {f"j{i}": jobs["big"] for i in range(9)}}),
     ("out-of-range", "groups", CLUSTER, {"pools.roll.nodes": 0}),
+    ("accelerator-unlike-name", "groups", CLUSTER, {"pools.roll.accelerators.kind": "cpu"}),
 ]
 
 
