@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from .main import EXIT_INTERRUPTED
+from .options import Finite
 
 
 @click.command("execute")
@@ -25,7 +26,7 @@ from .main import EXIT_INTERRUPTED
 )
 @click.option(
     "--stall-timeout",
-    type=click.FloatRange(min=1),
+    type=Finite(min=1),
     default=120.0,
     show_default=True,
     help="Seconds without a sign of life after which an engine or a trainer rank is replaced; must exceed the longest "
@@ -41,7 +42,7 @@ from .main import EXIT_INTERRUPTED
 )
 @click.option(
     "--grace-s",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=None,
     help="Seconds from SIGINT or SIGTERM until the round is left and what was trained is saved; default: no limit.",
 )

@@ -1,12 +1,15 @@
 """`rlplan`: the entry point. Commands are imported when they are called, so that `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
+Exit codes: 0 done, 1 the run failed, or the machine (its memory, its disk), 2 bad input, 3 no feasible plan, 130
+interrupted (execute: after a checkpoint).
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import os
 import sys
 import warnings
 
@@ -69,7 +72,8 @@ def cli() -> None:
     init or your own job -> profile -> solve -> check, diff, show -> execute -> report -> tune, and again. Every command
     has examples in its --help.
 
-    Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
+    Exit codes: 0 done, 1 run or machine failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a
+    checkpoint).
     """
 
 
@@ -82,6 +86,8 @@ def main() -> None:
     from ..plans.errors import Infeasible, InputError, RunFailed
 
     warnings.showwarning = _warn  # one line, not Python's two with a source location
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold what a terminal cannot show
     try:
         code = cli.main(prog_name="rlplan", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -112,7 +118,39 @@ def main() -> None:
     except RunFailed as error:
         click.echo(f"run failed: {error}", err=True)
         code = EXIT_FAILED
-    sys.exit(code or 0)
+    except MemoryError:
+        click.echo("error: the memory of this machine, or what it allows this process, does not suffice", err=True)
+        code = EXIT_FAILED
+    except OSError as error:
+        code = _machine_failed(error)
+    sys.exit(_flushed(code or 0))
+
+
+def _machine_failed(error: OSError) -> int:
+    """Say what the machine refused (a disk that fails, a pipe that nobody reads); the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _forget_stdout()  # whoever read it has seen enough
+        return EXIT_FAILED
+    where = "" if error.filename is None else f"{error.filename}: "
+    click.echo(f"error: {where}{error.strerror or error}", err=True)
+    return EXIT_FAILED
+
+
+def _flushed(code: int) -> int:
+    """The exit code once what was printed is out; a standard output that does not take it is a failure."""
+    try:
+        if sys.stdout is not None:  # it is where the shell closed it
+            sys.stdout.flush()
+    except OSError as error:
+        failed = _machine_failed(error)
+        _forget_stdout()
+        return code or failed
+    return code
+
+
+def _forget_stdout() -> None:
+    """What is left in the buffer would be tried again, and refused again, when Python ends."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - it is open until the process ends
 
 
 if __name__ == "__main__":

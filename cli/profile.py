@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from ..profiles.measure import Measurements
     from ..profiles.schema import Profile
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--pool", help="Pool of the cluster to profile as. Default: the first by name.")
-@click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB; -: standard output.")
 @click.option(
     "--shipped",
     metavar="MODEL",
     help="Measure nothing: take the profile of MODEL on the pool's GPU that ships (derived, not measured).",
 )
 @click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def profile_command(
     job_path: Path,
@@ -33,6 +36,7 @@ def profile_command(
     out: Path | None,
     shipped: str | None,
     trace_rounds: int,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
@@ -47,22 +51,27 @@ def profile_command(
     from ..plans.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.layouts import layouts_to_measure
     from ..profiles.subject import subject_digest
-    from .paths import check_target, job_file, job_inputs
+    from .paths import accelerators_must_be_known, check_stdout, check_target, job_file, job_inputs, must_be_file
     from .progress import steps
 
     job_path = job_file(job_path)
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("profile.yaml")
     job, cluster = load_job(job_path), load_cluster(cluster_path)
+    accelerators_must_be_known(cluster, cluster_path)
     paths = job_paths(job, job_path)
     heads = model_heads(paths.model_folder) if paths.model_folder else None
     name = pool or sorted(cluster.pools)[0]
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
 
+    check_stdout(out, "--out", as_json)
     lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
-    for target in (out, lengths_path):  # better now than after minutes of measuring
-        check_target(target, job_path, cluster_path, *job_inputs(job, job_path))
+    inputs = (job_path, cluster_path, *job_inputs(job, job_path))
+    check_target(out, *inputs, kind="profile", force=overwrite)  # better now than after minutes of measuring
+    if shipped is None:
+        must_be_file(out, "the length trace is written beside a measured profile")
+        check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if shipped is not None:
         return _take_shipped(cluster.pools[name].accelerators.name, shipped, out, as_json)
     try:
@@ -89,6 +98,7 @@ def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int
     from ..plans.yaml_io import WRITTEN_DIGITS
     from ..profiles.hardware import gpu_of
     from ..profiles.library import library_names, library_profile
+    from .paths import tell
 
     gpu = gpu_of(accelerator)
     if gpu is None:
@@ -99,7 +109,7 @@ def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int
     if as_json:
         click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))
     else:
-        click.echo(f"{profile.job} -> {out}\n{profile.note}")
+        tell(f"{profile.job} -> {out}\n{profile.note}", out)
     return 0
 
 

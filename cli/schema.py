@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from .documents import KINDS
+from .options import force_option
 
 
 @click.command("schema")
 @click.argument("name", type=click.Choice(KINDS), required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Write all of them into this folder instead.")
-def schema_command(name: str | None, out: Path | None) -> int:
+@force_option
+def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     """Print the JSON Schema of the document NAME, or write those of all documents into a folder.
 
     The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
@@ -20,6 +23,7 @@ def schema_command(name: str | None, out: Path | None) -> int:
     """
     from ..plans.editor import schema_of
     from ..plans.errors import InputError
+    from ..plans.targets import must_take_file
     from ..plans.yaml_io import atomic_write
     from .documents import model_of
 
@@ -29,8 +33,10 @@ def schema_command(name: str | None, out: Path | None) -> int:
         click.echo(schema_of(model_of(name)), nl=False)
         return 0
     assert out is not None
-    if not out.is_dir():
+    if not os.path.isdir(out):  # noqa: PTH112 (pathlib raises for what can be no path)
         raise InputError("no such folder", str(out))
+    for kind in KINDS:
+        must_take_file(out / f"{kind}.schema.json", "schema", overwrite)
     for kind in KINDS:
         atomic_write(out / f"{kind}.schema.json", schema_of(model_of(kind)))
         click.echo(out / f"{kind}.schema.json")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import OVERWRITE, Finite
+
 if TYPE_CHECKING:
     from ..plans.job import Job
     from ..plans.plan import Plan
@@ -30,7 +32,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     help="Length trace (JSONL). Default: the profile's; a shipped profile has none.",
 )
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB; -: standard output.")
 @click.option(
     "--mode",
     type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
@@ -38,7 +40,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 )
 @click.option(
     "--bias-budget",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Finite(0, 1, max_open=True),
     help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",
 )
 @click.option(
@@ -49,11 +51,11 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 )
 @click.option(
     "--max-nodes",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 2**31 - 1),
     help="Limit of the integer program's search; not seconds, so that it cuts alike everywhere. Default: 200000.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
-@click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
+@click.option("--force", is_flag=True, help=f"Use a profile of another machine or job; {OVERWRITE}.")
 @click.option(
     "--from",
     "previous_path",
@@ -94,14 +96,14 @@ def solve_command(
 
     job_path = job_file(job_path)
     if document_kind(job_path) == "rlplan_workload":
-        refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "as_json")
+        refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "force", "as_json")
         if no_moves and previous_path is None:
             raise InputError("--no-moves needs --from: without a running plan nothing can move")
         if objective in _OF_JOBS:
             raise InputError(
                 f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}"
             )
-        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective)
+        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective, force)
     if objective in _OF_GROUPS:
         raise InputError(f"--objective {objective} is for a workload; for a job it is one of {', '.join(_OF_JOBS)}")
     if previous_path is not None or no_moves:
@@ -117,7 +119,15 @@ def solve_command(
     from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
     from ..profiles.fitness import unfit
     from ..profiles.schema import Profile
-    from .paths import check_target, job_inputs, trace_inputs
+    from .paths import (
+        accelerators_must_be_known,
+        at_its_line,
+        check_stdout,
+        check_target,
+        job_inputs,
+        tell,
+        trace_inputs,
+    )
     from .progress import share
 
     profile_path = profile_path or job_path.with_name("profile.yaml")
@@ -125,7 +135,9 @@ def solve_command(
     out = out or job_path.with_name("plan.yaml")
     job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
     inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
-    check_target(out, job_path, cluster_path, profile_path, *inputs_of)
+    check_stdout(out, "--out", as_json)
+    check_target(out, job_path, cluster_path, profile_path, *inputs_of, kind="plan", force=force)
+    accelerators_must_be_known(cluster, cluster_path)
     prompts = enough_prompts(job, job_paths(job, job_path).data)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     for fault in unfit(profile, job, job_paths(job, job_path), pools):
@@ -145,7 +157,7 @@ def solve_command(
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
         lengths=InputFile(**named(lengths_path)),
     )
-    with share("solve") as update:
+    with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(
             cluster,
             job,
@@ -161,7 +173,7 @@ def solve_command(
             prompts=prompts,
         )
     write_document(plan, out, WRITTEN_DIGITS)
-    click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))
+    tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
     return 0
 
 
@@ -219,6 +231,8 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
 
 def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
+    from .paths import see_it
+
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     lines = [
@@ -238,5 +252,4 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
-    lines.append(f"see it: rlplan show {out}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *see_it(out)])

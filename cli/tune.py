@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from ..planner.measured import MeasuredRun
     from ..planner.tune import Tuned
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     "--out", "-o", type=click.Path(path_type=Path), help="Where a new plan goes. Default: PLAN.tuned.yaml beside PLAN."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
-def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed: int, as_json: bool) -> int:
+def tune_command(
+    run_path: Path, plan_path: Path | None, out: Path | None, seed: int, overwrite: bool, as_json: bool
+) -> int:
     """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
     Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
@@ -41,7 +46,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     from ..planner.tune import tune
     from ..planner.what_if import load_documents
     from .job_timeline import data_prompts
-    from .paths import check_target, plan_inputs
+    from .paths import check_target, must_be_file, plan_inputs
     from .progress import share
 
     run = load_run(run_path)
@@ -49,9 +54,11 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)
     inputs = plan_inputs(executed_path)
-    check_target(out, force_path, *inputs)
-    for path in _beside(out):
-        check_target(path, *inputs)
+    check_target(out, force_path, *inputs, kind="plan", force=overwrite)
+    must_be_file(out, "the refitted profile and lengths are written beside the plan")
+    profile_path, lengths_path = _beside(out)
+    check_target(profile_path, *inputs, kind="profile", force=overwrite)
+    check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if out.exists() and _follows(out, executed_path):
         force_path = out
     executed = load_documents(executed_path)

@@ -102,9 +102,9 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
-    refused(rlplan("fmt", tmp_path / "pipe"), "no regular file")
-    refused(rlplan("fmt", tmp_path), "no regular file")
-    refused(rlplan("fmt", "/dev/null"), "no regular file")
+    refused(rlplan("fmt", tmp_path / "pipe"), "a file is needed")
+    refused(rlplan("fmt", tmp_path), "a file is needed")
+    refused(rlplan("fmt", "/dev/null"), "a file is needed")
 
 
 def test_a_quoted_mark_is_a_mark(cluster):
