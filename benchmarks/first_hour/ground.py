@@ -41,7 +41,7 @@ name: small-7b
 model: {path: Qwen/Qwen2.5-7B-Instruct, dtype: bfloat16}
 data: {path: data.jsonl, seed: 0}
 reward: {kind: math, workers: 8, deadline_s: 5.0}
-rollout: {prompts_per_step: 4, samples_per_prompt: 2, max_prompt_tokens: 256, max_response_tokens: 1024}
+rollout: {prompts_per_step: 8, samples_per_prompt: 4, max_prompt_tokens: 256, max_response_tokens: 1024}
 algorithm: {name: grpo, learning_rate: 1.0e-6}
 search: {tp: [2], micro_batch_tokens: [4096]}
 """
