@@ -33,6 +33,7 @@ from ..plans.plan import (
     StepIssue,
     SyncPlan,
 )
+from ..plans.price import usd_per_node_hour
 from ..profiles.lengths import LengthTrace
 from ..profiles.schema import Profile
 from .candidates import MODES, LongKey, ShortKey, enumerate_space
@@ -224,10 +225,10 @@ def prepare(
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd", prompts=prompts)
     pool = cluster.pools[space.pool]
-    if objective == "usd" and pool.usd_per_node_hour == 0:
+    if objective == "usd" and usd_per_node_hour(pool) == 0:
         raise InputError(
-            f"pool '{space.pool}' costs nothing (usd_per_node_hour: 0), so no plan is cheaper than another; give its "
-            "price or minimise seconds"
+            f"pool '{space.pool}' costs nothing (usd_per_node_hour or usd_per_gpu_hour is 0), so no plan is cheaper "
+            "than another; give its price or minimise seconds"
         )
     width = max(key.samples for key in space.short)
     # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
@@ -260,7 +261,7 @@ def prepare(
         objective=objective,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(pool.nodes_of(1, t.accelerators) for t in space.train),
-        usd_per_node_s=pool.usd_per_node_hour / 3600,
+        usd_per_node_s=usd_per_node_hour(pool) / 3600,
         node_memory_bytes=pool.host_memory_bytes,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)

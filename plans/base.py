@@ -77,8 +77,9 @@ PhaseSeconds = Annotated[float, Field(ge=1e-3, le=MAX_SECONDS)]
 Delay = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 """Seconds that something takes in between; none, up to three years."""
 
-Price = Annotated[float, Field(ge=0, le=1e6)]
-"""USD per node and hour; the upper bound is there because a solver's numbers end somewhere."""
+MAX_USD_PER_NODE_HOUR = 1e6
+Price = Annotated[float, Field(ge=0, le=MAX_USD_PER_NODE_HOUR)]
+"""USD per node (or GPU) and hour; the upper bound is there because a solver's numbers end somewhere."""
 
 Mode = Literal["sync", "race", "defer", "exact", "predict"]
 """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;

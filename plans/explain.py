@@ -44,7 +44,10 @@ _UNIT_NAMES = {
     "tokens": "tokens",
     "usd_per_hour": "USD per hour",
     "usd_per_node_hour": "USD per node and hour",
+    "usd_per_gpu_hour": "USD per GPU and hour",
 }
+# Prices that take each other's place: which one is meant cannot be told from a misspelt key.
+_OR = dict.fromkeys(("usd_per_node_hour", "usd_per_gpu_hour"), "usd_per_node_hour' or 'usd_per_gpu_hour")
 _RANK = {"extra_forbidden": 0, "missing": 2}
 
 
@@ -180,7 +183,7 @@ def _unknown_key(loc: Loc, value: Any, model: type[BaseModel]) -> str:
         return f"unknown key '{key}'; remove it" + (f", the keys here are {', '.join(known)}" if known else "")
     conversion = _conversion(str(loc[-1]), meant)
     if conversion is None:
-        return f"unknown key '{key}'; did you mean '{meant}'?"
+        return f"unknown key '{key}'; did you mean '{_OR.get(meant, meant)}'?"
     suffix = _suffix(meant)
     assert suffix is not None
     write = f"'{meant}: {_rounded(value * conversion)}'" if _is_number(value) else f"'{meant}'"

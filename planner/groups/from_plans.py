@@ -17,6 +17,7 @@ from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import load_job
 from ...plans.plan import Plan, load_plan
+from ...plans.price import usd_per_node_hour
 from ...plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
 from ...plans.yaml_io import error_at
 from ...profiles.architecture import Architecture, architecture_of
@@ -57,7 +58,7 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
     """The problem that the workload at `path` states. Raises InputError: a source that cannot be read, a model of
     unknown size where something has to be derived from it, a state that no node can hold."""
     kinds = {
-        name: NodeKind(name, pool.usd_per_node_hour, float(pool.host_memory_bytes), pool.slots, pool.nodes)
+        name: NodeKind(name, usd_per_node_hour(pool), float(pool.host_memory_bytes), pool.slots, pool.nodes)
         for name, pool in sorted(cluster.pools.items())
     }
     jobs: dict[str, GroupJob] = {}

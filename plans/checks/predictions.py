@@ -13,6 +13,7 @@ from ..cluster import Cluster, Pool
 from ..job import Job
 from ..plan import Plan, RoundRollout, RoundTrain
 from ..predicted import PredictedRound, Quantiles
+from ..price import usd_per_node_hour
 from ..yaml_doc import Loc
 from .finding import Fault
 
@@ -198,10 +199,10 @@ def prices_of(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
     if predicted.nodes != taken:
         what = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), what, AGAIN)
-    price = predicted.nodes * pool.usd_per_node_hour
+    price = predicted.nodes * usd_per_node_hour(pool)
     if not close(predicted.usd_per_hour, price):
         what = (
-            f"is {predicted.usd_per_hour:.6g}, and {predicted.nodes} node(s) of {pool.usd_per_node_hour:.6g} USD "
+            f"is {predicted.usd_per_hour:.6g}, and {predicted.nodes} node(s) of {usd_per_node_hour(pool):.6g} USD "
             f"are {price:.6g}"
         )
         yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), what, AGAIN)
