@@ -20,6 +20,7 @@ from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
 from ..plans.data import enough_prompts
 from ..plans.errors import InputError, RunFailed
+from ..plans.job import data_file
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
@@ -90,7 +91,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
                 f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
                 "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
-    enough_prompts(first.checked.job, first.checked.paths.data)
+    enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path))
     return executions
 
 
@@ -178,6 +179,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     first = executions[0]
     job, pool, paths = first.checked.job, first.pool, first.checked.paths
     tokenizer = load_tokenizer(paths.model)
+    assert paths.data is not None, "prepare has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
 
     watcher.phase("starting Ray")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError
-from .job import Job
-from .yaml_io import read_text
+from .job import Job, JobPaths
+from .yaml_io import error_at, read_text
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,27 @@ def enough_prompts(job: Job, data: str | Path) -> int:
             str(data),
         )
     return rows
+
+
+def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
+    """How many prompts a plan of the job may count on: the rows of its data, or `data.prompts` where it is not here.
+
+    `paths`: as from `job_paths(job, job_path)`. Raises InputError as `enough_prompts` does, and when `data.prompts` is
+    not the number of rows of the file.
+    """
+    stated = job.data.prompts
+    if paths.data is None:
+        assert stated is not None, "job_paths has refused a job without data"
+        return stated
+    rows = enough_prompts(job, paths.data)
+    if stated is not None and stated != rows:
+        raise error_at(job_path, ("data", "prompts"), f"data.prompts: {other_count(job, rows)}")
+    return rows
+
+
+def other_count(job: Job, rows: int) -> str:
+    """What is wrong with a `data.prompts` that is not the `rows` of the data file, and what to do."""
+    return f"is {job.data.prompts}, and '{job.data.path}' has {rows} rows; write {rows}, or remove data.prompts"
 
 
 def _row(line: str, path: str, number: int) -> Prompt:

@@ -28,13 +28,24 @@ class ModelSpec(Strict):
 
 
 class DataSpec(Strict):
-    """The prompts."""
+    """The prompts: a file of them, or, while a job is only planned, how many there will be."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
     """JSONL file, relative to job.yaml; each row has `id`, `prompt` (text or chat messages) and `answer`."""
+
+    prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the order in which prompts are drawn in each epoch."""
+
+    @model_validator(mode="after")
+    def _prompts_can_be_counted(self) -> DataSpec:
+        if self.path is None and self.prompts is None:
+            raise cross_error(
+                "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
+            )
+        return self
 
 
 class RewardSpec(Strict):
@@ -177,6 +188,18 @@ class Job(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _prompts_fill_a_step(self) -> Job:
+        prompts, needed = self.data.prompts, self.rollout.prompts_per_step
+        if prompts is not None and prompts < needed:
+            raise cross_error(
+                f"is {prompts}, and a step trains {needed} different ones (rollout.prompts_per_step); lower that, or "
+                "use more data",
+                "data.prompts",
+                rule="too-few-prompts",
+            )
+        return self
+
 
 def load_job(path: str | Path) -> Job:
     """Read job.yaml. Raises InputError. Paths inside it are not looked at; see `job_paths`."""
@@ -191,13 +214,13 @@ class JobPaths:
 
     Attributes:
         model: what transformers and vLLM take: the absolute path of the local folder, or the hub id.
-        data: absolute path of the JSONL file.
+        data: absolute path of the JSONL file; None where it is not there and `data.prompts` stands for it.
         model_folder: the local folder, or None for a hub id.
         reward_folder: where the module of `reward.function` is looked for first: the folder of job.yaml.
     """
 
     model: str
-    data: Path
+    data: Path | None
     model_folder: Path | None
     reward_folder: Path
 
@@ -209,7 +232,8 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     """Resolve the job's relative paths against the folder of job.yaml (at `job_path`).
 
     A `model.path` that is a folder is local; otherwise `owner/name` is a hub id, which is not looked up here.
-    Raises InputError when the data file is missing, or when `model.path` is neither a folder nor a hub id.
+    Raises InputError when the data file is missing and the job does not say how many prompts it holds, or when
+    `model.path` is neither a folder nor a hub id.
     """
     from .yaml_io import error_at
 
@@ -217,20 +241,43 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
         raise error_at(job_path, loc, f"{'.'.join(loc)}: {fault}")
     model, data = _located(job, job_path)
     model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
-    assert data is not None, "missing_files has looked for it"
-    return JobPaths(str(model_folder or job.model.path), data, model_folder, Path(job_path).resolve().parent)
+    here = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
+    return JobPaths(str(model_folder or job.model.path), here, model_folder, Path(job_path).resolve().parent)
 
 
-def missing_files(job: Job, job_path: str | Path) -> Iterator[tuple[tuple[str, str], str]]:
-    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up."""
+def data_file(job: Job, job_path: str | Path) -> Path:
+    """Absolute path of the job's prompts, for what needs them: measuring and training. Raises InputError without."""
+    from .yaml_io import error_at
+
+    data = job_paths(job, job_path).data
+    if data is None:
+        fault = dict(missing_files(job, job_path, to_train=True))["data", "path"]
+        raise error_at(job_path, ("data", "path") if job.data.path else ("data",), f"data.path: {fault}")
+    return data
+
+
+def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:
+    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up.
+
+    `to_train`: the prompts themselves are needed, and their number (`data.prompts`) does not stand for them.
+    """
     model, data = _located(job, job_path)
     if (model is None or not os.path.isdir(model)) and not _HUB_ID.match(job.model.path):  # noqa: PTH112
         yield (
             ("model", "path"),
             f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
         )
-    if data is None or not os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+    if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+        return
+    if job.data.prompts is None:
         yield ("data", "path"), f"no such file: '{job.data.path}'; paths are relative to this file"
+    elif to_train:
+        what = "no file is named" if job.data.path is None else f"no such file: '{job.data.path}'"
+        yield (
+            ("data", "path"),
+            f"{what}; data.prompts is enough to plan, but measuring and training need the prompts: name a JSONL file, "
+            'each row {"id": …, "prompt": …, "answer": …}',
+        )
 
 
 def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
@@ -239,7 +286,7 @@ def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
     found: list[Path | None] = []
     for text in (job.model.path, job.data.path):
         try:
-            found.append(folder / Path(text).expanduser())
+            found.append(None if text is None else folder / Path(text).expanduser())
         except RuntimeError:  # `~name` of nobody
             found.append(None)
     return found[0], found[1]

@@ -96,7 +96,7 @@ def _missing(plan: Plan, path: str, job: Job, asked: Asked) -> list[Fault]:
     place = asked.policy.place("require_job_files")
     return [
         Fault("policy-job-files", ("inputs", "job"), f"{'.'.join(loc)}: {text}; {place} has require_job_files: true")
-        for loc, text in missing_files(job, input_path(plan.inputs.job, path))
+        for loc, text in missing_files(job, input_path(plan.inputs.job, path), to_train=True)
     ]
 
 

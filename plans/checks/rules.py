@@ -63,6 +63,7 @@ profile-undated          a profile without a date of measurement, or an unreadab
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
 too-few-prompts          data with fewer prompts than a step trains, or than a plan's rounds want at a time
+prompts-miscounted       a number of prompts that is not that of the job's data file
 wrong-step-size          prompts per step or samples per prompt that are not the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
 loss-divisor             samples or tokens to divide the loss by that no synchronous step of the job has
