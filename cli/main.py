@@ -24,6 +24,7 @@ _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
+    "compare": "One job over several clusters, nodes or values: a plan for each, side by side.",
     "check": "Whether plans hold: schema, physics, staleness, policy.",
     "diff": "What changes between two plans, by meaning, and what it costs.",
     "show": "Draw a plan: in the terminal, or as a page.",

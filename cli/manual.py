@@ -27,14 +27,17 @@ class Page(NamedTuple):
 _DONE = "0 done"
 PAGES = {
     "init": Page(
-        (("A tiny model and a task, ready to profile", "rlplan init runs/demo/example"),),
+        (
+            ("A job of your own on 64 GPUs; writes math/", "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B math"),
+            ("A tiny model and a task, ready to profile", "rlplan init runs/demo/example"),
+        ),
         _DONE,
-        ("profile",),
+        ("profile", "solve"),
     ),
     "profile": Page(
         (
             ("Measure on this machine; writes job/profile.yaml", "rlplan profile job"),
-            ("Measure nothing: a first plan without the GPUs", "rlplan profile job --shipped Qwen2.5-14B"),
+            ("Measure nothing: a first plan without the GPUs", "rlplan profile job --shipped Qwen2.5-14B-Instruct"),
         ),
         f"{_DONE}, 1 the measurement failed",
         ("solve",),
@@ -51,7 +54,19 @@ PAGES = {
             ),
         ),
         f"{_DONE}, 3 no plan keeps the limits (says which binds)",
-        ("check", "diff", "show", "execute"),
+        ("check", "compare", "diff", "show", "execute"),
+    ),
+    "compare": Page(
+        (
+            ("How many nodes pay", "rlplan compare job --vary cluster.pools.main.nodes=1,2,4,8,16"),
+            (
+                "Which GPUs, and how large a step",
+                "rlplan compare job --cluster h100.yaml --cluster h200.yaml "
+                "--vary job.rollout.prompts_per_step=64,128 --html page.html",
+            ),
+        ),
+        f"{_DONE}, 3 no point has a plan",
+        ("solve", "simulate"),
     ),
     "check": Page(
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,43 @@ if TYPE_CHECKING:
 def job_file(path: Path) -> Path:
     """`job.yaml` in `path` if that is a folder, else `path`."""
     return path / "job.yaml" if path.is_dir() else path
+
+
+INIT = "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER"
+"""A command that writes a cluster and a job to begin with."""
+
+
+def need_job(path: Path) -> None:
+    """Raise InputError, with the command that writes a job, where there is no file at `path`."""
+    _need(path, f"{INIT} writes a job and its cluster to begin with")
+
+
+def need_cluster(path: Path) -> None:
+    """Likewise of a cluster."""
+    _need(path, f"name one with --cluster; {INIT} writes one to begin with")
+
+
+def need_profile(path: Path, job_path: Path, job: Job) -> None:
+    """Likewise of the profile of a job."""
+    from ..profiles.library import shipped_model
+
+    model = shipped_model(job.model.path) or "MODEL"
+    _need(
+        path,
+        f"rlplan profile {job_path} measures one on this machine, rlplan profile {job_path} --shipped {model} takes "
+        "one that ships and needs no GPU, --profile names another",
+    )
+
+
+def need_trace(path: Path, job_path: Path) -> None:
+    """Likewise of a length trace that the command line names."""
+    how = f"rlplan profile {job_path} measures one; rlplan solve {job_path} --lengths math-16k takes one that ships"
+    _need(path, how)
+
+
+def _need(path: Path, how: str) -> None:
+    if not os.path.exists(path):  # noqa: PTH110 (pathlib raises for what can be no path)
+        raise InputError(f"no such file; {how}", str(path))
 
 
 def check_target(path: Path, *inputs: Path) -> None:
@@ -38,7 +76,8 @@ def check_target(path: Path, *inputs: Path) -> None:
 def job_inputs(job: Job, job_path: Path) -> list[Path]:
     """Files that a job names."""
     paths = job_paths(job, job_path)
-    return [paths.data, *([paths.model_folder / "config.json"] if paths.model_folder else [])]
+    config = paths.model_folder / "config.json" if paths.model_folder else None
+    return [path for path in (paths.data, config) if path is not None]
 
 
 def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) -> list[Path]:

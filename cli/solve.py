@@ -89,10 +89,11 @@ def solve_command(
     from ..plans.errors import InputError
     from ..plans.groups_plan import document_kind
     from .options import refuse_options_but
-    from .paths import job_file
+    from .paths import job_file, need_job
     from .solve_groups import solve_groups_command
 
     job_path = job_file(job_path)
+    need_job(job_path)
     if document_kind(job_path) == "rlplan_workload":
         refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "as_json")
         if no_moves and previous_path is None:
@@ -110,30 +111,33 @@ def solve_command(
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
     from ..plans.cluster import load_cluster
-    from ..plans.data import enough_prompts
+    from ..plans.data import prompts_to_plan
     from ..plans.editor import write_document
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
     from ..profiles.fitness import unfit
     from ..profiles.schema import Profile
-    from .paths import check_target, job_inputs, trace_inputs
+    from .paths import check_target, job_inputs, need_cluster, need_profile, trace_inputs
     from .progress import share
 
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
-    job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
+    job = load_job(job_path)
+    need_cluster(cluster_path)
+    need_profile(profile_path, job_path, job)
+    cluster, profile = load_cluster(cluster_path), load(profile_path, Profile)
     inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_target(out, job_path, cluster_path, profile_path, *inputs_of)
-    prompts = enough_prompts(job, job_paths(job, job_path).data)
+    prompts = prompts_to_plan(job, job_path, job_paths(job, job_path))
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     for fault in unfit(profile, job, job_paths(job, job_path), pools):
         if not (force and fault.forcible):
             remedy = f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy
             raise InputError(f"{fault.what}; {remedy}", str(profile_path))
     _model_is_known(job, profile)
-    lengths_path, trace = _lengths(profile, profile_path, trace_path)
+    lengths_path, trace = length_trace(profile, profile_path, trace_path, job_path)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -176,17 +180,26 @@ def _model_is_known(job: Job, profile: Profile) -> None:
         )
 
 
-def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> tuple[Path, LengthTrace]:
+def length_trace(
+    profile: Profile, profile_path: Path, trace_path: Path | None, job_path: Path
+) -> tuple[Path, LengthTrace]:
     """The length trace that is given, else the profile's, and where it is."""
     from ..plans.errors import InputError
     from ..plans.yaml_io import sha256_file
     from ..profiles.lengths import read_lengths
+    from .paths import need_trace
 
     if trace_path is not None:
+        need_trace(trace_path, job_path)
         return trace_path, read_lengths(trace_path)
     if profile.lengths is None:
-        raise InputError("holds no length trace; give one with --trace", str(profile_path))
+        raise InputError(
+            f"holds no length trace; give one with --trace FILE, or take one that ships: "
+            f"rlplan solve {job_path} --lengths math-16k",
+            str(profile_path),
+        )
     path = profile_path.with_name(profile.lengths.path)
+    need_trace(path, job_path)
     if sha256_file(path) != profile.lengths.sha256:
         raise InputError("is not the length trace that the profile names (digest differs); profile again", str(path))
     return path, read_lengths(path, cap_tokens=profile.lengths.cap_tokens)

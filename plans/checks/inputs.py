@@ -14,6 +14,16 @@ from ..yaml_doc import Loc
 from ..yaml_io import sha256_file
 from .finding import Fault
 
+# How to get an input that is not there, where a command makes one.
+_MAKERS: dict[str, str] = {
+    "cluster": " from another (rlplan init --gpus 8x8xH100 --model NAME FOLDER writes one)",
+    "job": " from another (rlplan init --gpus 8x8xH100 --model NAME FOLDER writes one)",
+    "profile": " from another (rlplan profile JOB measures one; rlplan profile JOB --shipped MODEL needs no GPU)",
+    "lengths": " from another (rlplan profile JOB measures one; rlplan solve JOB --trace FILE takes any)",
+    "workload": "",
+    "sources": " from another (rlplan solve writes plans, rlplan execute runs)",
+}
+
 
 def input_path(file: InputFile, plan_path: str | Path) -> Path:
     """Where an input of the plan at `plan_path` is."""
@@ -48,7 +58,7 @@ def stale_inputs(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fau
                 "input-missing",
                 (*loc, "path"),
                 f"no such file: '{file.path}'",
-                "paths are relative to the plan, put the file back or solve again",
+                f"paths are relative to the plan; put the file back, or solve again{_MAKERS[str(loc[1])]}",
             )
             continue
         try:
