@@ -18,6 +18,16 @@ TIGHT = 0.1
 """Share of a memory that stays free, below which the memory is said to bind."""
 
 
+PHASE_WORDS = {
+    "sync": "weight transfer",
+    "rollout": "rollout",
+    "reward_exposed": "waiting for rewards",
+    "scoring": "scoring",
+    "train": "update",
+}
+"""What the phases of a step are called where they are said to bind."""
+
+
 @dataclass(frozen=True)
 class ComparedPoint:
     """One choice of cluster and values, and what it comes to.
@@ -106,7 +116,7 @@ def binds(plan: Plan) -> str:
     longest = max(path.steps, key=lambda step: step.seconds, default=None)
     parts = []
     if longest is not None:
-        text = f"{longest.phase.replace('_', ' ')} {longest.share:.0%} of the step"
+        text = f"{PHASE_WORDS[longest.phase]} {longest.share:.0%} of the step"
         if longest.phase == "rollout":
             tail_s = sum(kind.share * kind.tail_s for kind in rounds if kind is not None)
             text += f" (its tail {tail_s / path.total_s:.0%})"

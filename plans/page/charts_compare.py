@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..compared import ComparedPoint, speedup
 from ..plan import Plan
-from .charts import axis, figure, lanes
+from .charts import axis, figure, lanes, share_axis
 from .palette import INK, MODE, MUTED, PHASE, PHASE_NAME
 from .shell import Chart, Swatch
 from .text import esc, listed, percent, ratio, seconds, usd
@@ -22,14 +22,14 @@ def _plans(points: Sequence[ComparedPoint]) -> list[tuple[str, Plan]]:
 
 
 def steps(points: Sequence[ComparedPoint]) -> Chart:
-    """Mean seconds of a step and of the plain synchronous one beside it, by point."""
+    """Mean seconds of a step, and of one of plain synchronous rounds beside it, by point."""
     chart, plans = figure(), _plans(points)
     most = max(max(p.predicted.step_s.mean, p.predicted.baseline.step_s.mean) for _, p in plans)
     for index, (label, plan) in enumerate(plans):
         found, base, mode = plan.predicted.step_s.mean, plan.predicted.baseline.step_s.mean, plan.job.bias.mode
         hover = (
             f"<b>{esc(label)}</b><br>{mode}: {seconds(found)} a step, p95 {seconds(plan.predicted.step_s.p95)}<br>"
-            f"plain sync: {seconds(base)}"
+            f"plain rounds: {seconds(base)}"
         )
         chart.add_bar(
             orientation="h", x=[found], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
@@ -41,7 +41,7 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
         )  # fmt: skip
         chart.add_scatter(
             x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(found)}, {ratio(speedup(plan))} plain sync"], textfont={"size": 11, "color": MUTED},
+            text=[f"{seconds(found)}, {ratio(speedup(plan))} plain rounds"], textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(
         xaxis=axis("seconds a step", range=[0, 1.04 * most], nticks=6),
@@ -51,7 +51,10 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
     if len({(p.job.issue.prompts_per_step, p.job.issue.samples_per_prompt) for _, p in plans}) > 1:
         caption += " Steps are of different sizes here; the cost per sample compares them."
     modes = dict.fromkeys(plan.job.bias.mode for _, plan in plans)
-    legend = (*(Swatch(mode, MODE[mode]) for mode in modes), Swatch("plain sync on the same nodes", INK, "tick"))
+    legend = (
+        *(Swatch(mode, MODE[mode]) for mode in modes),
+        Swatch("plain synchronous rounds on the same nodes", INK, "tick"),
+    )
     return Chart("steps", "Seconds a step", caption, chart, ROW_PX * len(plans) + 56, legend)
 
 
@@ -102,7 +105,7 @@ def phases(points: Sequence[ComparedPoint]) -> Chart:
                        for (label, _), found, total in zip(plans, of, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis("share of the mean step", range=[0, 1.005], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1]),
+        xaxis=share_axis("share of the mean step"),
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.6, len(plans) - 0.4),
     )
     said = [

@@ -87,7 +87,17 @@ def _rows(points: Sequence[ComparedPoint]) -> str:
             esc(binds(plan)) + (f" <b>{esc(', '.join(mark))}</b>" if mark else ""),
         ])  # fmt: skip
     head = [short_name(path, paths) for path in paths]
-    head += ["mode", "nodes", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio", "what binds"]
+    head += [
+        "mode",
+        "nodes taken",
+        "a step",
+        "error",
+        "a sample",
+        "speed-up",
+        "USD per 1,000",
+        "length ratio",
+        "what binds",
+    ]
     return table(head, rows, numbers=range(len(paths) + 1, len(head) - 1))
 
 

@@ -143,7 +143,8 @@ TABLE = [
         None,
         "",
         "",
-        "error: {at}/nowhere: no such file",
+        "error: {at}/nowhere: no such file; rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER writes a job and "
+        "its cluster to begin with",
     ),
     (
         "show {at}/job.yaml",
