@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from ..plans.compared import ComparedPoint
 
-BAR_WIDTH = 12
+WIDE_BAR, NARROW_BAR = 12, 8
+WIDE = 118
+"""Characters from which on what binds stands in the table; below, it has lines of its own."""
 
 
 @click.command("compare")
@@ -159,8 +161,9 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
 
     console = Console(highlight=False)
     with console.capture() as capture:
-        console.print(_table(points))
-        for line in _lines(job, points):
+        wide = console.width >= WIDE
+        console.print(_table(points, wide))
+        for line in _lines(job, points, wide):
             console.print(line, soft_wrap=True, markup=False)
         if html is not None:
             console.print(f"html: {html}; open it in a browser", soft_wrap=True, markup=False)
@@ -168,44 +171,42 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     click.echo(text.translate(ASCII) if console.options.ascii_only else text)
 
 
-def _table(points: list[ComparedPoint]) -> RenderableType:
+def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from rich.text import Text
 
     from ..plans.compared import binds, cheapest, fastest, short_name, speedup
     from .figures import gauge, percent, seconds, table
 
     paths = list(points[0].values)
-    found = table(
-        *(short_name(path, paths) for path in paths), "<mode", "s a step", "error", "ms a sample", "<speed",
-        "x plain", "USD per 1k", "length", "<binds",
-    )  # fmt: skip
+    figures = ["<mode", "s/step", "ms/sample", "<speed", "x plain", "USD/1k", "length"]
+    found = table(*(short_name(path, paths) for path in paths), *figures, *(["error", "<binds"] if wide else []))
+    for column in found.columns[len(paths) : len(paths) + len(figures)]:
+        column.no_wrap = True
     best, least = fastest(points), cheapest(points)
     rates = [1 / point.plan.predicted.seconds_per_sample if point.plan else 0.0 for point in points]
     for index, (point, rate) in enumerate(zip(points, rates, strict=True)):
         values = [Text(value) for value in point.values.values()]
         if point.plan is None:
-            found.add_row(*values, Text("no plan", style="yellow"), *[""] * 8)
+            found.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + 2 * wide))
             continue
         predicted = point.plan.predicted
-        style = "bold" if index == best else ""
         found.add_row(
             *values,
             point.plan.job.bias.mode,
             seconds(predicted.step_s.mean),
-            f"±{percent(predicted.error.total)}",
-            Text(f"{1000 * predicted.seconds_per_sample:.4g}", style=style),
-            gauge(rate / max(rates), BAR_WIDTH),
+            Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
+            gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
             f"{speedup(point.plan):.2f}",
             Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
             f"{predicted.length_ratio:.3f}",
-            binds(point.plan),
+            *([f"±{percent(predicted.error.total)}", binds(point.plan)] if wide else []),
         )
     return found
 
 
-def _lines(job: str, points: list[ComparedPoint]) -> list[str]:
+def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     """What the table means, who is fastest and cheapest, why points have no plan, and what must be known of them."""
-    from ..plans.compared import cheapest, fastest
+    from ..plans.compared import binds, cheapest, fastest
 
     best, least = fastest(points), cheapest(points)
     found = [
@@ -216,6 +217,8 @@ def _lines(job: str, points: list[ComparedPoint]) -> list[str]:
         found.append(
             f"fastest: {points[best].label}" + (f"; cheapest: {points[least].label}" if least is not None else "")
         )
+    if not wide:
+        found += [f"binds: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
     found += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
     notes: dict[str, list[str]] = {}
     for point in points:

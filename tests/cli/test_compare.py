@@ -63,6 +63,10 @@ def test_the_table_names_the_fastest_the_cheapest_and_why_a_point_has_no_plan(co
     assert "no plan" in lines[2] and "█" in lines[1]
     assert any(line.startswith("fastest: step_p95_s null; cheapest: step_p95_s null") for line in lines)
     assert any(line.startswith("no plan: step_p95_s 0.001: ") and "p95" in line for line in lines)
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = compared(copy, "--vary", "job.slo.step_p95_s=null").stdout.splitlines()
+    assert all(len(line) <= 80 for line in narrow[:2]) and "█" in narrow[1] and "binds" not in narrow[0]
+    assert any(line.startswith("binds: step_p95_s null: ") for line in narrow)
 
 
 def test_clusters_of_several_gpus_are_compared_each_by_its_profile_and_drawn_on_a_page(copy):
