@@ -44,9 +44,10 @@ def profile_command(
     solve then needs a --trace of response lengths.
     """
     from ..plans.cluster import load_cluster
+    from ..plans.data import data_file
     from ..plans.editor import write_document
     from ..plans.errors import InputError
-    from ..plans.job import data_file, job_paths, load_job, model_heads
+    from ..plans.job import job_paths, load_job, model_heads
     from ..plans.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.layouts import layouts_to_measure
     from ..profiles.subject import subject_digest

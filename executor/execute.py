@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
-from ..plans.data import enough_prompts
+from ..plans.data import data_file, enough_prompts
 from ..plans.errors import InputError, RunFailed
-from ..plans.job import data_file
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY

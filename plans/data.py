@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError
-from .job import Job, JobPaths
+from .job import Job, JobPaths, job_paths, missing_files
 from .yaml_io import error_at, read_text
 
 
@@ -65,6 +65,15 @@ def enough_prompts(job: Job, data: str | Path) -> int:
             str(data),
         )
     return rows
+
+
+def data_file(job: Job, job_path: str | Path) -> Path:
+    """Absolute path of the job's prompts, for what needs them: measuring and training. Raises InputError without."""
+    data = job_paths(job, job_path).data
+    if data is None:
+        fault = dict(missing_files(job, job_path, to_train=True))["data", "path"]
+        raise error_at(job_path, ("data", "path") if job.data.path else ("data",), f"data.path: {fault}")
+    return data
 
 
 def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:

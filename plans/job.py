@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from .algorithm import Algorithm
 from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none
+from .data_spec import DataSpec
 from .errors import InputError
 from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
 
@@ -25,27 +26,6 @@ class ModelSpec(Strict):
 
     dtype: Literal["float32", "bfloat16", "float16"]
     """Type of weights and activations, in the engine and in the trainer."""
-
-
-class DataSpec(Strict):
-    """The prompts: a file of them, or, while a job is only planned, how many there will be."""
-
-    path: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
-    """JSONL file, relative to job.yaml; each row has `id`, `prompt` (text or chat messages) and `answer`."""
-
-    prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
-    """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""
-
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the order in which prompts are drawn in each epoch."""
-
-    @model_validator(mode="after")
-    def _prompts_can_be_counted(self) -> DataSpec:
-        if self.path is None and self.prompts is None:
-            raise cross_error(
-                "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
-            )
-        return self
 
 
 class RewardSpec(Strict):
@@ -243,17 +223,6 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
     here = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
     return JobPaths(str(model_folder or job.model.path), here, model_folder, Path(job_path).resolve().parent)
-
-
-def data_file(job: Job, job_path: str | Path) -> Path:
-    """Absolute path of the job's prompts, for what needs them: measuring and training. Raises InputError without."""
-    from .yaml_io import error_at
-
-    data = job_paths(job, job_path).data
-    if data is None:
-        fault = dict(missing_files(job, job_path, to_train=True))["data", "path"]
-        raise error_at(job_path, ("data", "path") if job.data.path else ("data",), f"data.path: {fault}")
-    return data
 
 
 def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:
