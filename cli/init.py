@@ -69,8 +69,11 @@ def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as
         for kind in ("cluster", "job"):
             place_schema(building, kind)
     shipped = f" --shipped {found.shipped}" if found.shipped else ""
-    steps = [f"rlplan profile {folder}{shipped}", f"rlplan solve {folder} --lengths math-16k",
-             f"rlplan show {folder / 'plan.yaml'}"]  # fmt: skip
+    steps = [
+        f"rlplan profile {folder}{shipped}",
+        f"rlplan solve {folder} --lengths {'code' if reward == 'code' else 'math'}-16k",
+        f"rlplan show {folder / 'plan.yaml'}",
+    ]
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "files": sorted(found.files), "next": steps}))
         return 0

@@ -26,6 +26,7 @@ def begun(tmp_path_factory):
     said = json.loads(result.stdout)
     assert said["files"] == ["cluster.yaml", "data.example.jsonl", "job.yaml"]
     assert said["next"][0] == f"rlplan profile {folder} --shipped Qwen2.5-7B"
+    assert said["next"][1] == f"rlplan solve {folder} --lengths math-16k"
     checked = rlplan("check", folder / "cluster.yaml", folder / "job.yaml")
     assert checked.returncode == 0, checked.stdout
     assert rlplan("fmt", "--check", folder / "cluster.yaml", folder / "job.yaml").returncode == 0
@@ -153,4 +154,4 @@ def test_without_a_folder_the_models_name_is_taken(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in (tmp_path / "llama-3.1-70b").glob("*.yaml")) == ["cluster.yaml", "job.yaml"]
     assert "rlplan profile llama-3.1-70b --shipped Llama-3.1-70B" in result.output
-    assert "rlplan solve llama-3.1-70b --lengths math-16k" in result.output
+    assert "rlplan solve llama-3.1-70b --lengths code-16k" in result.output
