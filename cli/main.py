@@ -23,6 +23,8 @@ EXECUTOR_PACKAGES = {"torch", "vllm", "ray", "transformers", "safetensors", "tok
 _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
+    "lengths": "Response lengths: tables that ship, and traces imported from a table of your own.",
+    "rewards": "Reward seconds: tables that ship, and times imported into a profile.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
     "check": "Whether plans hold: schema, physics, staleness, policy.",
     "diff": "What changes between two plans, by meaning, and what it costs.",

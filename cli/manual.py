@@ -39,10 +39,37 @@ PAGES = {
         f"{_DONE}, 1 the measurement failed",
         ("solve",),
     ),
+    "lengths": Page(
+        (
+            ("Which lengths ship", "rlplan lengths list"),
+            ("One of them: quantiles, model, source, error", "rlplan lengths show math-16k"),
+            (
+                "From a log of your own",
+                "rlplan lengths import log.csv --column prompt=prompt_id --column tokens=response_tokens "
+                "--cap 16384 -o lengths.jsonl",
+            ),
+        ),
+        _DONE,
+        ("solve", "schema"),
+    ),
+    "rewards": Page(
+        (
+            ("What ships, by kind of reward", "rlplan rewards list"),
+            ("One of them: quantiles, source, error", "rlplan rewards show code"),
+            (
+                "Times of your own, into a profile",
+                "rlplan rewards import times.csv --column seconds=exec_s --column correct=passed "
+                "--profile job/profile.yaml",
+            ),
+        ),
+        _DONE,
+        ("profile", "solve"),
+    ),
     "solve": Page(
         (
             ("The fastest unbiased plan; writes job/plan.yaml", "rlplan solve job"),
             ("With lengths of a job like it", "rlplan solve job --trace lengths.jsonl"),
+            ("With lengths that ship, for a first look", "rlplan solve job --lengths math-16k"),
             ("Lengths may be a tenth off", "rlplan solve job --bias-budget 0.1 --out plans/fast.yaml"),
             ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
             (
@@ -133,6 +160,7 @@ PAGES = {
         (
             ("For an editor", "rlplan schema plan > plan.schema.json"),
             ("All of them, into a folder", "rlplan schema --out ."),
+            ("Of a line of a length trace", "rlplan schema lengths"),
         ),
         _DONE,
         ("fmt",),

@@ -8,12 +8,17 @@ import click
 
 from .documents import KINDS
 
+LINES = ("lengths",)
+"""Files of one JSON object a line, whose schema is that of a line."""
+
 
 @click.command("schema")
-@click.argument("name", type=click.Choice(KINDS), required=False)
+@click.argument("name", type=click.Choice([*KINDS, *LINES]), required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Write all of them into this folder instead.")
 def schema_command(name: str | None, out: Path | None) -> int:
     """Print the JSON Schema of the document NAME, or write those of all documents into a folder.
+
+    lengths: of one line of a length trace (docs/lengths.md).
 
     The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
     lies in .rlplan beside the document.
@@ -24,7 +29,12 @@ def schema_command(name: str | None, out: Path | None) -> int:
     from .documents import model_of
 
     if (name is None) == (out is None):
-        raise InputError(f"give one of {', '.join(KINDS)}, or --out FOLDER for all")
+        raise InputError(f"give one of {', '.join([*KINDS, *LINES])}, or --out FOLDER for all")
+    if name in LINES:
+        from ..profiles.length_line import LengthLine
+
+        click.echo(schema_of(LengthLine), nl=False)
+        return 0
     if name is not None:
         click.echo(schema_of(model_of(name)), nl=False)
         return 0

@@ -248,10 +248,12 @@ def _memory(plan: Plan) -> Table:
 
 def _errors(plan: Plan) -> list[Text]:
     """What the ± of the headline is made of, and what it is not."""
+    from ..plans.assumed_words import assumed_errors
     from ..plans.drift_words import drift_text
 
     e = plan.predicted.error
     parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
+    parts += assumed_errors(e)
     return [
         Text.assemble(("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {parts}"),
         Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),

@@ -29,6 +29,13 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
     type=click.Path(path_type=Path),
     help="Length trace (JSONL). Default: the profile's; a shipped profile has none.",
 )
+@click.option(
+    "--lengths",
+    "lengths_word",
+    metavar="NAME|QUANTILES",
+    help="Without a trace: lengths that ship (rlplan lengths list), as math-16k; or, as a last resort, "
+    "p50=800,p95=4000,max=16384[,icc=0.5]. What they leave open is in the plan's error.",
+)
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
 @click.option(
@@ -66,6 +73,7 @@ def solve_command(
     job_path: Path,
     profile_path: Path | None,
     trace_path: Path | None,
+    lengths_word: str | None,
     cluster_path: Path | None,
     out: Path | None,
     mode: Any,
@@ -109,11 +117,12 @@ def solve_command(
 
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
+    from ..planner.table_lengths import named_lengths
     from ..plans.cluster import load_cluster
     from ..plans.data import enough_prompts
     from ..plans.editor import write_document
     from ..plans.job import job_paths, load_job
-    from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
     from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
     from ..profiles.fitness import unfit
     from ..profiles.schema import Profile
@@ -133,17 +142,24 @@ def solve_command(
             remedy = f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy
             raise InputError(f"{fault.what}; {remedy}", str(profile_path))
     _model_is_known(job, profile)
-    lengths_path, trace = _lengths(profile, profile_path, trace_path)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
         return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
+    trace: LengthTrace
+    if lengths_word is not None:
+        if trace_path is not None:
+            raise InputError("--trace and --lengths both say how long responses are; give one of them")
+        trace, lengths = named_lengths(lengths_word)
+    else:
+        lengths_path, trace = _lengths(profile, profile_path, trace_path)
+        lengths = LengthsInput(**named(lengths_path))
     inputs = Inputs(
         cluster=InputFile(**named(cluster_path)),
         job=InputFile(**named(job_path)),
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
-        lengths=InputFile(**named(lengths_path)),
+        lengths=lengths,
     )
     with share("solve") as update:
         plan = solve(
@@ -180,12 +196,23 @@ def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> t
     """The length trace that is given, else the profile's, and where it is."""
     from ..plans.errors import InputError
     from ..plans.yaml_io import sha256_file
+    from ..profiles.length_tables import table_names
     from ..profiles.lengths import read_lengths
 
     if trace_path is not None:
+        if not trace_path.exists():
+            raise InputError(
+                "no such file; make one from a log (rlplan lengths import), or take lengths that ship (--lengths NAME, "
+                "see rlplan lengths list)",
+                str(trace_path),
+            )
         return trace_path, read_lengths(trace_path)
     if profile.lengths is None:
-        raise InputError("holds no length trace; give one with --trace", str(profile_path))
+        raise InputError(
+            "holds no length trace; give one with --trace FILE, or lengths that ship with --lengths NAME "
+            f"({', '.join(table_names())}; see rlplan lengths list)",
+            str(profile_path),
+        )
     path = profile_path.with_name(profile.lengths.path)
     if sha256_file(path) != profile.lengths.sha256:
         raise InputError("is not the length trace that the profile names (digest differs); profile again", str(path))
@@ -194,6 +221,8 @@ def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> t
 
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     """A plan of one job as figures."""
+    from ..plans.assumed_words import assumed_notes
+
     predicted = plan.predicted
     return {
         "plan": str(out),
@@ -214,11 +243,15 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "solved_at": plan.volatile.solved_at,
         "candidates": plan.solver.candidates,
         "solve_s": plan.volatile.solve_s,
+        "error": plan.predicted.error.total,
+        "assumed": assumed_notes(plan.inputs),
     }
 
 
 def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
+    from ..plans.assumed_words import assumed_errors
+
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     lines = [
@@ -238,5 +271,8 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
+    lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
+    if parts := assumed_errors(predicted.error):
+        lines.append(f"part of the error{parts.replace(',', ':', 1)}")
     lines.append(f"see it: rlplan show {out}")
     return "\n".join(lines)

@@ -117,7 +117,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
     from ..plans.check import input_path
     from ..plans.editor import write_document
-    from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
     from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.lengths import write_lengths
     from ..profiles.schema import Lengths
@@ -144,7 +144,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         cluster=InputFile(**named(input_path(old.cluster, force_path))),
         job=InputFile(**named(input_path(old.job, force_path))),
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
-        lengths=InputFile(**named(lengths_path)),
+        lengths=LengthsInput(**named(lengths_path)),
     )
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 

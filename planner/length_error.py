@@ -53,14 +53,14 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
     rng = np.random.default_rng([seed, 53, place])
     for _ in range(REDRAWS):
         other = model.another(rng)
-        if _can_train(search.setting, cycle, other):
+        if can_train(search.setting, cycle, other):
             costs = _simulate(search, cycle, other, seed, rounds)
             if costs is not None:
                 return costs
     return [cycle.cost(search.limits)] * len(_LOTS)
 
 
-def _can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
+def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether enough groups are short, and some prompt has rewards that differ where only such groups are trained."""
     law = cycle.short.law
     if law.mode == "exact" and model.short_groups(law.cutoff, setting.group_size) < LEAST_ACCEPTED:

@@ -20,6 +20,7 @@ from typing import cast
 from ..plans.base import Mode
 from .candidates import Law, LongKey, ShortKey, Space, defers
 from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
+from .costs import RewardCost
 from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio, make_cycle
 from .draws import Draws
 from .noise import share_within, step_deviations
@@ -171,12 +172,13 @@ class Search:
             self._pools[law] = pool
         return pool
 
-    def anew(self, cycles: Sequence[Cycle], draws: Draws) -> Search:
-        """A search of these schedules alone, on other luck; nothing is simulated yet."""
+    def anew(self, cycles: Sequence[Cycle], draws: Draws, reward: RewardCost | None = None) -> Search:
+        """A search of these schedules alone, on other luck, and with other reward costs if any are given; nothing is
+        simulated yet."""
         short = {cast(ShortKey, c.short.key) for c in cycles}
         long = {cast(LongKey, c.long.key) for c in cycles if c.long}
         space = dataclasses.replace(self.space, short=tuple(sorted(short)), long=tuple(sorted(long)))
-        setting = dataclasses.replace(self.setting, draws=draws)
+        setting = dataclasses.replace(self.setting, draws=draws, reward=reward or self.setting.reward)
         limits = dataclasses.replace(self.limits, mean_tokens=draws.model.mean_tokens)
         return Search(setting, space, limits, self._slo_step_s, self.mode, self.passes)
 

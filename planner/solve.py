@@ -17,7 +17,7 @@ from ..plans.digest import job_decisions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
 from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
-from ..plans.origin import Inputs, Solver
+from ..plans.origin import Inputs, LibraryInput, Solver
 from ..plans.plan import (
     Bias,
     LongIssue,
@@ -34,7 +34,10 @@ from ..plans.plan import (
     SyncPlan,
 )
 from ..profiles.lengths import LengthTrace
+from ..profiles.reward_tables import RewardTable, reward_sha256, with_reward_times
 from ..profiles.schema import Profile
+from .assumed import assumed_effects
+from .assumed_why import assumed_why
 from .candidates import MODES, LongKey, ShortKey, enumerate_space
 from .columns import Setting
 from .costs import reward_cost
@@ -136,6 +139,7 @@ def solve_fully(
 ) -> Solved:
     """Like `solve`, with what it was decided on, and with a say in how much is simulated (`passes`)."""
     began = time.perf_counter()
+    profile, rewards = with_reward_times(profile, job.reward.kind)
     search = prepare(
         cluster,
         job,
@@ -155,6 +159,9 @@ def solve_fully(
     progress("writing the plan", 0.99)
     points = front(search, solution.cycle, unseen)
     predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
+    effects = assumed_effects(unseen.search, unseen.cycle, unseen.baseline, job, trace, rewards, seed)
+    error = {"assumed_lengths": effects.lengths_error, "assumed_rewards": effects.rewards_error}
+    predicted = predicted.model_copy(update={"error": predicted.error.model_copy(update=error)})
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -172,11 +179,13 @@ def solve_fully(
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job),
+        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted))
+        | _overridden(job)
+        | assumed_why(effects, trace, rewards),
     )
     plan = Plan(
         rlplan=1,
-        inputs=inputs,
+        inputs=inputs.model_copy(update={"rewards": _rewards_named(rewards)}),
         solver=Solver(
             name=solution.solver,
             status="optimal" if solution.optimal else "feasible",
@@ -210,7 +219,8 @@ def prepare(
     passes: Sequence[Pass] = PASSES,
     prompts: int | None = None,
 ) -> Search:
-    """Length model, candidates and limits; nothing is simulated yet."""
+    """Length model, candidates and limits; nothing is simulated yet. An assumed reward is replaced by its kind's."""
+    profile, _ = with_reward_times(profile, job.reward.kind)
     rollout = job.rollout
     model = fit_lengths(trace, rollout.max_response_tokens, seed)
     for caution in (model.caution, _few_lengths(trace), _unpriced_timeouts(job, profile)):
@@ -270,6 +280,19 @@ def _overridden(job: Job) -> dict[str, str]:
     """What of its algorithm the job sets otherwise; a plan's reader should not take the name for the paper's."""
     overrides = job.algorithm.overrides()
     return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
+
+
+def _rewards_named(rewards: RewardTable | None) -> LibraryInput | None:
+    """How a plan names reward seconds that ship; with a warning where they are a guess at somebody's own function."""
+    if rewards is None:
+        return None
+    if rewards.kind == "function":
+        warnings.warn(
+            f"nobody measured what the job's reward function takes; {rewards.per_sample_s:g} s a sample are assumed; "
+            "measure it (rlplan profile), or import its times (rlplan rewards import)",
+            stacklevel=4,
+        )
+    return LibraryInput(library=rewards.kind, sha256=reward_sha256(rewards.kind))
 
 
 def _few_lengths(trace: LengthTrace) -> str | None:

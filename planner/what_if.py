@@ -27,8 +27,10 @@ from ..plans.job import Job, load_job
 from ..plans.plan import Plan, load_plan
 from ..plans.yaml_doc import Document, Loc, parse
 from ..plans.yaml_io import load
-from ..profiles.lengths import LengthTrace, read_lengths
+from ..profiles.lengths import LengthTrace
+from ..profiles.reward_tables import with_reward_times
 from ..profiles.schema import Profile
+from .table_lengths import changed_table, open_lengths
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -57,10 +59,14 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
             warnings.warn(f"{error}; simulated as it is now", stacklevel=2)
     job = load_job(input_path(plan.inputs.job, plan_path))
     cluster = load_cluster(input_path(plan.inputs.cluster, plan_path))
-    profile = load(profile_path or input_path(plan.inputs.profile, plan_path), Profile)
+    profile, _ = with_reward_times(
+        load(profile_path or input_path(plan.inputs.profile, plan_path), Profile), job.reward.kind
+    )
     if trace is None:
         cap_tokens = profile.lengths.cap_tokens if profile.lengths else None
-        trace = read_lengths(input_path(plan.inputs.lengths, plan_path), cap_tokens=cap_tokens)
+        trace = open_lengths(plan.inputs.lengths, plan_path, cap_tokens)
+        if changed := changed_table(plan.inputs.lengths):
+            warnings.warn(f"{changed}; simulated as it is now", stacklevel=2)
     return Documents(plan, job, cluster, profile, trace)
 
 

@@ -48,6 +48,11 @@ def is_false(value: object) -> bool:
     return value is False
 
 
+def is_zero(value: object) -> bool:
+    """Likewise, for numbers that are 0 where there is nothing to say."""
+    return value == 0
+
+
 N = TypeVar("N", int, float)
 
 

@@ -31,7 +31,7 @@ class CheckedPlan:
     Attributes:
         plan, cluster, job: the documents.
         job_path: where job.yaml is.
-        profile_path, lengths_path: where the profile and its trace are.
+        profile_path, lengths_path: where the profile and the length trace are; None: lengths of a table.
         paths: the job's model and data.
     """
 
@@ -40,7 +40,7 @@ class CheckedPlan:
     job: Job
     job_path: Path
     profile_path: Path
-    lengths_path: Path
+    lengths_path: Path | None
     paths: JobPaths
 
 
@@ -58,13 +58,14 @@ def open_plan(plan_path: str | Path) -> CheckedPlan:
     paths = job_paths(job, job_path)
     heads = model_heads(paths.model_folder) if paths.model_folder else None
     check_plan(plan, plan_path, cluster, job, heads)
+    lengths = plan.inputs.lengths.file
     return CheckedPlan(
         plan=plan,
         cluster=cluster,
         job=job,
         job_path=job_path,
         profile_path=input_path(plan.inputs.profile, plan_path),
-        lengths_path=input_path(plan.inputs.lengths, plan_path),
+        lengths_path=None if lengths is None else input_path(lengths, plan_path),
         paths=paths,
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Mode, NonNegative, Positive, Strict
+from .base import Count, Mode, NonNegative, Positive, Strict, is_zero
 
 ROUGH_ROUNDS = 32
 """Figures of fewer simulated rounds are no more than about right."""
@@ -55,10 +55,16 @@ class PredictedError(Strict):
     sampling: NonNegative
     """Of the simulation: standard error of its mean."""
 
+    assumed_lengths: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
+    """Of lengths that were not measured on this job, but taken from a table (`inputs.lengths`); 0: they were."""
+
+    assumed_rewards: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
+    """Of reward seconds that were not measured, but taken from a table (`inputs.rewards`); 0: the profile's own."""
+
     @property
     def total(self) -> float:
-        """Of all three, which are independent."""
-        return math.hypot(self.costs, self.lengths, self.sampling)
+        """Of all of them, which are independent."""
+        return math.hypot(self.costs, self.lengths, self.sampling, self.assumed_lengths, self.assumed_rewards)
 
 
 class LengthDrift(Strict):

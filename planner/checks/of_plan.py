@@ -15,15 +15,17 @@ from ...plans.checks.solved import edited, other_version, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.job import Job, JobPaths, job_paths, missing_files, model_heads
-from ...plans.origin import InputFile
+from ...plans.origin import InputFile, LengthsInput
 from ...plans.plan import Plan
 from ...plans.yaml_doc import Loc
 from ...profiles.architecture import architecture_of
 from ...profiles.fitness import unfit
 from ...profiles.schema import Profile
+from ..table_lengths import changed_table
 from .asked import Asked, M, age_faults, age_said, opened, trace_faults
 from .memory import bars, bars_as_they_are, priced
 from .of_rest import few_prompts
+from .rewards import reward_faults
 
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
@@ -38,7 +40,8 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     inputs = plan.inputs
     cluster, job = read("cluster", inputs.cluster, Cluster), read("job", inputs.job, Job)
     profile = read("profile", inputs.profile, Profile)
-    found += trace_faults(input_path(inputs.lengths, path), inputs.lengths.path, ("inputs", "lengths"))
+    found += _lengths(inputs.lengths, path)
+    found += reward_faults(plan, profile, job)
     paths, heads = _files(plan, path, job, found)
     if job is not None and paths is not None:
         found += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
@@ -60,6 +63,15 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
             found += _missing(plan, path, job, asked)
     age = age_said(profile, asked) if profile is not None else "no profile"
     return found, f"{plan.job.bias.mode} plan of {plan.job.name}; {age}"
+
+
+def _lengths(given: LengthsInput, path: str) -> list[Fault]:
+    """A length trace that cannot be read, or a table that is no longer what the plan was solved from."""
+    at: Loc = ("inputs", "lengths")
+    if given.file is not None:
+        return trace_faults(input_path(given.file, path), given.file.path, at)
+    changed = changed_table(given)
+    return [] if changed is None else [Fault("input-changed", at, changed, "solve again")]
 
 
 def _files(

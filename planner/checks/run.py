@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ...plans.assumed_words import assumed_notes
 from ...plans.checks.documents import ReadDocument, read_document
 from ...plans.checks.finding import Fault, Finding, located
 from ...plans.checks.inputs import input_path
@@ -146,13 +147,15 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
 
 
 def _notes(read: ReadDocument) -> tuple[str, ...]:
-    """What the job, or the plan's job, sets otherwise than its algorithm does."""
+    """What the job, or the plan's job, sets otherwise than its algorithm does; and what a plan assumes."""
     job: Any = read.value
+    assumed = assumed_notes(job.inputs) if isinstance(job, Plan) else []
     if isinstance(job, Plan):
         # A job that cannot be read is a finding of the plan's.
         job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
-    return (f"the job overrides its algorithm: {', '.join(overrides)}",) if overrides else ()
+    overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
+    return tuple(overridden + assumed)
 
 
 def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:

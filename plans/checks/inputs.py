@@ -24,12 +24,14 @@ def input_files(plan: Plan | GroupsPlan) -> list[tuple[Loc, InputFile]]:
     """The input files of a plan with their places in it."""
     if isinstance(plan, Plan):
         of_job = plan.inputs
-        return [
+        lengths = of_job.lengths.file
+        named: list[tuple[Loc, InputFile]] = [
             (("inputs", "cluster"), of_job.cluster),
             (("inputs", "job"), of_job.job),
             (("inputs", "profile"), of_job.profile),
-            (("inputs", "lengths"), of_job.lengths),
         ]
+        # A table that ships is no file of the plan's: planner/checks looks whether it is still the same.
+        return named + ([(("inputs", "lengths"), lengths)] if lengths is not None else [])
     of_groups = plan.inputs
     found: list[tuple[Loc, InputFile]] = [
         (("inputs", "workload"), of_groups.workload),

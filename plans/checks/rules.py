@@ -51,6 +51,7 @@ input-changed            an input file that is no longer the one that the plan w
 input-unreadable         an input file that is no document of its kind any more
 decisions-edited         decisions that are not those that were solved; predictions are of others
 other-version            a plan solved by another version of rlplan
+rewards-assumed          reward seconds that nobody measured, and far from what such rewards take
 provenance-differs       a plan that calls its profile measured when it is not, or the other way round
 profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
@@ -131,6 +132,7 @@ policy-step-p95          a predicted p95 of the step above the policy's
 policy-slo-required      a job without a limit on its p95, where the policy requires one
 policy-gap               a plan that is proven to a wider gap than the policy allows
 policy-provenance        a profile of a provenance that the policy does not allow
+policy-assumed           lengths or reward seconds that nobody measured on the job, where the policy refuses them
 policy-memory-headroom   memory with less headroom than the policy wants
 policy-error             an expected error above the policy's
 policy-slowdown          a job in a group that is slower than the policy allows

@@ -1,8 +1,8 @@
 """How uncertain the difference of two predictions is.
 
-A plan states three relative standard deviations of its mean seconds: c of the profile's costs, l of the length trace,
-and m of the simulation (`predicted.error`). With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the
-delta method:
+A plan states relative standard deviations of its mean seconds: c of the profile's costs, l of the length trace, and m
+of the simulation (`predicted.error`). What assumed reward times add counts with c, and what assumed lengths add with l.
+With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the delta method:
 
 - Costs, where profile (same digest) and layouts are the same: one x is off in both, the true seconds are s1 (1 + x) and
   s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
@@ -68,7 +68,7 @@ class Errors:
             " and ".join(dict.fromkeys(map(percent, (old, new)))) for old, new, _ in self._parts()
         )
         parts = [(f"the profile's costs ({costs})", self.common_costs)]
-        if self.old.lengths or self.new.lengths:
+        if _lengths(self.old) or _lengths(self.new):
             parts.append((f"the lengths ({lengths})", self.common_lengths))
         own = [text for text, shared in parts if not shared] + [f"the simulations ({sampling})"]
         common = [text for text, shared in parts if shared]
@@ -89,10 +89,20 @@ class Errors:
 
     def _parts(self) -> tuple[tuple[float, float, bool], ...]:
         return (
-            (self.old.costs, self.new.costs, self.common_costs),
-            (self.old.lengths, self.new.lengths, self.common_lengths),
+            (_costs(self.old), _costs(self.new), self.common_costs),
+            (_lengths(self.old), _lengths(self.new), self.common_lengths),
             (self.old.sampling, self.new.sampling, self.one_simulation),
         )
+
+
+def _costs(error: PredictedError) -> float:
+    """Of the profile's costs, with reward seconds that were assumed in their place."""
+    return math.hypot(error.costs, error.assumed_rewards)
+
+
+def _lengths(error: PredictedError) -> float:
+    """Of the lengths, whether somebody measured them or not."""
+    return math.hypot(error.lengths, error.assumed_lengths)
 
 
 def percent(share: float) -> str:
@@ -102,7 +112,7 @@ def percent(share: float) -> str:
 
 def errors_of(old: Plan, new: Plan) -> Errors:
     """How the errors of two plans combine."""
-    profile = old.inputs.profile.sha256 == new.inputs.profile.sha256
+    profile = old.inputs.profile.sha256 == new.inputs.profile.sha256 and old.inputs.rewards == new.inputs.rewards
     common = profile and _layouts(old) == _layouts(new)
     lengths = old.inputs.lengths.sha256 == new.inputs.lengths.sha256 and old.job.bias.mode == new.job.bias.mode
     one = common and lengths and same(_simulated(old), _simulated(new))

@@ -27,6 +27,10 @@ State = Literal["at hand", "not at hand", "other bytes"]
 """Whether the file that a plan names is there, and is what the plan was solved from."""
 
 
+class NamedFigures(InputFile):
+    """Figures that a plan was solved from and that are in no file of its own; `path` is what they are called."""
+
+
 @dataclass(frozen=True)
 class InputChange:
     """An input whose bytes differ between two plans, or that only one of them has.
@@ -71,6 +75,8 @@ class InputFiles:
 
     def read(self, file: InputFile) -> tuple[State, bytes]:
         """Whether the file is there, and its bytes if they are those that the plan was solved from."""
+        if isinstance(file, NamedFigures):  # they come with rlplan; `check` looks whether they are the same
+            return "at hand", b""
         if file.path not in self._read:
             self._read[file.path] = self._bytes(file.path)
         data = self._read[file.path]
@@ -91,9 +97,21 @@ class InputFiles:
 
 def inputs_of(plan: Plan | GroupsPlan) -> dict[str, InputFile]:
     """The inputs of a plan by name, in the plan's order; a group plan's sources are `sources.JOB`."""
-    found = {".".join(map(str, loc[1:])): file for loc, file in input_files(plan)}
+    found = {".".join(map(str, loc[1:])): file for loc, file in input_files(plan)} | _named_figures(plan)
     previous = plan.inputs.previous if isinstance(plan, GroupsPlan) else None
     return found | ({"previous": previous} if previous else {})
+
+
+def _named_figures(plan: Plan | GroupsPlan) -> dict[str, InputFile]:
+    if not isinstance(plan, Plan):
+        return {}
+    lengths, rewards = plan.inputs.lengths, plan.inputs.rewards
+    found: dict[str, InputFile] = {}
+    if lengths.file is None:
+        found["lengths"] = NamedFigures(path=lengths.name, sha256=lengths.sha256)
+    if rewards is not None:
+        found["rewards"] = NamedFigures(path=rewards.library, sha256=rewards.sha256)
+    return found
 
 
 def input_changes(
@@ -128,6 +146,12 @@ def _input_change(
     reason = ""
     if old is None or new is None:
         reason = "only the new plan has it" if old is None else "only the old plan has it"
+    elif isinstance(old, NamedFigures) or isinstance(new, NamedFigures):
+        said = _said(old), _said(new)
+        if said[0] != said[1]:
+            keys = (KeyChange(name, *said),)
+        else:
+            reason = "rlplan's own figures under that name changed"
     elif old_state != "at hand" or new_state != "at hand":
         sides = (("old", old_state, old), ("new", new_state, new))
         reason = "; ".join(_absence(side, state, file) for side, state, file in sides if state != "at hand")
@@ -137,6 +161,10 @@ def _input_change(
         except (InputError, ValueError):
             reason = "cannot be read as a document or a trace"
     return InputChange(name, old, new, old_state, new_state, keys, reason)
+
+
+def _said(file: InputFile) -> str:
+    return f"{file.path} ({'shipped or stated' if isinstance(file, NamedFigures) else 'a file'})"
 
 
 def _absence(side: str, state: State | None, file: InputFile) -> str:
