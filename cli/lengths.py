@@ -146,7 +146,7 @@ def _import(path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: P
     write_lengths(out, rows)
     summary = trace.summary()
     if as_json:
-        click.echo(json.dumps({"lengths": str(out), **asdict(summary)}))
+        click.echo(json.dumps({"lengths": str(out), **asdict(summary), "cautions": cautions(trace)}))
         return 0
     click.echo(
         f"{summary.samples} responses to {summary.prompts} prompts -> {out}\n"

@@ -185,6 +185,7 @@ def test_a_log_of_ones_own_becomes_a_trace_that_solve_takes(copy):
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert (found["prompts"], found["samples"], found["mean_reward"]) == (40, 160, 0.5)
+    assert [text.partition(";")[0] for text in found["cautions"]] == ["no response is marked as truncated"]
     assert found["max_tokens"] == max(row.tokens for row in read_lengths(out).rows)
     solve(copy, "--trace", out, "--mode", "sync")
     plan = load_plan(copy / "plan.yaml")
