@@ -145,6 +145,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         job=InputFile(**named(input_path(old.job, force_path))),
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
         lengths=LengthsInput(**named(lengths_path)),
+        rewards=tuned.plan.inputs.rewards,
     )
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 

@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import math
+import warnings
 
-from ..profiles.reward_tables import RewardTable
-from .assumed import AssumedEffects
+from ..plans.job import Job
+from ..plans.origin import LibraryInput
+from ..plans.predicted import Predicted
+from ..profiles.reward_tables import RewardTable, reward_sha256
+from .assumed import AssumedEffects, assumed_effects
 from .table_lengths import TableTrace
+from .unseen import Unseen
+
+
+def with_assumed(
+    predicted: Predicted, unseen: Unseen, job: Job, trace: object, rewards: RewardTable | None, seed: int
+) -> tuple[Predicted, dict[str, str]]:
+    """(the predictions with the errors of what is assumed, what `why` says of it). Arguments as of `assumed_effects`;
+    `unseen` is what `predicted` was read from."""
+    effects = assumed_effects(unseen.search, unseen.cycle, unseen.baseline, job, trace, rewards, seed)
+    error = {"assumed_lengths": effects.lengths_error, "assumed_rewards": effects.rewards_error}
+    predicted = predicted.model_copy(update={"error": predicted.error.model_copy(update=error)})
+    return predicted, assumed_why(effects, trace, rewards)
+
+
+def rewards_named(rewards: RewardTable | None) -> LibraryInput | None:
+    """How a plan names reward seconds that ship; None where it has none. Warns of a guess at somebody's function."""
+    if rewards is None:
+        return None
+    if rewards.kind == "function":
+        warnings.warn(
+            f"nobody measured what the job's reward function takes; {rewards.per_sample_s:g} s a sample are assumed; "
+            "measure it (rlplan profile), or import its times (rlplan rewards import)",
+            stacklevel=4,
+        )
+    return LibraryInput(library=rewards.kind, sha256=reward_sha256(rewards.kind))
 
 
 def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | None) -> dict[str, str]:

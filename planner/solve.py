@@ -17,7 +17,7 @@ from ..plans.digest import job_decisions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
 from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
-from ..plans.origin import Inputs, LibraryInput, Solver
+from ..plans.origin import Inputs, Solver
 from ..plans.plan import (
     Bias,
     LongIssue,
@@ -34,10 +34,9 @@ from ..plans.plan import (
     SyncPlan,
 )
 from ..profiles.lengths import LengthTrace
-from ..profiles.reward_tables import RewardTable, reward_sha256, with_reward_times
+from ..profiles.reward_tables import with_reward_times
 from ..profiles.schema import Profile
-from .assumed import assumed_effects
-from .assumed_why import assumed_why
+from .assumed_why import rewards_named, with_assumed
 from .candidates import MODES, LongKey, ShortKey, enumerate_space
 from .columns import Setting
 from .costs import reward_cost
@@ -159,9 +158,7 @@ def solve_fully(
     progress("writing the plan", 0.99)
     points = front(search, solution.cycle, unseen)
     predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
-    effects = assumed_effects(unseen.search, unseen.cycle, unseen.baseline, job, trace, rewards, seed)
-    error = {"assumed_lengths": effects.lengths_error, "assumed_rewards": effects.rewards_error}
-    predicted = predicted.model_copy(update={"error": predicted.error.model_copy(update=error)})
+    predicted, assumed = with_assumed(predicted, unseen, job, trace, rewards, seed)
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -179,13 +176,11 @@ def solve_fully(
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted))
-        | _overridden(job)
-        | assumed_why(effects, trace, rewards),
+        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job) | assumed,
     )
     plan = Plan(
         rlplan=1,
-        inputs=inputs.model_copy(update={"rewards": _rewards_named(rewards)}),
+        inputs=inputs.model_copy(update={"rewards": rewards_named(rewards)}),
         solver=Solver(
             name=solution.solver,
             status="optimal" if solution.optimal else "feasible",
@@ -280,19 +275,6 @@ def _overridden(job: Job) -> dict[str, str]:
     """What of its algorithm the job sets otherwise; a plan's reader should not take the name for the paper's."""
     overrides = job.algorithm.overrides()
     return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
-
-
-def _rewards_named(rewards: RewardTable | None) -> LibraryInput | None:
-    """How a plan names reward seconds that ship; with a warning where they are a guess at somebody's own function."""
-    if rewards is None:
-        return None
-    if rewards.kind == "function":
-        warnings.warn(
-            f"nobody measured what the job's reward function takes; {rewards.per_sample_s:g} s a sample are assumed; "
-            "measure it (rlplan profile), or import its times (rlplan rewards import)",
-            stacklevel=4,
-        )
-    return LibraryInput(library=rewards.kind, sha256=reward_sha256(rewards.kind))
 
 
 def _few_lengths(trace: LengthTrace) -> str | None:

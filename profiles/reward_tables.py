@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.base import cross_error, is_none, is_zero
-from ..plans.yaml_io import load, read_text
+from ..plans.yaml_io import WRITTEN_DIGITS, load, read_text
 from .length_tables import text_sha256
 from .reward_fit import MOST
 from .schema import Ascending, Evidence, Executions, Profile, Reward, Spread
@@ -118,7 +118,7 @@ class RewardTable(_Model):
         return Reward(
             workers=workers,
             latency=Spread(p50=p50_s, p95=p95_s, repeats=0),
-            per_sample_s=mean_s,
+            per_sample_s=float(f"{mean_s:.{WRITTEN_DIGITS}g}"),  # as a file has it, so that it is known again
             executions=law,
             # How far it may be off stands in the plan as an error of its own.
             evidence={"per_sample_s": Evidence(source=_SOURCE, error=0.0)},
@@ -141,11 +141,14 @@ def reward_sha256(kind: str) -> str:
 
 
 def reward_assumed(profile: Profile) -> bool:
-    """Whether the profile's reward seconds are an assumption that nobody has replaced."""
-    cited = profile.reward.evidence.get("per_sample_s")
-    if profile.provenance == "measured" or profile.reward.executions is not None or cited is None:
+    """Whether the profile's reward seconds are an assumption that nobody has replaced: its own, or a table's."""
+    reward = profile.reward
+    cited = reward.evidence.get("per_sample_s")
+    if profile.provenance == "measured" or cited is None:
         return False
-    return profile.sources.get(cited.source, "").startswith(ASSUMED)
+    if cited.source == _SOURCE:
+        return any(reward == reward_table(kind).reward(reward.workers) for kind in reward_kinds())
+    return reward.executions is None and profile.sources.get(cited.source, "").startswith(ASSUMED)
 
 
 def with_reward_times(profile: Profile, kind: str) -> tuple[Profile, RewardTable | None]:

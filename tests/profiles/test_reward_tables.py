@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from rlplan.planner.costs import reward_cost
 from rlplan.plans.levers import timeout_numbers
+from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.reward_tables import (
     RewardTable,
@@ -16,6 +17,7 @@ from rlplan.profiles.reward_tables import (
     reward_table,
     with_reward_times,
 )
+from rlplan.profiles.schema import Profile
 
 DEADLINE = timeout_numbers(30.0, None)
 
@@ -56,7 +58,12 @@ def test_a_shipped_profile_takes_the_seconds_of_its_jobs_kind() -> None:
         taken, table = with_reward_times(profile, kind)
         assert table == reward_table(kind) and (taken.reward.executions is not None) == (kind == "code")
         assert taken.reward.workers == profile.reward.workers
-        assert with_reward_times(taken, "code") == (taken, None), "what was taken is not replaced again"
+        assert with_reward_times(taken, kind) == (taken, table), "what was taken is still an assumption"
+        file = loads(dump(taken, digits=WRITTEN_DIGITS), Profile)
+        assert with_reward_times(file, kind)[1] == table, "from a file too"
+        slower = taken.reward.model_copy(update={"per_sample_s": 1.5 * taken.reward.per_sample_s})
+        refitted = taken.model_copy(update={"reward": slower})
+        assert with_reward_times(refitted, kind) == (refitted, None), "what a run taught is none any more"
 
 
 def test_reward_seconds_that_somebody_knows_are_left_alone() -> None:
