@@ -46,11 +46,13 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, as_j
 
 def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from ..plans.digest import job_decisions
+    from .findings import memory_findings, memory_rows
     from .job_timeline import compact, timeline_of
     from .show_job import data, render
 
     _check_targets(html, timeline, plan, path)
     notes = stale_notes(plan, path) + _edited(plan.decisions_sha256, job_decisions(plan.job))
+    notes += [f"memory does not hold it: {finding.text}" for finding in memory_findings(path)]
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())
@@ -58,7 +60,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
         from ..plans.page import plan_page
 
         files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", notes=stale_notes(plan, path))
-    result = {**data(plan, path), "notes": notes}
+    result = {**data(plan, path), "memory": memory_rows(path), "notes": notes}
     return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
 
 

@@ -38,6 +38,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         *_path(plan),
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
+        *_held(plan),
         _lengths(plan, wide),
         *_errors(plan),
         Text(),
@@ -244,6 +245,20 @@ def _memory(plan: Plan) -> Table:
         share = min(1.0, bar.needed_bytes / bar.capacity_bytes)
         drawn.add_row(name, gauge(share, 12), bytes_of(bar.needed_bytes, bar.capacity_bytes), free)
     return drawn
+
+
+def _held(plan: Plan) -> list[Text]:
+    """Who holds most of the memory of a trainer's accelerator and of a node's host."""
+    from ..planner.memory_bars import gb
+
+    trainers = [mean.memory.train for _, _, mean in _kinds(plan) if mean.memory.train is not None]
+    fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
+    told = []
+    for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):
+        if bar is not None and bar.holds_bytes:
+            held = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
+            told.append(f"{name}: " + ", ".join(f"{who.replace('_', ' ')} {gb(size)}" for who, size in held))
+    return [Text.assemble(("held by  ", "bold"), "; ".join(told))] if told else []
 
 
 def _errors(plan: Plan) -> list[Text]:

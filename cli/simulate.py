@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .job_timeline import TIMELINE_STEPS
+from .main import EXIT_FAILED
 
 if TYPE_CHECKING:
     from ..profiles.lengths import LengthTrace
@@ -57,6 +58,9 @@ def simulate_command(
 
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
+
+    What `rlplan check` finds in the plan as it is simulated is told, memory that does not hold before all; the figures
+    are then of a run that cannot be, and the exit code is 1.
     """
     from ..plans.groups_plan import document_kind
     from .options import refuse_options_but
@@ -67,12 +71,14 @@ def simulate_command(
         return simulate_groups_command(plan_path, as_json)
 
     from ..planner.kinds import nodes_of
+    from ..planner.memory_bars import WEIGHT_BYTES
     from ..planner.run_simulator import simulate_plan
     from ..planner.run_summary import BusyMeter, summarize
     from ..planner.timeline import Timeline
     from ..planner.what_if import change, load_documents
     from ..plans.errors import InputError
     from ..plans.yaml_io import atomic_write
+    from .findings import simulated_findings, tell
     from .job_timeline import compact, epoch_prompts
     from .paths import check_target, plan_inputs
 
@@ -89,7 +95,7 @@ def simulate_command(
             err=True,
         )
     pool = documents.cluster.pools[plan.job.rounds.short.rollout.pool]
-    nodes = nodes_of(plan.job, documents.profile, pool)
+    nodes = nodes_of(plan.job, documents.profile, pool, WEIGHT_BYTES[job.model.dtype])
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
@@ -108,7 +114,10 @@ def simulate_command(
         switch_s=switch_s,
         watch=meter,
     )
+    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or trace_path))
+    tell(findings)
     result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool, nodes)}
+    result["findings"] = [finding.data() for finding in findings]
     if drawn is not None and timeline is not None:
         atomic_write(timeline, compact(drawn.document()))
         result["timeline"] = str(timeline)
@@ -116,7 +125,7 @@ def simulate_command(
         click.echo(json.dumps(result))
     else:
         _show(result)
-    return 0
+    return EXIT_FAILED if findings else 0
 
 
 def _trace(path: Path) -> LengthTrace:

@@ -5,6 +5,8 @@ lengths     length_model (its parts: length_tail, length_windows), length_check 
             from published figures, draws common random numbers
 costs       costs what phases cost, from the profile; kinds what a plan's rounds cost; drafts, streaming what
             speculation and hand-over change
+memory      memory who holds how many bytes where, in which phase (memory_bars, device_memory, host_memory); fitting
+            which candidates that leaves
 simulation  simulator one round by the machines of rounds/ (engine, reward_queue); twin the same, compiled; play
             either of them; run_simulator a whole run; run_summary, timeline what it looks like
 choice      candidates what is worth simulating; placement whether a prompt's samples are kept together; columns,

@@ -22,7 +22,10 @@ from ..profiles.schema import Profile
 from ..rounds.schedule import prompts_wanted
 from .costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
+from .fitting import engines_fault, fitting_beside
+from .host_memory import Share
 from .length_model import LengthModel
+from .memory_bars import WEIGHT_BYTES
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -100,9 +103,11 @@ class LongKey(NamedTuple):
 class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
-    `refused` says, for each layout of the profile that was left out, why; `reshard_s` and `layout_switch_s` are seconds
-    of changing shards and engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
+    `host_memory_bytes` are those of a node; `refused` says, for each layout that was left out, why; `reshard_s` and
+    `layout_switch_s` are seconds of changing shards and engines between kinds of round. `drafted`: costs with drafts,
+    by layout and drafted tokens.
     `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
+    `train_host`: of each of `train`, the host memory of its trainers.
     """
 
     pool: str
@@ -116,6 +121,7 @@ class Space:
     layout_switch_s: float = 0.0
     drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
     kept_together: dict[LayoutKey, float] = field(default_factory=dict)
+    train_host: tuple[Share, ...] = ()
 
     @property
     def sharding(self) -> tuple[int, ...]:
@@ -140,6 +146,7 @@ def enumerate_space(
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
+    train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     cap = job.rollout.max_response_tokens
     rules: set[tuple[Mode, int, int, int]] = set()
@@ -182,11 +189,12 @@ def enumerate_space(
         train=train,
         short=tuple(short),
         long=tuple(long),
-        host_memory_bytes=node.nodes * node.host_memory_bytes,
+        host_memory_bytes=node.host_memory_bytes,
         refused=refused,
         reshard_s=_reshard_s(profile, node),
         layout_switch_s=_layout_switch_s(profile),
         drafted=drafted,
+        train_host=train_host,
     )
 
 
@@ -273,7 +281,7 @@ def feasible_layouts(
         for count in sorted(counts):
             cost = layout_cost(profile, LayoutKey(tp, count))
             assert cost is not None, "there is an entry of this tp"
-            fault = _layout_fault(cost, job, pool, pools[0])
+            fault = _layout_fault(cost, job, profile, pool, pools[0])
             if fault is None:
                 decode[cost.key] = cost
             else:
@@ -294,7 +302,7 @@ def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
     )
 
 
-def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | None:
+def _layout_fault(cost: DecodeCost, job: Job, profile: Profile, pool: Pool, name: str) -> str | None:
     """Why a layout cannot be used."""
     tp, engines = cost.key.tp, cost.key.engines
     longest = job.rollout.longest_tokens
@@ -304,9 +312,7 @@ def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | No
         return f"needs {max(engines, 1) * tp} accelerators, pool '{name}' has {pool.accelerators_total}"
     if cost.kv_capacity_tokens < longest:
         return f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
-    if cost.host_bytes > pool.nodes * pool.host_memory_bytes:
-        return f"its engines need {cost.host_bytes / 1e9:.1f} GB of host memory"
-    return None
+    return engines_fault(profile, pool, WEIGHT_BYTES[job.model.dtype], cost.key)
 
 
 def node_counts(pool: Pool, fewer: bool) -> list[int]:
@@ -330,13 +336,14 @@ def feasible_train(
     fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
-            costs = train_costs(profile, nodes * pool.accelerators.per_node, budgets)
+            ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
+            costs = train_costs(profile, ranks, budgets, memory_bytes=memory_bytes)
             fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(
             "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
-            f"sequence, {longest} tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch (and "
-            "profile again if the profile is measured) or more accelerators"
+            f"sequence, {longest} tokens, on {pool.accelerators_total} accelerators, and memory what a trainer holds "
+            "with it; add a larger micro-batch (and profile again if the profile is measured) or more accelerators"
         )
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 

@@ -46,6 +46,7 @@ from .highs import MAX_NODES
 from .length_drift import Drift, fit_drift
 from .length_model import fit_lengths
 from .loss_divisors import expected_loss
+from .memory_bars import WEIGHT_BYTES
 from .placement import place
 from .predict import least_p95, predict, step_p95
 from .program import Solution, solve_program
@@ -154,7 +155,8 @@ def solve_fully(
     _warn_of_refills(search, solution.cycle, prompts)
     progress("writing the plan", 0.99)
     points = front(search, solution.cycle, unseen)
-    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
+    pool = cluster.pools[search.space.pool]
+    predicted = predict(unseen, profile, pool, points, _drift(trace, seed), WEIGHT_BYTES[job.model.dtype])
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -254,6 +256,7 @@ def prepare(
         slo=job.slo.step_p95_s is not None,
         host_memory_bytes=space.host_memory_bytes,
         host_bytes={key: cost.host_bytes for key, cost in space.decode.items()},
+        train_host=space.train_host,
         sharding=space.sharding,
         reshard_s=space.reshard_s,
         layout_switch_s=space.layout_switch_s,
@@ -261,7 +264,9 @@ def prepare(
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(pool.nodes_of(1, t.accelerators) for t in space.train),
         usd_per_node_s=pool.usd_per_node_hour / 3600,
-        node_memory_bytes=pool.host_memory_bytes,
+        pool_nodes=pool.nodes,
+        # Layouts that were measured are the executor's own, and it starts trainers once, for both kinds of round.
+        one_sharding=profile.train_law is None,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 

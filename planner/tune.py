@@ -30,6 +30,7 @@ from .draws import Draws
 from .kinds import kinds, nodes_of, scoring, sizes
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
+from .memory_bars import WEIGHT_BYTES
 from .refit import Refit, price, refit, replay_run, transfer_error, update_transfer_error
 from .run_lengths import epoch_prompts, refit_lengths
 from .run_simulator import round_spec, simulate_run
@@ -262,7 +263,8 @@ def _gain(
     job, pool = force.job, force.cluster.pools[old.rounds.short.rollout.pool]
     price = 1.0
     if force.plan.solver.objective == "usd_per_sample":
-        price = nodes_of(new, profile, pool) / nodes_of(old, profile, pool)
+        weight_bytes = WEIGHT_BYTES[job.model.dtype]
+        price = nodes_of(new, profile, pool, weight_bytes) / nodes_of(old, profile, pool, weight_bytes)
     epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)

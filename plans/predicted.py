@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Mode, NonNegative, Positive, Strict
+from .base import Count, Mode, Name, NonNegative, Positive, Strict
 
 ROUGH_ROUNDS = 32
 """Figures of fewer simulated rounds are no more than about right."""
@@ -36,6 +37,9 @@ class MemoryBar(Strict):
 
     capacity_bytes: Positive
     """Bytes that there are."""
+
+    holds_bytes: dict[Name, NonNegative] = Field(default={}, exclude_if=operator.not_)
+    """Who holds how many of the needed bytes at that moment; empty where one holds all of them."""
 
     @property
     def headroom(self) -> float:
@@ -244,7 +248,8 @@ class Predicted(Strict):
     """USD per 1000 trained samples, for these nodes."""
 
     host_memory: MemoryBar
-    """Host memory of the pool: engines of both kinds of round, those that sleep included."""
+    """Host memory of the fullest node: engines of both kinds of round, those that sleep included, trainers and states
+    that are offloaded to it, weights on their way."""
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""

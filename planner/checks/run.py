@@ -97,6 +97,16 @@ class Checker:
         held = policy.path if policy else None
         return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read))
 
+    def judge(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
+        """Faults of the plan at `path`, as it would be with other values, as findings: by line, without those that its
+        policy waives."""
+        policy, _ = self._policy_for(path)
+        read = read_document(path, ALL_MODELS)
+        if read.document is None:
+            return list(read.findings)
+        kept = (fault for fault in faults if not waived(fault.rule, policy.policy if policy else None))
+        return list(dict.fromkeys(sorted(located(kept, path, read.document), key=lambda finding: finding.line or 0)))
+
     def _policy_for(self, path: str) -> tuple[PolicyFile | None, str | None]:
         """(the policy that holds for a file, the path of one that should and cannot be read)."""
         if self.policy is not None:

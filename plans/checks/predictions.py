@@ -177,7 +177,7 @@ def _gap(plan: Plan) -> Iterator[Fault]:
 
 
 def nodes_taken(plan: Plan, pool: Pool) -> int:
-    """Nodes of `pool` that the engines and trainers of either kind of round take."""
+    """Nodes of `pool` that the accelerators of the engines and trainers of either kind of round take."""
     rounds = plan.job.rounds
     parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
     if rounds.long is not None:
@@ -188,13 +188,19 @@ def nodes_taken(plan: Plan, pool: Pool) -> int:
     )
 
 
-def prices_of(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
-    """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs."""
+def prices_of(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fault]:
+    """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs.
+
+    `taken`: nodes for their accelerators and their host memory; None where the profile does not tell what host memory
+    they take, and then a plan may have more than their accelerators take.
+    """
     predicted, rounds = plan.predicted, plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is None:
         return
-    taken = nodes_taken(plan, pool)
+    least = nodes_taken(plan, pool)
+    if taken is None:
+        taken = max(least, predicted.nodes)
     if predicted.nodes != taken:
         what = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), what, AGAIN)

@@ -83,10 +83,10 @@ batch-unmeasured         more sequences at once than were ever measured
 drafts-unpriced          drafts without a stated acceptance
 judge-unpriced           a judge model that the profile has no costs of
 kv-below-longest         an engine whose KV cache does not hold the longest sequence
-engine-memory            weights and KV cache that an engine's accelerators do not hold
+engine-memory            weights, KV cache and graphs of an engine that its accelerator does not hold
 kv-preempts              a KV cache that the sequences of a round outgrow, so that some are preempted
-train-memory             a trainer's peak that its accelerator does not hold
-host-memory              engines, sleeping ones included, that host memory does not hold
+train-memory             a trainer's peak, or its states beside engines, that its accelerator does not hold
+host-memory              engines, offloaded states of trainers and weights on their way that a node's host does not hold
 capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
