@@ -35,6 +35,11 @@ from .candidates import Law
 from .cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, all_cycles, make_cycle
 from .highs import MAX_NODES, minimise
 
+NOTHING_TRAINED = (
+    "no simulated round trained a group: nearly all samples of a prompt have one reward, and dynamic sampling filters "
+    "such groups; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Solution:
@@ -65,7 +70,10 @@ def solve_program(
         max_nodes: of the branch and bound, the same on every machine; what is found until then is returned with its
             gap to what was proven.
     """
-    short, long = sorted(short, key=lambda c: c.name), sorted(long, key=lambda c: c.name)
+    # Few rounds of dynamic sampling may have trained no group at all: such a column has no rate.
+    short, long = (sorted((c for c in cs if c.groups > 0), key=lambda c: c.name) for cs in (short, long))
+    if not short:
+        raise Infeasible(NOTHING_TRAINED)
     found: list[tuple[Cycle, float, bool]] = []
     for part in _parts(short, long, limits):
         solved = _solve(*part, needs_long, limits, group_target, max_nodes)

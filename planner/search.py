@@ -105,7 +105,9 @@ class Search:
         for key, column in self.short.items():
             if key.mode == "sync":
                 column.extend(rounds)
-        best = min(self.cycles(), key=lambda c: (c.cost(self.limits), c.name))
+        best = min(self.cycles(), key=lambda c: (c.cost(self.limits), c.name), default=None)
+        if best is None:
+            return
 
         def hopeful(key: ShortKey | LongKey) -> bool:
             return key.law.mode in UNBIASED or key.layout == best.short.layout
@@ -201,8 +203,8 @@ class Search:
         return short, long
 
     def cycles(self) -> list[Cycle]:
-        """Every schedule of the simulated columns."""
-        return all_cycles(*self.columns(), self.needs_long, self.limits)
+        """Every schedule of the simulated columns that trained somebody."""
+        return [c for c in all_cycles(*self.columns(), self.needs_long, self.limits) if c.trains]
 
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
         log = column.log

@@ -49,7 +49,7 @@ from .loss_divisors import expected_loss
 from .memory_bars import WEIGHT_BYTES
 from .placement import place
 from .predict import least_p95, predict, step_p95
-from .program import Solution, solve_program
+from .program import NOTHING_TRAINED, Solution, solve_program
 from .refills import few_for_refills
 from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
 from .unseen import Unseen, simulate_unseen
@@ -338,6 +338,8 @@ def _decide(search: Search, baseline: Cycle, max_nodes: int, progress: Progress)
             )
             progress("simulating the choice on rounds of its own", 0.985)
             unseen = simulate_unseen(search, solution.cycle, baseline)
+            if not (unseen.cycle.trains and unseen.baseline.trains):
+                raise Infeasible(NOTHING_TRAINED)
             if unseen.keeps_the_limits:
                 return solution, unseen
             tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
@@ -358,6 +360,8 @@ def _decide(search: Search, baseline: Cycle, max_nodes: int, progress: Progress)
 def _baseline(search: Search) -> Cycle:
     """The best plain synchronous plan: its best layout and update."""
     sync = [c for c in search.cycles() if is_plain(c) and c.short.rounds >= search.passes[-1].short_rounds]
+    if not sync:
+        raise Infeasible(NOTHING_TRAINED)
     return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
