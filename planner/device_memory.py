@@ -17,7 +17,8 @@ def device_bars(
     bounded, by their KV space."""
     if pool.accelerators.kind == "cpu":
         kv = engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token / engines.tp
-        return [Bar("device", "rollout", kind, {"kv_cache": kv}, {}, pool.accelerators.memory_bytes)]
+        # Each rank of an engine is given the space of all its cores (executor/fleet.py; vLLM counts it by rank).
+        return [Bar("device", "rollout", kind, {"kv_cache": kv}, {}, engines.tp * pool.accelerators.memory_bytes)]
     capacity = device_bytes(profile, pool)
     held, asleep = engine_on_device(profile, pool, weight_bytes, engines), (1 - MEMORY_SHARE) * capacity
     decoding = {**held, "asleep": asleep}

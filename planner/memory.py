@@ -16,8 +16,9 @@ What is assumed (`rlplan execute` does not place GPUs yet, so that this is what 
   engines; else they lie in host memory (verl's param_offload and optimizer_offload). Gradients go after an update.
 - While weights travel, engines hold weights and no KV cache, the trainer has its parameters on the device, and a node
   holds a whole copy of the weights in host memory (executor/trainer.py, export_weights).
-- On CPUs the memory of devices is the KV space that an engine may take per core, and all is held in host memory:
-  engines of all layouts stay awake, and a trainer keeps parameters, gradients and optimizer in float32.
+- On CPUs the memory of devices is the KV space that an engine may take per core, and each of its ranks is given that of
+  all its cores (executor/fleet.py). All of it is held in host memory: engines of all layouts stay awake, and a trainer
+  keeps parameters, gradients and optimizer in float32.
 
 Left out, since nothing is known of them: processes of reward workers (a job's reward.memory_bytes limits an address
 space and says nothing of what is held) and of trainers on CPUs, and activations where the profile measured no peak.
