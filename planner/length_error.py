@@ -41,7 +41,7 @@ _LOTS = (3_000_017, 3_000_029)  # added to the seed: luck that neither the choic
 
 def length_error(search: Search, cycle: Cycle, model: LengthModel, seed: int) -> float:
     """Relative standard deviation of the cycle's cost over what the trace might have held, in [0, inf)."""
-    samples = search.setting.target * search.setting.group_size
+    samples = search.setting.simulated_target * search.setting.group_size
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
     costs = np.array([_costs(search, cycle, model, seed, rounds, place) for place in range(TRACES)])
     variance = float(np.cov(costs.T)[0, 1])

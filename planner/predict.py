@@ -94,7 +94,7 @@ def predict(
 
 def _kind(search: Search, part: Part, profile: Profile, pool: Pool) -> PredictedRound:
     log, key = part.log, part.key
-    prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.target)
+    prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.simulated_target)
     seen = picture(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
     noise = search.setting.noise(part.layout, part.train)
     rollout, reward = _phase(log.rollout_s, noise.rollout), _phase(log.reward_s, noise.reward_exposed)

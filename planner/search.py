@@ -19,11 +19,12 @@ from typing import cast
 
 from ..plans.base import Mode
 from .candidates import Law, LongKey, ShortKey, Space, defers
+from .cell_columns import long_column, short_column
 from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
 from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio, make_cycle
 from .draws import Draws
 from .noise import share_within, step_deviations
-from .round_log import mean, standard_error
+from .round_log import mean
 
 Progress = Callable[[str, float], None]
 """Told what is done (text) and how far the whole solve is, 0 to 1."""
@@ -76,8 +77,8 @@ class Search:
         self.space = space
         self.limits = limits
         self._slo_step_s = slo_step_s
-        self.short = {key: ShortColumn(setting, key) for key in space.short}
-        self.long = {key: LongColumn(setting, key) for key in space.long}
+        self.short = {key: short_column(setting, key) for key in space.short}
+        self.long = {key: long_column(setting, key) for key in space.long}
         self.needs_long: set[Law] = {k.law for k in space.short if defers(k.law, setting.target)}
         self._pools: dict[Law, list[str]] = {}
 
@@ -150,7 +151,7 @@ class Search:
         return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
-        pool = self.pool(key.law, rounds * self.setting.target)
+        pool = self.pool(key.law, rounds * self.setting.simulated_target)
         # Empty if the law's few rounds deferred nobody; such a law has no cycle and falls out.
         if pool:
             self.long[key].extend(rounds, pool)
@@ -221,7 +222,7 @@ class Search:
             groups=mean(log.groups),
             moved=moved,
             excess_tokens=0.0 if unbiased else mean(log.excess),
-            excess_error=0.0 if unbiased else standard_error(log.excess),
+            excess_error=0.0 if unbiased else log.excess_error(),
             slow=tuple(
                 0.0
                 if math.isinf(limit)
@@ -229,7 +230,7 @@ class Search:
                 for seconds, train, scatter in zip(steps, self.space.train, noise, strict=True)
             ),
             rounds=len(log),
-            step_error=standard_error(steps[0]),
+            step_error=log.step_error(self.space.train[0]),
         )
 
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
@@ -258,7 +259,8 @@ class Search:
         short, *rest = [log.leak if unbiased else log.excess for log in logs]
         long = rest[0] if rest else [0]
         ratio = length_ratio(u * mean(short) + v * mean(long), unit)
-        return ratio, math.hypot(u * standard_error(short), v * standard_error(long)) / unit
+        short_error, *errors = [log.leak_error() if unbiased else log.excess_error() for log in logs]
+        return ratio, math.hypot(u * short_error, v * (errors[0] if errors else 0.0)) / unit
 
 
 def _may_keep(cycle: Cycle, limits: Limits) -> bool:

@@ -1,0 +1,179 @@
+"""What a solve costs as the job grows, and what its shortcut for large rounds is off by; run by `planner_speed`.
+
+    python -m benchmarks.planner_scale NODES      solve the 32B example on so many nodes, 16 prompts a step for each
+
+A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
+on disk), and loading it counts.
+
+Rounds of more than 512 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole rounds
+of the same kind: mean and p95 of a step, as a plan states them but for the machine's noise, which would hide some of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlplan.planner.candidates import LongKey, ShortKey, defers
+from rlplan.planner.cell_columns import long_column, short_column
+from rlplan.planner.columns import Setting, long_draws
+from rlplan.planner.costs import TrainCost
+from rlplan.planner.noise import spread_of
+from rlplan.planner.round_log import RoundLog
+from rlplan.planner.search import Search
+from rlplan.planner.solve import prepare, solve
+from rlplan.plans.cluster import Cluster, load_cluster
+from rlplan.plans.job import Job, load_job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.profiles.lengths import LengthTrace, read_lengths
+from rlplan.profiles.schema import Profile
+from rlplan.plans.yaml_io import load
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "plans" / "examples" / "math-32b"
+NODES = (8, 32, 128, 1024)
+PROMPTS_PER_NODE = 16
+
+COMPARED_NODES = 64
+"""Of the whole rounds that cells are held against."""
+
+
+def documents(nodes: int) -> tuple[Cluster, Job, Profile, LengthTrace]:
+    """The shipped 32B example on so many nodes, with as many more prompts; its SLO is of 8 nodes and left out."""
+    cluster, job = load_cluster(EXAMPLE / "cluster.yaml"), load_job(EXAMPLE / "job.yaml")
+    pools = {name: pool.model_copy(update={"nodes": nodes}) for name, pool in cluster.pools.items()}
+    rollout = job.rollout.model_copy(update={"prompts_per_step": PROMPTS_PER_NODE * nodes})
+    slo = job.slo.model_copy(update={"step_p95_s": None})
+    return (
+        cluster.model_copy(update={"pools": pools}),
+        job.model_copy(update={"rollout": rollout, "slo": slo}),
+        load(EXAMPLE / "profile.yaml", Profile),
+        read_lengths(EXAMPLE / "lengths.jsonl", cap_tokens=job.rollout.max_response_tokens),
+    )
+
+
+def solve_here(nodes: int) -> dict[str, Any]:
+    """Seconds, CPU seconds and peak bytes of a solve in this process, and what it chose."""
+
+    def file(name: str) -> InputFile:
+        return InputFile(path=name, sha256="0" * 64)
+
+    inputs = Inputs(
+        cluster=file("cluster.yaml"),
+        job=file("job.yaml"),
+        profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="derived"),
+        lengths=file("lengths.jsonl"),
+    )
+    read = documents(nodes)
+    began, cpu = time.perf_counter(), time.process_time()
+    plan = solve(*read, inputs)
+    return {
+        "solve_s": round(time.perf_counter() - began, 2),
+        "cpu_s": round(time.process_time() - cpu, 2),
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "mode": plan.job.bias.mode,
+        "speedup_over_sync": plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample,
+    }
+
+
+def solve_apart(nodes: int) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.planner_scale", str(nodes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLE.parents[2])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def kinds_compared(search: Search) -> list[ShortKey]:
+    """One kind of short round a mode, and races that stop late and soon, on the layout with most engines."""
+    layout = max(search.space.decode, key=lambda key: key.engines)
+    here = [key for key in search.space.short if key.layout == layout and not key.draft_tokens]
+    found = []
+    for mode in ("sync", "defer", "race", "exact", "predict"):
+        mine = [key for key in here if key.mode == mode]
+        found += [mine[0], mine[len(mine) // 2], mine[-1]] if mode != "sync" else mine
+    return list(dict.fromkeys(found))
+
+
+def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
+    """Short rounds of a kind, and the long ones that they need."""
+    short = short_column(setting, key)
+    short.extend(rounds)
+    found = [short.log]
+    if defers(key.law, setting.target):
+        wanted = rounds * setting.simulated_target
+        if key.mode == "exact":
+            pool = long_draws(setting.draws, setting.group_size, key.cutoff, wanted)
+        elif key.mode == "predict":
+            pool = setting.earlier.long_prompts(key.long_share, wanted)
+        else:
+            pool = short.deferred_prompts
+        long = long_column(setting, LongKey(key.law, 1, key.layout))
+        long.extend(rounds, pool)
+        found.append(long.log)
+    return found
+
+
+def off_by(setting: Setting, key: ShortKey, rounds: int, train: TrainCost) -> dict[str, float]:
+    """What cells are off by, by kind of round and statistic, relative to whole rounds."""
+    whole = dataclasses.replace(setting, cell_prompts=0)
+    found: dict[str, float] = {}
+    for kind, cells, full in zip(("short", "long"), logs(setting, key, rounds), logs(whole, key, rounds), strict=False):
+        mine, its = (spread_of([(1.0, log.step_s(train), [0.0] * len(log))]) for log in (cells, full))
+        found[f"{kind}_mean"] = mine.mean / its.mean - 1
+        found[f"{kind}_p95"] = mine.p95 / its.p95 - 1
+    return found
+
+
+def differences(nodes: int = COMPARED_NODES, rounds: int = 160) -> dict[str, dict[str, float]]:
+    """`off_by` of each mode on so many nodes: of its kinds of round the largest."""
+    search = prepare(*documents(nodes))
+    found: dict[str, dict[str, float]] = {}
+    for key in kinds_compared(search):
+        off = off_by(search.setting, key, rounds, search.space.train[0])
+        mine = found.setdefault(key.mode, {})
+        for name, value in off.items():
+            if abs(value) >= abs(mine.get(name, 0.0)):
+                mine[name] = round(value, 5)
+    return found
+
+
+def measure() -> dict[str, Any]:
+    """What `planner_speed` says of scale."""
+    solved = {str(nodes): solve_apart(nodes) for nodes in NODES}
+    off = differences()
+    return {
+        "solve_s": {nodes: found["solve_s"] for nodes, found in solved.items()},
+        "solve_cpu_s": {nodes: found["cpu_s"] for nodes, found in solved.items()},
+        "peak_bytes": {nodes: found["peak_bytes"] for nodes, found in solved.items()},
+        "largest_difference": max(abs(value) for mine in off.values() for value in mine.values()),
+        "differences": off,
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """For people."""
+    return [
+        f"{nodes} nodes: solved in {seconds} s ({found['solve_cpu_s'][nodes]} s of CPU), at most "
+        f"{found['peak_bytes'][nodes] / 1e9:.2f} GB"
+        for nodes, seconds in found["solve_s"].items()
+    ] + [
+        f"by cells and whole, {mode}: " + ", ".join(f"{name} {100 * value:+.2f}%" for name, value in mine.items())
+        for mode, mine in found["differences"].items()
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Solve for the nodes that are asked for, and print one JSON line."""
+    print(json.dumps(solve_here(int(arguments[0]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
