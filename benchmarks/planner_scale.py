@@ -5,8 +5,9 @@
 A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
 on disk), and loading it counts.
 
-Rounds of more than 512 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole rounds
-of the same kind: mean and p95 of a step, as a plan states them but for the machine's noise, which would hide some of it.
+Rounds of more than 512 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole
+rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise, which would
+hide a part of it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from rlplan.planner.solve import prepare, solve
 from rlplan.plans.cluster import Cluster, load_cluster
 from rlplan.plans.job import Job, load_job
 from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml_io import load
 from rlplan.profiles.lengths import LengthTrace, read_lengths
 from rlplan.profiles.schema import Profile
-from rlplan.plans.yaml_io import load
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "plans" / "examples" / "math-32b"
 NODES = (8, 32, 128, 1024)

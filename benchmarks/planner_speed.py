@@ -10,9 +10,9 @@
 - `solve_64gpu_s`: seconds to solve a job of 128 x 8 with responses of up to 16k tokens on 64 GPUs, TP 1 to 8, with the
   costs of a model of 14B parameters, `candidates` being counted as the plan counts them. One thread does it, so the
   plan cannot depend on how many cores there are.
-- `solve_s`, `peak_bytes`: of solving the shipped 32B example on 8 to 1,024 nodes, with 16 prompts a step for each node;
-  `differences`: what the shortcut for its large rounds is off by (planner_scale.py says how), `largest_difference` being
-  the largest of them.
+- `solve_s`, `solve_cpu_s`, `peak_bytes`: of solving the shipped 32B example on 8 to 1,024 nodes, with 16 prompts a step
+  for each node; `differences`: what the shortcut for its large rounds is off by (planner_scale.py says how), of which
+  `largest_difference` is the largest.
 
 Rates and scaling count the process's CPU seconds, so that a busy machine does not slow them; the solve counts time. The
 kernel is warm: what compiling or loading it took is `compile_s` (once per machine and version; later runs load it).
@@ -31,8 +31,8 @@ import time
 from typing import Any
 
 import numpy as np
-from benchmarks import planner_scale
 
+from benchmarks import planner_scale
 from rlplan.planner.candidates import Law, LongKey, ShortKey
 from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost

@@ -271,7 +271,10 @@ class ComposedExact(ComposedShort):
                 begin_s = end_s if self._setting.dynamic_sampling else rollout_s
                 scale = (target - trained) / max(1, log.groups[at])
                 mine = {name: value + scale * getattr(log, name)[at] for name, value in mine.items()}
-                rollout_s, end_s = begin_s + log.rollout_s[at], max(end_s, begin_s + log.rollout_s[at] + log.reward_s[at])
+                rollout_s, end_s = (
+                    begin_s + log.rollout_s[at],
+                    max(end_s, begin_s + log.rollout_s[at] + log.reward_s[at]),
+                )
             self._composed.add(rollout_s, end_s, mine, preemptions)
 
     def _refilled(self) -> tuple[RoundLog, int]:

@@ -119,9 +119,7 @@ def sized_cell(engines: int, target: int, samples: int, cell_prompts: int, most_
 def scaled(setting: Setting, key: ShortKey, cell: Cell) -> tuple[Setting, ShortKey]: ...
 @overload
 def scaled(setting: Setting, key: LongKey, cell: Cell) -> tuple[Setting, LongKey]: ...
-def scaled(
-    setting: Setting, key: ShortKey | LongKey, cell: Cell
-) -> tuple[Setting, ShortKey] | tuple[Setting, LongKey]:
+def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setting, ShortKey] | tuple[Setting, LongKey]:
     """The setting in which a cell is a whole round, and its key there."""
     layout = LayoutKey(key.layout.tp, cell.engines)
     known = setting.of_cells

@@ -179,19 +179,20 @@ class LongColumn:
     def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
         setting, draws = self._setting, self._setting.draws
         lengths: list[Tokens] = []
+        counts: list[int] = []
         rewards: list[NDArray[np.float64]] = []
         reward_luck: list[NDArray[np.float64]] = []
         for stream in np.unique(streams).tolist():
             mine = numbers[streams == stream]  # streams ascend
-            firsts = draws.firsts(mine, stream)
-            for number, first in zip(mine.tolist(), firsts, strict=True):
-                lengths.append(self._rows(number, stream, first))
-                nth = np.arange(len(lengths[-1]))
-                if setting.dynamic_sampling:
-                    rewards.append(draws.rewards(np.full(len(nth), number), stream, nth))
-                if setting.reward.executions:
-                    reward_luck.append(draws.reward_luck(np.full(len(nth), number), stream, nth))
-        counts = [len(rows) for rows in lengths]
+            rows = self._rows(mine, stream)
+            given = [len(of_prompt) for of_prompt in rows]
+            counts += given
+            lengths += rows
+            drawn = np.repeat(mine, given), stream, np.concatenate([np.arange(count) for count in given])
+            if setting.dynamic_sampling:
+                rewards.append(draws.rewards(*drawn))
+            if setting.reward.executions:
+                reward_luck.append(draws.reward_luck(*drawn))
         return Luck(
             lengths=np.concatenate(lengths),
             prompt_tokens=draws.prompt_tokens_of(numbers),
@@ -203,19 +204,29 @@ class LongColumn:
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
         )
 
-    def _rows(self, number: int, stream: int, firsts: Tokens) -> Tokens:
-        """Lengths of all the draws that a round can want of a prompt: waves that double until one is long."""
+    def _rows(self, numbers: Numbers, stream: int) -> list[Tokens]:
+        """By prompt, lengths of all the draws that a round can want of it: waves that double until one is long."""
+        firsts = self._setting.draws.firsts(numbers, stream)
         if not self._setup.redraws:
-            return firsts[:1]
-        size, drawn = self._setting.group_size, self._setup.copies
-        rows = list(firsts)
-        while True:
-            while len(rows) < drawn:
-                rows.append(self._setting.draws.row(number, stream, len(rows)))
-            longest = np.array(rows[:drawn])[:, :size].max()
-            if longest > self._setup.cutoff_tokens or drawn >= MAX_DRAWS:
-                return np.array(rows[:drawn])
-            drawn = min(2 * drawn, MAX_DRAWS)
+            return list(firsts[:, :1])
+        size, cutoff, copies = self._setting.group_size, self._setup.cutoff_tokens, self._setup.copies
+        # The number of the first draw that is long, or how many are known.
+        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
+        found = []
+        for number, first, rows in zip(numbers.tolist(), long.tolist(), firsts, strict=True):
+            drawn = copies
+            while True:
+                known = len(rows)
+                if drawn > known:
+                    more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(known, drawn)])
+                    rows = np.concatenate([rows, more])
+                    if first >= known:
+                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff, True).argmax())
+                if first < drawn or drawn >= MAX_DRAWS:
+                    break
+                drawn = min(2 * drawn, MAX_DRAWS)
+            found.append(rows[:drawn])
+        return found
 
 
 def play_column(

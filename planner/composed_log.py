@@ -36,7 +36,9 @@ class ComposedLog(RoundLog):
     def step_error(self, train: TrainCost) -> float:
         """Standard error of the mean step, seconds: what cells scatter by, each with an update of a whole round."""
         cells = self.cells
-        updates = [train.update_s(self.parts * t, self.parts * q) for t, q in zip(cells.tokens, cells.squares, strict=True)]
+        updates = [
+            train.update_s(self.parts * t, self.parts * q) for t, q in zip(cells.tokens, cells.squares, strict=True)
+        ]
         return standard_error([a + b + c for a, b, c in zip(cells.rollout_s, cells.reward_s, updates, strict=True)])
 
     def excess_error(self) -> float:

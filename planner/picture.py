@@ -22,7 +22,7 @@ FEWEST, MOST, SAMPLES = 8, 48, 10_000
 long as one that is only counted, a second for so many samples, and few rounds of few samples are noise."""
 
 FEWEST_LARGE = 2
-"""Of rounds that are too large to be watched so often, and on too few engines to have cells."""
+"""Where rounds are simulated by cells, which have samples enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class RoundWatch:
 
 def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
     """How many rounds of a kind to watch."""
-    setting, key = _seen(setting, key)
     fewest = FEWEST if setting.target <= setting.simulated_target else FEWEST_LARGE
+    setting, key = _seen(setting, key)
     return min(MOST, max(fewest, SAMPLES // _issued(setting, key)))
 
 
