@@ -20,19 +20,19 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rlplan.planner.candidates import LongKey, ShortKey, defers
 from rlplan.planner.cell_columns import long_column, short_column
-from rlplan.planner.columns import Setting, long_draws
-from rlplan.planner.costs import TrainCost
+from rlplan.planner.columns import Setting, expected_deferrals, long_draws
 from rlplan.planner.noise import spread_of
-from rlplan.planner.round_log import RoundLog
 from rlplan.planner.search import Search
 from rlplan.planner.solve import prepare, solve
+from rlplan.plans.base import Mode
 from rlplan.plans.cluster import Cluster, load_cluster
 from rlplan.plans.job import Job, load_job
 from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.predicted import Quantiles
 from rlplan.plans.yaml_io import load
 from rlplan.profiles.lengths import LengthTrace, read_lengths
 from rlplan.profiles.schema import Profile
@@ -92,22 +92,25 @@ def solve_apart(nodes: int) -> dict[str, Any]:
 
 
 def kinds_compared(search: Search) -> list[ShortKey]:
-    """One kind of short round a mode, and races that stop late and soon, on the layout with most engines."""
+    """Of each mode kinds of short round that differ in whom they put off, on the layout with most engines."""
     layout = max(search.space.decode, key=lambda key: key.engines)
-    here = [key for key in search.space.short if key.layout == layout and not key.draft_tokens]
     found = []
-    for mode in ("sync", "defer", "race", "exact", "predict"):
-        mine = [key for key in here if key.mode == mode]
-        found += [mine[0], mine[len(mine) // 2], mine[-1]] if mode != "sync" else mine
+    for mode in get_args(Mode):
+        mine = [key for key in search.space.short if key.mode == mode and key.layout == layout]
+        # A third and two thirds through the list: neither the least nor the most that is put off.
+        found += [mine[len(mine) // 3], mine[2 * len(mine) // 3]]
     return list(dict.fromkeys(found))
 
 
-def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
-    """Short rounds of a kind, and the long ones that they need."""
+def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple[Quantiles, float]:
+    """(seconds of a step in a cycle of such short rounds and the long ones that they need, CPU seconds that took)."""
+    began, train = time.process_time(), search.space.train[0]
     short = short_column(setting, key)
     short.extend(rounds)
-    found = [short.log]
+    share, long_s = 0.0, [0.0]
     if defers(key.law, setting.target):
+        put_off = expected_deferrals(short, setting) / setting.target
+        share = put_off / (1 + put_off)
         wanted = rounds * setting.simulated_target
         if key.mode == "exact":
             pool = long_draws(setting.draws, setting.group_size, key.cutoff, wanted)
@@ -117,31 +120,25 @@ def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
             pool = short.deferred_prompts
         long = long_column(setting, LongKey(key.law, 1, key.layout))
         long.extend(rounds, pool)
-        found.append(long.log)
-    return found
-
-
-def off_by(setting: Setting, key: ShortKey, rounds: int, train: TrainCost) -> dict[str, float]:
-    """What cells are off by, by kind of round and statistic, relative to whole rounds."""
-    whole = dataclasses.replace(setting, cell_prompts=0)
-    found: dict[str, float] = {}
-    for kind, cells, full in zip(("short", "long"), logs(setting, key, rounds), logs(whole, key, rounds), strict=False):
-        mine, its = (spread_of([(1.0, log.step_s(train), [0.0] * len(log))]) for log in (cells, full))
-        found[f"{kind}_mean"] = mine.mean / its.mean - 1
-        found[f"{kind}_p95"] = mine.p95 / its.p95 - 1
-    return found
+        long_s = long.log.step_s(train)
+    short_s = short.log.step_s(train)
+    parts = [(1 - share, short_s, [0.0] * len(short_s)), (share, long_s, [0.0] * len(long_s))]
+    return spread_of(parts), time.process_time() - began
 
 
 def differences(nodes: int = COMPARED_NODES, rounds: int = 160) -> dict[str, dict[str, float]]:
-    """`off_by` of each mode on so many nodes: of its kinds of round the largest."""
+    """By mode, what the mean and the p95 of a step are off by where it is simulated by cells, the larger of two kinds;
+    and the CPU seconds of cells over those of whole rounds."""
     search = prepare(*documents(nodes))
+    whole = dataclasses.replace(search.setting, cell_prompts=0)
     found: dict[str, dict[str, float]] = {}
     for key in kinds_compared(search):
-        off = off_by(search.setting, key, rounds, search.space.train[0])
-        mine = found.setdefault(key.mode, {})
-        for name, value in off.items():
-            if abs(value) >= abs(mine.get(name, 0.0)):
+        (cells, cells_s), (full, full_s) = (steps(search, one, key, rounds) for one in (search.setting, whole))
+        mine = found.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "cpu": 0.0})
+        for name, value in (("mean", cells.mean / full.mean - 1), ("p95", cells.p95 / full.p95 - 1)):
+            if abs(value) > abs(mine[name]):
                 mine[name] = round(value, 5)
+        mine["cpu"] = max(mine["cpu"], round(cells_s / full_s, 3))
     return found
 
 
@@ -153,7 +150,7 @@ def measure() -> dict[str, Any]:
         "solve_s": {nodes: found["solve_s"] for nodes, found in solved.items()},
         "solve_cpu_s": {nodes: found["cpu_s"] for nodes, found in solved.items()},
         "peak_bytes": {nodes: found["peak_bytes"] for nodes, found in solved.items()},
-        "largest_difference": max(abs(value) for mine in off.values() for value in mine.values()),
+        "largest_difference": max(abs(mine[name]) for mine in off.values() for name in ("mean", "p95")),
         "differences": off,
     }
 
@@ -165,7 +162,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"{found['peak_bytes'][nodes] / 1e9:.2f} GB"
         for nodes, seconds in found["solve_s"].items()
     ] + [
-        f"by cells and whole, {mode}: " + ", ".join(f"{name} {100 * value:+.2f}%" for name, value in mine.items())
+        f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, in "
+        f"{mine['cpu']:.2f} of the CPU seconds"
         for mode, mine in found["differences"].items()
     ]
 

@@ -7,7 +7,7 @@ them (composed_log.py); what simulating costs, in seconds and in memory, then ha
 
 What couples the cells of a round, and how that is kept:
 - who is trained: the first P groups to finish (`race`, `defer`), or the first P accepted ones of the row (`exact`), are
-  those of all cells together (cell_columns.py);
+  those of all cells together (race_cells.py, exact_cells.py);
 - reward workers: each cell has its part of them, as fast together as the round's. A few workers with tasks of unlike
   length make samples wait for each other that many workers would not, so cells with such tasks have several workers;
 - refills and redraws: a sample goes to the least loaded engine of its cell instead of all. That matters to the order

@@ -4,12 +4,13 @@ A round waits for the last of its cells, and has the sums of all of them. Which 
 from those that were simulated, as cards are: every cell is in as many rounds as every other one, so means over rounds
 are means over cells, and the distribution of a round's seconds is that of the longest of so many cells.
 
-Composed rounds share cells, so they tell less than as many simulated ones would. What the mean of a log is off by is
-therefore told from its cells, which are independent of each other.
+Composed rounds share cells, so they tell less than as many simulated ones would; what the mean of a log is off by knows
+of that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,18 +29,34 @@ Picks = NDArray[np.int64]
 
 @dataclass
 class ComposedLog(RoundLog):
-    """Rounds composed of cells. `cells`: each as a round of its own; `parts`: cells of a round."""
+    """Rounds composed of cells.
+
+    Attributes:
+        cells: each as a round of its own.
+        parts: cells of a round.
+        refill_s: of each round the seconds that a refill took, 0 without one.
+    """
 
     cells: RoundLog = field(default_factory=lambda: RoundLog(0.0))
     parts: float = 1.0
+    refill_s: list[float] = field(default_factory=list)
 
     def step_error(self, train: TrainCost) -> float:
-        """Standard error of the mean step, seconds: what cells scatter by, each with an update of a whole round."""
-        cells = self.cells
-        updates = [
-            train.update_s(self.parts * t, self.parts * q) for t, q in zip(cells.tokens, cells.squares, strict=True)
-        ]
-        return standard_error([a + b + c for a, b, c in zip(cells.rollout_s, cells.reward_s, updates, strict=True)])
+        """Standard error of the mean step, seconds.
+
+        Of composed rounds as many are independent as their cells fill. Where these are few, cells are taken for rounds,
+        which scatter more: each with the update of a whole round.
+        """
+        cells, parts = self.cells, self.parts
+        if len(cells) >= 2 * parts:
+            refills = self.refill_s or [0.0] * len(self)
+            steps = [step - refill for step, refill in zip(self.step_s(train), refills, strict=True)]
+            shared = math.sqrt(max(1.0, parts * len(self) / len(cells)))
+        else:
+            updates = [train.update_s(parts * t, parts * q) for t, q in zip(cells.tokens, cells.squares, strict=True)]
+            steps = [a + b + c for a, b, c in zip(cells.rollout_s, cells.reward_s, updates, strict=True)]
+            shared = 1.0
+        return math.hypot(shared * standard_error(steps), standard_error(self.refill_s))
 
     def excess_error(self) -> float:
         """Standard error of the mean excess, tokens."""

@@ -102,8 +102,8 @@ PROMPT = np.dtype(
     align=True,
 )
 
-# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: engine.Prefix; `other` is the next of
-# the prompt's engines.
+# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: engine.Prefix; `other` is
+# the next of the prompt's engines.
 PREFIX = np.dtype(
     [("users", "i4"), ("computed", "i4"), ("intact_until", "i8"), ("engine", "i4"), ("other", "i4")], align=True
 )

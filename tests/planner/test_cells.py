@@ -1,13 +1,15 @@
 """Large rounds by their cells: beside whole rounds of the same kind, in every mode."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from rlplan.planner.candidates import LongKey, ShortKey, defers
 from rlplan.planner.cell_columns import long_column, short_column
-from rlplan.planner.cells import LEAST_WORKERS, cell_of, reward_share, sized_cell
+from rlplan.planner.cells import LEAST_WORKERS, cell_of, on_engines, reward_share, sized_cell
 from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.composed_log import deal
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost, TrainCost
@@ -15,13 +17,15 @@ from rlplan.planner.draws import Draws
 from rlplan.planner.executions import Executions
 from rlplan.planner.length_model import LengthModel, fit_lengths
 from rlplan.planner.noise import spread_of
+from rlplan.planner.play import FATES, Luck, Played, RoundSetup, play
 from rlplan.planner.round_log import RoundLog, mean
+from rlplan.rounds.outcome import Fate
 from rlplan.rounds.timeouts import TimeoutSpec
 
 from .conftest import heavy_trace
 
-TARGET, GROUP, CAP, CELL = 1024, 4, 1024, 256
-LAYOUT = LayoutKey(2, 32)
+TARGET, GROUP, CAP, CELL = 640, 4, 1024, 128
+LAYOUT = LayoutKey(2, 40)
 COST = DecodeCost(LAYOUT, 7e-3, 3e-5, 2e-8, 2e-4, 1e-5, 60_000, 512, 0.15, 1)
 TRAIN = TrainCost(dp=64, micro_batch_tokens=2048, step_s=0.05, per_token_s=2e-6, per_token_squared_s=0.0)
 REWARD = RewardCost(workers=64, per_sample_s=1e-3, delay_s=0.01)
@@ -46,7 +50,7 @@ def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
     """Short rounds, and the long ones of what they put off."""
     short = short_column(setting, key)
     short.extend(rounds)
-    if not defers(key.law, setting.target):
+    if not defers(key.law, setting.target) or key.prompts == TARGET + 1:
         return [short.log]
     wanted = rounds * setting.simulated_target // 2
     if key.mode == "exact":
@@ -58,41 +62,101 @@ def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
     return [short.log, long.log]
 
 
-def assert_close(setting: Setting, key: ShortKey, rounds: int = 120, within: float = 0.01) -> None:
+def assert_close(setting: Setting, key: ShortKey, rounds: int) -> None:
+    """Within 1 % (p95: 2 %), or within three standard errors where so few rounds tell no better."""
     whole = dataclasses.replace(setting, cell_prompts=0)
     for cells, full in zip(logs(setting, key, rounds), logs(whole, key, rounds), strict=True):
         assert len(cells) == len(full)
         mine, its = (spread_of([(1.0, log.step_s(TRAIN), [0.0] * len(log))]) for log in (cells, full))
-        assert mine.mean == pytest.approx(its.mean, rel=within)
-        assert mine.p95 == pytest.approx(its.p95, rel=1.5 * within)
+        noise_s = 3 * math.hypot(cells.step_error(TRAIN), full.step_error(TRAIN))
+        assert noise_s < 0.08 * its.mean
+        assert mine.mean == pytest.approx(its.mean, abs=max(0.01 * its.mean, noise_s))
+        assert mine.p95 == pytest.approx(its.p95, abs=max(0.02 * its.p95, 2 * noise_s))
         for name in ("tokens", "groups", "settled"):
-            assert mean(getattr(cells, name)) == pytest.approx(mean(getattr(full, name)), rel=within), name
+            assert mean(getattr(cells, name)) == pytest.approx(mean(getattr(full, name)), rel=0.015), name
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
-        ShortKey("race", 1280, 6, 0, LAYOUT),
-        ShortKey("race", TARGET + 1, 5, 0, LAYOUT),
-        ShortKey("defer", 1152, GROUP, 0, LAYOUT),
-        ShortKey("exact", 1900, GROUP, 200, LAYOUT),
+        ShortKey("race", 800, 6, 0, LAYOUT),
+        ShortKey("defer", 720, GROUP, 0, LAYOUT),
+        ShortKey("exact", 1190, GROUP, 200, LAYOUT),
+        ShortKey("exact", 700, GROUP, 200, LAYOUT),
         ShortKey("predict", TARGET, GROUP, 0, LAYOUT, 0.2),
     ],
     ids=lambda key: f"{key.mode}-{key.prompts}",
 )
 def test_rounds_by_cells_take_as_long_and_train_as_much_as_whole_ones(make_setting, key: ShortKey) -> None:
-    assert_close(make_setting(), key)
+    assert_close(make_setting(), key, 100)
 
 
-@pytest.mark.parametrize("mode", ["sync", "exact"])
-def test_and_so_they_do_under_dynamic_sampling_where_rows_are_refilled(make_setting, mode: str) -> None:
-    key = ShortKey("sync", TARGET, GROUP, 0, LAYOUT) if mode == "sync" else ShortKey("exact", 1500, GROUP, 200, LAYOUT)
-    assert_close(make_setting(dynamic_sampling=True), key, rounds=60)
+def test_and_so_they_do_where_dynamic_sampling_refills_the_row(make_setting) -> None:
+    assert_close(make_setting(dynamic_sampling=True), ShortKey("exact", 940, GROUP, 200, LAYOUT), 120)
+
+
+# 16 engines and samples of four: prompt p is on engines 4 (p mod 4) to 4 (p mod 4) + 3, a cell of its own.
+SIDES = 4
+TIGHT = dataclasses.replace(COST, key=LayoutKey(2, 16), kv_capacity_tokens=1100)
+MANY = RewardCost(workers=1000, per_sample_s=0.2, delay_s=0.3)
+
+
+@pytest.fixture(scope="module")
+def luck() -> Luck:
+    rng = np.random.default_rng(5)
+    lengths = np.exp(rng.normal(3.8, 0.9, (64, 1)) + rng.normal(0, 0.9, (64, 4)))
+    tokens = np.full(64, 18, dtype=np.int32)
+    return Luck(np.clip(lengths, 1, CAP).astype(np.int32), tokens, CAP, 60.0)
+
+
+def play_sides(setup: RoundSetup, luck: Luck, targets: list[int]) -> list[Played]:
+    """The four cells of a round, each with the prompts that are on its engines."""
+    found = []
+    for side, target in enumerate(targets):
+        lengths, tokens = luck.lengths[side::SIDES], luck.prompt_tokens[side::SIDES]
+        mine = dataclasses.replace(luck, lengths=lengths, prompt_tokens=tokens)
+        part = dataclasses.replace(setup, prompts=setup.prompts // SIDES, target=target)
+        found.append(play(part, mine, on_engines(TIGHT, 4), MANY, 16))
+    return found
+
+
+def test_a_plain_round_ends_with_the_last_of_its_cells(luck: Luck) -> None:
+    setup = RoundSetup("short", False, 64, 64, 4, 4, CAP)
+    whole, cells = play(setup, luck, TIGHT, MANY, 16), play_sides(setup, luck, [16] * SIDES)
+    assert whole.times.preemptions == sum(cell.times.preemptions for cell in cells) > 0
+    assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
+    assert whole.times.end_s == max(cell.times.end_s for cell in cells)
+    assert whole.times.decoded_tokens == sum(cell.times.decoded_tokens for cell in cells)
+
+
+def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(luck: Luck) -> None:
+    setup = RoundSetup("short", False, 64, 48, 3, 4, CAP)
+    whole, cells = play(setup, luck, TIGHT, MANY, 16), play_sides(setup, luck, [16] * SIDES)
+    ready = np.sort(np.concatenate([cell.ready_s for cell in cells]))
+    assert whole.times.end_s == ready[47] < ready[48]
+    trained = {side: np.flatnonzero(played.ready_s <= ready[47]) for side, played in enumerate(cells)}
+    assert sorted(SIDES * place + side for side, places in trained.items() for place in places) == sorted(
+        np.flatnonzero(whole.fate == FATES[Fate.TRAINED])
+    )
+
+
+def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_cell(luck: Luck) -> None:
+    cutoff, counting = 120, 44
+    accepted = luck.lengths.max(axis=1) <= cutoff
+    accepted[counting - SIDES : counting] = True  # each cell's last draw that counts is short
+    lengths = np.where(accepted[:, None], np.minimum(luck.lengths, cutoff), luck.lengths)
+    mine = dataclasses.replace(luck, lengths=lengths.astype(np.int32))
+    setup = RoundSetup("short", True, 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff)
+    whole = play(setup, mine, TIGHT, MANY, 16)
+    cells = play_sides(setup, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
+    assert (whole.fate == FATES[Fate.DEFERRED]).sum() > 0 and (whole.fate == FATES[Fate.RETURNED]).sum() > 0
+    assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
+    for fate in (Fate.TRAINED, Fate.DEFERRED):
+        assert (whole.fate == FATES[fate]).sum() == sum((cell.fate == FATES[fate]).sum() for cell in cells)
 
 
 def test_a_race_by_cells_is_as_biased_and_puts_off_prompts_as_hard(make_setting, model: LengthModel) -> None:
-    key = ShortKey("race", 1280, 6, 0, LAYOUT)
+    key = ShortKey("race", 800, 6, 0, LAYOUT)
 
     def seen(setting: Setting) -> tuple[float, float, float]:
         column = short_column(setting, key)
@@ -103,12 +167,12 @@ def test_a_race_by_cells_is_as_biased_and_puts_off_prompts_as_hard(make_setting,
     cells, whole = seen(make_setting()), seen(make_setting(cell_prompts=0))
     assert cells[0] == pytest.approx(whole[0], rel=0.02)
     assert cells[1] == pytest.approx(whole[1], rel=0.02)
-    assert cells[2] == pytest.approx(whole[2], rel=0.001) == 256
+    assert cells[2] == pytest.approx(whole[2], rel=0.001) == 160
 
 
 def test_engines_that_are_handed_over_hide_as_much_of_the_update_by_cells(make_setting) -> None:
     train = dataclasses.replace(TRAIN, per_token_s=6e-6)
-    key = LongKey(ShortKey("exact", 1900, GROUP, 200, LAYOUT).law, 1, LAYOUT, 0, 0.5)
+    key = LongKey(ShortKey("exact", 1190, GROUP, 200, LAYOUT).law, 1, LAYOUT, 0, 0.5)
 
     def update_s(setting: Setting) -> tuple[float, float]:
         column = long_column(setting, key)
@@ -139,17 +203,17 @@ def test_a_cell_is_as_crowded_as_its_round(engines: int, target: int) -> None:
 def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer_of_them(make_setting) -> None:
     few = LayoutKey(2, 8)
     cost = dataclasses.replace(COST, key=few)
-    setting = make_setting(decode={few: cost}, target=4096)
-    key = ShortKey("sync", 4096, GROUP, 0, few)
+    setting = make_setting(decode={few: cost}, target=1024)
+    key = ShortKey("sync", 1024, GROUP, 0, few)
     assert cell_of(setting, key).whole
     column = short_column(setting, key)
     column.extend(24)
     assert len(column.log) == 24
-    assert len(set(column.log.rollout_s)) == 24 * 2 * CELL // 4096 == 3
+    assert len(set(column.log.rollout_s)) == 24 * 2 * CELL // 1024 == 6
 
 
 def test_groups_that_race_under_dynamic_sampling_are_simulated_whole(make_setting) -> None:
-    race = ShortKey("race", 1280, 6, 0, LAYOUT)
+    race = ShortKey("race", 800, 6, 0, LAYOUT)
     assert cell_of(make_setting(dynamic_sampling=True), race).whole
     assert not cell_of(make_setting(), race).whole
     assert not cell_of(make_setting(dynamic_sampling=True), LongKey(race.law, 1, LAYOUT)).whole
@@ -168,7 +232,7 @@ def test_the_shares_of_reward_workers_score_together_as_many_a_second(workers: i
 def test_cells_of_executions_that_take_unlike_times_have_several_workers(make_setting) -> None:
     key = ShortKey("sync", TARGET, GROUP, 0, LAYOUT)
     unlike = RewardCost(2 * LEAST_WORKERS, 0.0, 0.0, Executions((0.1,), (0.2, 9.0), 0.5, 0.1), TimeoutSpec(10.0))
-    assert cell_of(make_setting(), key).count == 4
+    assert cell_of(make_setting(), key).count == 5
     assert cell_of(make_setting(reward=unlike), key).count == 2
 
 
@@ -180,7 +244,7 @@ def test_every_cell_is_dealt_to_as_many_rounds_as_every_other() -> None:
 
 
 def test_composed_rounds_stay_when_a_column_is_simulated_further(make_setting) -> None:
-    column = short_column(make_setting(), ShortKey("exact", 1900, GROUP, 200, LAYOUT))
+    column = short_column(make_setting(), ShortKey("exact", 1190, GROUP, 200, LAYOUT))
     column.extend(8)
     before = list(column.log.rollout_s)
     column.extend(4)
@@ -190,7 +254,7 @@ def test_composed_rounds_stay_when_a_column_is_simulated_further(make_setting) -
 
 def test_what_the_mean_of_a_log_is_off_by_is_told_from_its_cells(make_setting) -> None:
     """The means of independent columns scatter by the standard error that each states."""
-    key = ShortKey("race", 1280, 6, 0, LAYOUT)
+    key = ShortKey("race", 800, 6, 0, LAYOUT)
     steps, stated, excess, stated_excess = [], [], [], []
     for seed in range(24):
         column = short_column(make_setting(draws=Draws(make_setting().draws.model, seed, 2 * GROUP)), key)
@@ -207,10 +271,10 @@ def test_what_the_mean_of_a_log_is_off_by_is_told_from_its_cells(make_setting) -
 
 def test_a_larger_step_draws_no_more_lengths(make_setting) -> None:
     def drawn(target: int) -> int:
-        layout = LayoutKey(2, target // 32)
+        layout = LayoutKey(2, target // 16)
         setting = make_setting(target=target, decode={layout: dataclasses.replace(COST, key=layout)})
         short = short_column(setting, ShortKey("exact", 2 * target, GROUP, 200, layout))
         short.extend(24)
         return sum(chunk.nbytes for chunk in setting.draws._chunks.values())
 
-    assert drawn(16 * TARGET) <= 1.1 * drawn(TARGET)
+    assert drawn(16 * TARGET) <= 1.5 * drawn(TARGET)
