@@ -128,17 +128,22 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
 
 def differences(nodes: int = COMPARED_NODES, rounds: int = 160) -> dict[str, dict[str, float]]:
     """By mode, what the mean and the p95 of a step are off by where it is simulated by cells, the larger of two kinds;
-    and the CPU seconds of cells over those of whole rounds."""
+    and the CPU seconds of so many cells over those of as many whole rounds.
+
+    As many cells are compared as so many whole rounds have, so that both have the same luck to draw from.
+    """
     search = prepare(*documents(nodes))
     whole = dataclasses.replace(search.setting, cell_prompts=0)
+    parts = whole.target // search.setting.cell_prompts
     found: dict[str, dict[str, float]] = {}
     for key in kinds_compared(search):
-        (cells, cells_s), (full, full_s) = (steps(search, one, key, rounds) for one in (search.setting, whole))
+        cells, cells_s = steps(search, search.setting, key, parts * rounds)
+        full, full_s = steps(search, whole, key, rounds)
         mine = found.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "cpu": 0.0})
         for name, value in (("mean", cells.mean / full.mean - 1), ("p95", cells.p95 / full.p95 - 1)):
             if abs(value) > abs(mine[name]):
                 mine[name] = round(value, 5)
-        mine["cpu"] = max(mine["cpu"], round(cells_s / full_s, 3))
+        mine["cpu"] = max(mine["cpu"], round(cells_s / parts / full_s, 3))
     return found
 
 
