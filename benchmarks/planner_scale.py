@@ -41,6 +41,13 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "plans" / "examples" / "math-32b
 NODES = (8, 32, 128, 1024)
 PROMPTS_PER_NODE = 16
 
+INPUTS = Inputs(
+    cluster=InputFile(path="cluster.yaml", sha256="0" * 64),
+    job=InputFile(path="job.yaml", sha256="0" * 64),
+    profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="derived"),
+    lengths=InputFile(path="lengths.jsonl", sha256="0" * 64),
+)
+
 COMPARED_NODES = 64
 """Of the whole rounds that cells are held against."""
 
@@ -61,19 +68,9 @@ def documents(nodes: int) -> tuple[Cluster, Job, Profile, LengthTrace]:
 
 def solve_here(nodes: int) -> dict[str, Any]:
     """Seconds, CPU seconds and peak bytes of a solve in this process, and what it chose."""
-
-    def file(name: str) -> InputFile:
-        return InputFile(path=name, sha256="0" * 64)
-
-    inputs = Inputs(
-        cluster=file("cluster.yaml"),
-        job=file("job.yaml"),
-        profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="derived"),
-        lengths=file("lengths.jsonl"),
-    )
     read = documents(nodes)
     began, cpu = time.perf_counter(), time.process_time()
-    plan = solve(*read, inputs)
+    plan = solve(*read, INPUTS)
     return {
         "solve_s": round(time.perf_counter() - began, 2),
         "cpu_s": round(time.process_time() - cpu, 2),
