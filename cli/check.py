@@ -75,7 +75,8 @@ def check_command(
     rlplan check plan.yaml --format github
     rlplan check --rules
 
-    Notes (a job that overrides what its algorithm's name sets) are no findings.
+    Notes (a job that overrides what its algorithm's name sets, an input that changed in nothing that the solver
+    reads) are no findings.
 
     Exit codes: 0 no finding, 1 findings, 2 a file that cannot be read or is no document (the others are still checked).
     """

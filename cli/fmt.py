@@ -37,7 +37,8 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
             kind, text = kind_of(path), read_text(path)
             result = canonical(text, model_of(kind), str(path))
         except InputError as error:
-            click.echo(f"error: {error}", err=True)
+            for line in error.lines():
+                click.echo(f"error: {line}", err=True)
             refused.append(str(path))
             continue
         if path.read_bytes() == result.encode():

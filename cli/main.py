@@ -24,6 +24,7 @@ _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
+    "refresh": "Predict an edited plan anew into one that holds.",
     "check": "Whether plans hold: schema, physics, staleness, policy.",
     "diff": "What changes between two plans, by meaning, and what it costs.",
     "show": "Draw a plan: in the terminal, or as a page.",
@@ -77,6 +78,18 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"warning: {message}", err=True)
 
 
+MOST_ERRORS = 100
+"""Faults that are told one by one; a document with more of them is another file than was meant."""
+
+
+def _tell(lines: list[str]) -> None:
+    """A line for each fault."""
+    for line in lines[:MOST_ERRORS]:
+        click.echo(f"error: {line}", err=True)
+    if len(lines) > MOST_ERRORS:
+        click.echo(f"error: {len(lines) - MOST_ERRORS} further faults are not listed; mend these first", err=True)
+
+
 def main() -> None:
     """Run the command line; turns known errors into one line and their exit code."""
     from ..plans.errors import Infeasible, InputError, RunFailed
@@ -98,7 +111,7 @@ def main() -> None:
         click.echo("interrupted", err=True)
         code = EXIT_INTERRUPTED
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        _tell(error.lines())
         code = EXIT_BAD_INPUT
     except Infeasible as error:
         click.echo(f"no feasible plan: {error}", err=True)

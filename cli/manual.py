@@ -53,6 +53,14 @@ PAGES = {
         f"{_DONE}, 3 no plan keeps the limits (says which binds)",
         ("check", "diff", "show", "execute"),
     ),
+    "refresh": Page(
+        (
+            ("After an edit of its decisions", "rlplan refresh plan.yaml"),
+            ("Beside the edited plan", "rlplan refresh plan.yaml --out refreshed.yaml --json"),
+        ),
+        f"{_DONE}, 3 the edited plan breaks a limit (says which)",
+        ("check", "simulate", "diff"),
+    ),
     "check": Page(
         (
             ("Everything that a review needs to know", "rlplan check plans/*.yaml"),
@@ -156,7 +164,7 @@ def with_manual(command: click.Command) -> click.Command:
     lines = ["\b", "Examples:"]
     for what, line in page.examples:
         lines += [f"  # {what}", f"  {line}"]
-    lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (one line, nothing written)."]
+    lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (a line for each fault, nothing written)."]
     if page.see_also:
         lines += ["", "\b", "See also: " + ", ".join(f"rlplan {name}" for name in page.see_also)]
     command.epilog = "\n".join(lines)

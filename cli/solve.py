@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from ..plans.cluster import Cluster
     from ..plans.job import Job
     from ..plans.plan import Plan
     from ..profiles.lengths import LengthTrace
@@ -86,7 +87,7 @@ def solve_command(
 
     The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
-    from ..plans.errors import InputError
+    from ..plans.errors import InputError, joined
     from ..plans.groups_plan import document_kind
     from .options import refuse_options_but
     from .paths import job_file
@@ -109,29 +110,33 @@ def solve_command(
 
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
-    from ..plans.cluster import load_cluster
     from ..plans.data import enough_prompts
     from ..plans.editor import write_document
-    from ..plans.job import job_paths, load_job
+    from ..plans.job import job_paths
     from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
+    from ..plans.solver_read import solver_read
+    from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.fitness import unfit
-    from ..profiles.schema import Profile
     from .paths import check_target, job_inputs, trace_inputs
     from .progress import share
 
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
-    job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
+    job, cluster, profile = _documents(job_path, cluster_path, profile_path)
     inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_target(out, job_path, cluster_path, profile_path, *inputs_of)
     prompts = enough_prompts(job, job_paths(job, job_path).data)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
-    for fault in unfit(profile, job, job_paths(job, job_path), pools):
-        if not (force and fault.forcible):
-            remedy = f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy
-            raise InputError(f"{fault.what}; {remedy}", str(profile_path))
+    found = [fault for fault in unfit(profile, job, job_paths(job, job_path), pools) if not (force and fault.forcible)]
+    if found:
+        remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in found]
+        raise joined(
+            [
+                InputError(f"{one.what}; {remedy}", str(profile_path))
+                for one, remedy in zip(found, remedies, strict=True)
+            ]
+        )
     _model_is_known(job, profile)
     lengths_path, trace = _lengths(profile, profile_path, trace_path)
 
@@ -144,6 +149,7 @@ def solve_command(
         job=InputFile(**named(job_path)),
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
         lengths=InputFile(**named(lengths_path)),
+        solver_read=solver_read(cluster_path, job_path, profile_path),
     )
     with share("solve") as update:
         plan = solve(
@@ -163,6 +169,23 @@ def solve_command(
     write_document(plan, out, WRITTEN_DIGITS)
     click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))
     return 0
+
+
+def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
+    """The three documents. Raises InputError with the faults of all of them, so that one look mends them."""
+    from ..plans.cluster import load_cluster
+    from ..plans.errors import Faults
+    from ..plans.job import load_job
+    from ..plans.yaml_io import load
+    from ..profiles.schema import Profile
+
+    faults = Faults()
+    job = faults.of(lambda: load_job(job_path))
+    cluster = faults.of(lambda: load_cluster(cluster_path))
+    profile = faults.of(lambda: load(profile_path, Profile))
+    faults.raise_any()
+    assert job is not None and cluster is not None and profile is not None, "none of them has a fault"
+    return job, cluster, profile
 
 
 def _model_is_known(job: Job, profile: Profile) -> None:
@@ -224,7 +247,7 @@ def plan_text(plan: Plan, out: Path) -> str:
     lines = [
         f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}, "
         f"error +-{predicted.error.total:.1%}), "
-        f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s -> {out}",
+        f"{speedup:.2f}x plain synchronous rounds of {predicted.baseline.step_s.mean:.2f} s, per sample -> {out}",
         f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
         f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
     ]

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
 from ..plans.data import enough_prompts
-from ..plans.errors import InputError, RunFailed
+from ..plans.errors import InputError, RunFailed, joined
 from ..plans.plan import Plan
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
@@ -76,14 +76,16 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
     for path in plan_paths:
         checked = open_plan(path)
-        for loc, fault in unsupported(checked.plan.job):
-            raise error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}")
+        found = unsupported(checked.plan.job)
+        cannot = [error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}") for loc, fault in found]
+        if cannot:
+            raise joined(cannot)
         run_dir = out if len(plan_paths) == 1 else out / path.stem
         _check_folder(run_dir, path, resume)
         executions.append(Execution(path.stem, path, run_dir, checked))
     first = executions[0]
     for other in executions[1:]:
-        for loc, fault in differences(first.plan, other.plan):
+        for loc, fault in differences(first.checked, other.checked):
             raise error_at(
                 other.plan_path,
                 loc,

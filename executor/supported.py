@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..plans.check import CheckedPlan
 from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
 from ..plans.yaml_doc import Loc
 
@@ -43,23 +44,23 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
 
 
 SHARED: tuple[tuple[str, ...], ...] = (
-    ("inputs", "job", "sha256"),
-    ("inputs", "cluster", "sha256"),
     ("job", "rounds", "short", "rollout", "pool"),
     ("job", "reward", "workers"),
 )
-"""What plans that are executed in turns have in common, because it is started once for all of them."""
+"""What plans that are executed in turns have in common beside job and cluster, because it is started once for all."""
 
 
-def differences(first: Plan, other: Plan) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(location in `other`, what) for each shared key in which two plans differ; the file's name is to follow."""
+def differences(first: CheckedPlan, other: CheckedPlan) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(location in `other`, what) for each thing in which two plans differ and that is started once for both; the
+    file's name is to follow. Job and cluster are compared as their files are now: plans that were solved before and
+    after a change of a learning rate are of one job."""
+    if first.job != other.job:
+        yield ("inputs", "job", "sha256"), "is of another job than"
+    if first.cluster != other.cluster:
+        yield ("inputs", "cluster", "sha256"), "is of another cluster than"
     for path in SHARED:
-        ours, theirs = _at(other, path), _at(first, path)
-        if ours == theirs:
-            continue
-        if path[0] == "inputs":
-            yield path, f"is of another {path[1]} than"
-        else:
+        ours, theirs = _at(other.plan, path), _at(first.plan, path)
+        if ours != theirs:
             yield path, f"is {ours}, not {theirs} as in"
 
 

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ValidationError
 from ..plans.check import check_digests, input_path
 from ..plans.checks.fit import misfits
 from ..plans.cluster import Cluster, load_cluster
-from ..plans.errors import InputError
-from ..plans.explain import explain
+from ..plans.errors import InputError, joined
+from ..plans.explain import explain_all
 from ..plans.job import Job, load_job
 from ..plans.plan import Plan, load_plan
 from ..plans.yaml_doc import Document, Loc, parse
@@ -53,8 +53,9 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
     try:
         check_digests(plan, plan_path)
     except InputError as error:
-        if "no such file" not in error.message:
-            warnings.warn(f"{error}; simulated as it is now", stacklevel=2)
+        for stale in error.each():
+            if "no such file" not in stale.message:
+                warnings.warn(f"{stale}; simulated as it is now", stacklevel=2)
     job = load_job(input_path(plan.inputs.job, plan_path))
     cluster = load_cluster(input_path(plan.inputs.cluster, plan_path))
     profile = load(profile_path or input_path(plan.inputs.profile, plan_path), Profile)
@@ -190,9 +191,8 @@ def _validated(value: Any, model: type[M], name: str, touched: dict[Loc, str]) -
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        message, _ = explain(error, Document(value, {(): 1}, 1, False), model)
-        loc = tuple(error.errors(include_url=False)[0]["loc"])
-        raise InputError(f"{_named(name, loc, touched)}: {message}") from None
+        found = explain_all(error, Document(value, {(): 1}, 1, False), model)
+        raise joined([InputError(f"{_named(name, fault.loc, touched)}: {fault.message}") for fault in found]) from None
 
 
 def _named(name: str, loc: Loc, touched: dict[Loc, str]) -> str:

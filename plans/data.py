@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
-from .job import Job
+from .errors import InputError, joined
+from .job import Job, RewardKind
 from .yaml_io import read_text
 
 
@@ -27,28 +28,56 @@ class Prompt:
     answer: Any
 
 
-def read_prompts(path: str | Path) -> list[Prompt]:
+MOST_FAULTS = 20
+"""Rows whose faults are told one by one; a file with more of them is best mended by whoever wrote it."""
+
+
+def read_prompts(path: str | Path, kind: RewardKind = "function") -> list[Prompt]:
     """The rows in file order; empty lines are skipped.
 
-    Raises InputError with the line: a row that is no JSON object, lacks a key, has a prompt that is neither text nor
-    messages, or repeats an id; and without a line: a missing file, a file without rows.
+    Args:
+        kind: of the job's reward. `math` and `code` compare a response with the row's answer, so that must be there and
+            say something; a reward function is given whatever stands there, also null.
+
+    Raises InputError with a line for each bad row: one that is no JSON object, lacks a key, has a prompt that is
+    neither text nor messages, lacks the answer that the reward needs, or repeats an id. Without a line: a missing file,
+    a file without rows.
     """
     prompts: list[Prompt] = []
     first_line: dict[str, int] = {}
+    faults: list[InputError] = []
     # Not splitlines(): that also breaks at U+2028 and others, which JSON strings may hold.
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
-        prompt = _row(line, str(path), number)
-        if prompt.id in first_line:
+        if not prompts and not faults and _is_table(line):
             raise InputError(
-                f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own", str(path), number
+                f"is a table and not JSONL; write each row as {_SHAPE} on a line of its own", str(path), number
             )
+        try:
+            prompt = _row(line, str(path), number, kind)
+        except InputError as error:
+            faults.append(error)
+            continue
+        if prompt.id in first_line:
+            what = f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own"
+            faults.append(InputError(what, str(path), number))
+            continue
         first_line[prompt.id] = number
         prompts.append(prompt)
+    if faults:
+        left = len(faults) - MOST_FAULTS
+        rest = [InputError(f"{left} further rows have faults; mend these first", str(path))] if left > 0 else []
+        raise joined([*faults[:MOST_FAULTS], *rest])
     if not prompts:
-        raise InputError('has no rows; write one {"id": …, "prompt": …, "answer": …} a line', str(path))
+        raise InputError(f"has no rows; write one {_SHAPE} a line", str(path))
     return prompts
+
+
+def _is_table(line: str) -> bool:
+    """Whether the file's first line is the header of a table: words with commas or tabs between them, and no JSON."""
+    words = [word.strip().strip('"') for word in re.split("[,;\t]", line)]
+    return len(words) > 1 and all(re.fullmatch(r"[A-Za-z_][\w .-]*", word) for word in words)
 
 
 def enough_prompts(job: Job, data: str | Path) -> int:
@@ -57,7 +86,7 @@ def enough_prompts(job: Job, data: str | Path) -> int:
     Raises InputError as `read_prompts` does, and if they are fewer than a step trains: prompts of a step differ, so no
     step could ever be whole.
     """
-    rows, needed = len(read_prompts(data)), job.rollout.prompts_per_step
+    rows, needed = len(read_prompts(data, job.reward.kind)), job.rollout.prompts_per_step
     if rows < needed:
         raise InputError(
             f"has {rows} prompts, and a step trains {needed} different ones (rollout.prompts_per_step); add rows, or "
@@ -67,7 +96,10 @@ def enough_prompts(job: Job, data: str | Path) -> int:
     return rows
 
 
-def _row(line: str, path: str, number: int) -> Prompt:
+_SHAPE = '{"id": …, "prompt": …, "answer": …}'
+
+
+def _row(line: str, path: str, number: int, kind: RewardKind) -> Prompt:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -85,7 +117,15 @@ def _row(line: str, path: str, number: int) -> Prompt:
         raise InputError(f"id must be text, not {row['id']!r}; put it in quotes", path, number)
     if not _is_prompt(row["prompt"]):
         raise InputError('prompt must be text or a list of {"role": …, "content": …} with text in both', path, number)
+    if kind != "function" and row["answer"] in (None, "", [], {}):
+        raise InputError(f"answer is empty, and reward.kind {kind} {_NEEDS[kind]}; write it", path, number)
     return Prompt(row["id"], row["prompt"], row["answer"])
+
+
+_NEEDS = {
+    "math": "compares each response with it",
+    "code": "runs it as the tests that a response has to pass",
+}
 
 
 def _is_prompt(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""From pydantic's list of errors to the one line that tells the user what to write instead.
+"""From pydantic's list of errors to the lines that tell the user what to write instead, one for each fault.
 
 Order of precedence: unknown keys (a misspelt key also makes the right one missing), then wrong values, then missing
 keys; within each, by line. Units get most care: `deadline_ms: 2000`, `deadline: 2` and `deadline_s: 2 min` each get the
@@ -56,12 +56,6 @@ class Explained:
     loc: Loc
     line: int
     message: str
-
-
-def explain(error: ValidationError, document: Document, model: type[BaseModel]) -> tuple[str, int]:
-    """The message and the line for the fault to be mended first; further faults are counted."""
-    first, *others = explain_all(error, document, model)
-    return first.message + (f" (and {len(others)} more)" if others else ""), first.line
 
 
 def explain_all(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Explained]:

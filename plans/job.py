@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from .algorithm import Algorithm
 from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none
-from .errors import InputError
+from .errors import InputError, joined
 from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
 
 
@@ -37,10 +37,13 @@ class DataSpec(Strict):
     """Seed of the order in which prompts are drawn in each epoch."""
 
 
+RewardKind = Literal["function", "math", "code"]
+
+
 class RewardSpec(Strict):
     """How a response is scored."""
 
-    kind: Literal["function", "math", "code"]
+    kind: RewardKind
     """`function`: a Python function; `math`: equality of the last answer; `code`: tests in a sandbox."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
@@ -213,8 +216,9 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     """
     from .yaml_io import error_at
 
-    for loc, fault in missing_files(job, job_path):
-        raise error_at(job_path, loc, f"{'.'.join(loc)}: {fault}")
+    missing = [error_at(job_path, loc, f"{'.'.join(loc)}: {fault}") for loc, fault in missing_files(job, job_path)]
+    if missing:
+        raise joined(missing)
     model, data = _located(job, job_path)
     model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
     assert data is not None, "missing_files has looked for it"

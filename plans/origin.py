@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from .base import Count, Mode, NonNegative, Strict, cross_error, is_none
+from .base import Count, Mode, NonNegative, Strict, cross_error, is_false, is_none
 
 
 def _relative(value: str) -> str:
@@ -42,8 +42,25 @@ class ProfileFile(InputFile):
     """Whether its costs were measured on hardware, derived from other measurements, or estimated."""
 
 
+Digest64 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+"""The first 64 bits of a SHA-256: enough to tell that something was edited, and short enough to read past."""
+
+
+class SolverRead(Strict):
+    """Digests of the values that the solver reads of three files (solver_read.py)."""
+
+    cluster: Digest64
+    """Of cluster.yaml."""
+
+    job: Digest64
+    """Of job.yaml."""
+
+    profile: Digest64
+    """Of profile.yaml."""
+
+
 class Inputs(Strict):
-    """The files that the plan was solved from; when one changes, the plan is stale."""
+    """The files that the plan was solved from; when what the solver reads of one changes, the plan is stale."""
 
     cluster: InputFile
     """cluster.yaml."""
@@ -56,6 +73,10 @@ class Inputs(Strict):
 
     lengths: InputFile
     """The length trace beside the profile."""
+
+    solver_read: Annotated[SolverRead | None, Field(exclude_if=is_none)] = None
+    """What the solver read of the files, so that a change of anything else (a learning rate, a comment) does not make
+    the plan stale; null: every change of a file does."""
 
 
 class Solver(Strict):
@@ -88,6 +109,10 @@ class Solver(Strict):
 
     candidates: Count
     """Number of simulated candidates that the choice was made from."""
+
+    refreshed: Annotated[bool, Field(exclude_if=is_false)] = False
+    """The decisions were edited by hand after they were solved, and predicted anew by `rlplan refresh`; `gap` is then
+    how far they are from what the solver proved of its own candidates."""
 
 
 class Volatile(Strict):

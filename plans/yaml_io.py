@@ -1,7 +1,7 @@
 """Read and write rlplan's documents: pydantic models as YAML files.
 
-Reading turns every fault into one `InputError` with file, line, key and remedy. Writing is canonical: equal models
-give equal bytes, so digests, diffs and reviews mean something.
+Reading turns every fault into an `InputError` with file, line, key and remedy; the faults of one document are told
+together. Writing is canonical: equal models give equal bytes, so digests, diffs and reviews mean something.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import InputError
-from .explain import explain
+from .errors import InputError, joined
+from .explain import explain_all
 from .yaml_doc import Document, Loc, parse
 from .yaml_write import write
 
@@ -38,7 +38,7 @@ def read_text(path: str | Path) -> str:
 
 
 def load(path: str | Path, model: type[M]) -> M:
-    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for whatever is wrong with it."""
+    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for each thing that is wrong."""
     return loads(read_text(path), model, str(path))
 
 
@@ -49,8 +49,8 @@ def loads(text: str, model: type[M], path: str = "<text>") -> M:
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        message, line = explain(error, document, model)
-        raise InputError(message, path, line) from None
+        found = explain_all(error, document, model)
+        raise joined([InputError(fault.message, path, fault.line) for fault in found]) from None
 
 
 def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:

@@ -38,7 +38,7 @@ def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]
         try:
             found += against_jobs(plan, problem_of(workload, workload_path, cluster))
         except InputError as error:
-            found.append(_unsolvable(("inputs", "workload"), error))
+            found += [_unsolvable(("inputs", "workload"), each) for each in error.each()]
     if asked.policy is not None:
         found += group_breaches(plan, asked.policy)
         found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
@@ -64,7 +64,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
     try:
         problem = problem_of(workload, Path(path), cluster)
     except InputError as error:
-        return [_unsolvable(("jobs",), error)]
+        return [_unsolvable(("jobs",), each) for each in error.each()]
     return _too_large(problem)
 
 

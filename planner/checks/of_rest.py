@@ -38,9 +38,9 @@ def job_faults(job: Job, path: str) -> list[Fault]:
 def few_prompts(job: Job, data: Path, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
     """Data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a time."""
     try:
-        rows = len(read_prompts(data))
+        rows = len(read_prompts(data, job.reward.kind))
     except InputError as error:
-        return [Fault("input-unreadable", at, f"'{job.data.path}' {error.message}")]
+        return [_data_fault(job.data.path, at, each) for each in error.each()]
     needed = job.rollout.prompts_per_step
     if rows < needed:
         what = f"'{job.data.path}' has {rows} prompts, and a step trains {needed} different ones"
@@ -53,6 +53,13 @@ def few_prompts(job: Job, data: Path, at: Loc, plan: PlannedJob | None = None) -
         return []
     what = f"'{job.data.path}' has {rows} prompts; a round's and those that wait for another are up to {wanted}"
     return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), what, "solve again")]
+
+
+def _data_fault(named: str, at: Loc, error: InputError) -> Fault:
+    """The line is the data's, which `at`, a key of the job or of the plan, leads to."""
+    place = named if error.line is None else f"{named}:{error.line}"
+    what, _, remedy = error.message.partition("; ")
+    return Fault("input-unreadable", at, f"{place}: {what}", remedy)
 
 
 def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:

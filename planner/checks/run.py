@@ -16,7 +16,7 @@ from typing import Any
 
 from ...plans.checks.documents import ReadDocument, read_document
 from ...plans.checks.finding import Fault, Finding, located
-from ...plans.checks.inputs import input_path
+from ...plans.checks.inputs import UNREAD_TEXT, input_path, unread_changes
 from ...plans.checks.policy_rules import waived
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -146,13 +146,17 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
 
 
 def _notes(read: ReadDocument) -> tuple[str, ...]:
-    """What the job, or the plan's job, sets otherwise than its algorithm does."""
+    """What the job, or the plan's job, sets otherwise than its algorithm does; inputs of a plan that have changed in
+    nothing that the solver reads."""
     job: Any = read.value
+    notes: list[str] = []
     if isinstance(job, Plan):
+        notes += [f"'{path}' {UNREAD_TEXT}" for path in unread_changes(job, read.path)]
+        notes += ["the decisions were edited by hand, and predicted anew by rlplan refresh"] * job.solver.refreshed
         # A job that cannot be read is a finding of the plan's.
         job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
-    return (f"the job overrides its algorithm: {', '.join(overrides)}",) if overrides else ()
+    return (*notes, *([f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []))
 
 
 def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...plans.check import input_path
 from ...plans.cluster import Cluster
-from ...plans.errors import InputError
+from ...plans.errors import InputError, joined
 from ...plans.job import load_job
 from ...plans.plan import Plan, load_plan
 from ...plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
@@ -54,19 +54,27 @@ class Problem:
 
 
 def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
-    """The problem that the workload at `path` states. Raises InputError: a source that cannot be read, a model of
-    unknown size where something has to be derived from it, a state that no node can hold."""
+    """The problem that the workload at `path` states. Raises InputError, of all jobs at once: a source that cannot be
+    read or is of other machines, a model of unknown size where something has to be derived from it, a state that no
+    node can hold."""
     kinds = {
         name: NodeKind(name, pool.usd_per_node_hour, float(pool.host_memory_bytes), pool.slots, pool.nodes)
         for name, pool in sorted(cluster.pools.items())
     }
     jobs: dict[str, GroupJob] = {}
     read: dict[str, Path] = {}
+    faults: list[InputError] = []
     for name, document in sorted(workload.jobs.items()):
-        job = _Job(name, document, path, cluster, workload.rules)
-        jobs[name] = job.build(kinds)
+        try:
+            job = _Job(name, document, path, cluster, workload.rules)
+            jobs[name] = job.build(kinds)
+        except InputError as error:
+            faults.append(error)
+            continue
         if job.read is not None:
             read[name] = job.read
+    if faults:
+        raise joined(faults)
     _must_be_alike(jobs, path)
     remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
     ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
@@ -153,8 +161,10 @@ class _Job:
         return from_run(run)
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
-        for loc, fault in other_machines(plan, plan_path, source, self.document.phases, self.cluster):
-            raise self._error(fault, *loc)
+        found = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
+        faults = [self._error(fault, *loc) for loc, fault in found]
+        if faults:
+            raise joined(faults)
 
     def _ways(
         self, name: str, phase: Phase, seconds: float, sync_s: float, kinds: Mapping[str, NodeKind]

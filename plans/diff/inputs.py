@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..groups_plan import GroupsPlan
 from ..origin import InputFile
 from ..plan import Plan
+from ..solver_read import UNREAD, digest_of
 from ..yaml_doc import parse
 from .change import NOT_GIVEN, KeyChange, changes, same
 
@@ -80,6 +81,16 @@ class InputFiles:
             return "other bytes", b""
         return "at hand", data
 
+    def solver_reads(self, name: str, file: InputFile) -> str | None:
+        """The digest of what the solver reads of the file as it is now; None where that cannot be told."""
+        data, kind = self._read.get(file.path), next((kind for kind in UNREAD if kind == name), None)
+        if data is None or kind is None:
+            return None
+        try:
+            return digest_of(kind, data.decode("utf-8-sig"))
+        except (InputError, UnicodeDecodeError):
+            return None
+
     def _bytes(self, path: str) -> bytes | None:
         if self.folder is None:
             return None
@@ -108,10 +119,17 @@ def input_changes(
     return tuple(found)
 
 
-def stale_inputs(inputs: Mapping[str, InputFile], files: InputFiles) -> dict[str, State]:
-    """Inputs of a plan that are not what it was solved from, by name."""
+def stale_inputs(plan: Plan | GroupsPlan, files: InputFiles) -> dict[str, State]:
+    """Inputs of a plan that are not what it was solved from, by name. One that has changed in nothing that the solver
+    reads is what it was."""
+    inputs = inputs_of(plan)
     states = {name: files.read(file)[0] for name, file in inputs.items()}
-    return {name: state for name, state in states.items() if state != "at hand"}
+    known = plan.inputs.solver_read.model_dump() if isinstance(plan, Plan) and plan.inputs.solver_read else {}
+    return {
+        name: state
+        for name, state in states.items()
+        if state != "at hand" and not (name in known and files.solver_reads(name, inputs[name]) == known[name])
+    }
 
 
 def altered(stale: Mapping[str, State]) -> list[str]:

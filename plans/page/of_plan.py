@@ -58,7 +58,7 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
             )
             + "</div>",
             intro=f"Solved {plan.volatile.solved_at} in {seconds(plan.volatile.solve_s)} by rlplan "
-            f"{plan.volatile.rlplan}. When one of these files changes, the plan is stale.",
+            f"{plan.volatile.rlplan}. When one of these files changes in what the solver reads, the plan is stale.",
         ),
     ]
     return document(title, subtitle, "".join(parts))

@@ -86,7 +86,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
 """What has one value that can be run, or none: what is there before, and a value that is refused."""
 
 SHOWN = (
-    "inputs.profile.provenance", "solver.", "decisions_sha256", "job.bias.budget", "job.why", "predicted.", "volatile.",
+    "inputs.profile.provenance", "inputs.solver_read",
+    "solver.", "decisions_sha256", "job.bias.budget", "job.why", "predicted.", "volatile.",
 )  # fmt: skip
 """What is there for people, reports and checks: the executor runs the same whatever it says."""
 
@@ -205,7 +206,9 @@ def test_a_change_of_each_key_that_cannot_be_run_is_refused_with_its_name(docume
 def test_a_change_of_what_is_only_shown_changes_nothing_that_is_started(documents: Documents) -> None:
     pytest.importorskip("ray")
     edits = {
-        "inputs.profile.provenance": "derived", "solver.status": "feasible", "solver.candidates": 7,
+        "inputs.profile.provenance": "derived",
+        "inputs.solver_read": {"cluster": "0" * 16, "job": "1" * 16, "profile": "2" * 16},
+        "solver.status": "feasible", "solver.candidates": 7,
         "decisions_sha256": "c" * 64, "job.bias.budget": 0.5, "job.why": {"nothing": "at all"}, "predicted.nodes": 2,
         "predicted.step_s.p50": 0.1, "volatile.solve_s": 9.0,
     }  # fmt: skip

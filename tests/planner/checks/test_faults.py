@@ -161,7 +161,7 @@ def test_a_seeded_fault_is_found_by_its_name(rule, which, edits, beside, solved)
 
 # What is not left after the digests were made to fit: rule, plan, edits.
 UNSIGNED: list[tuple[str, str, dict[str, dict[str, Any]]]] = [
-    ("input-changed", "laptop", {JOB: {"algorithm.learning_rate": 0.002}}),
+    ("input-changed", "laptop", {JOB: {"slo": {"step_p95_s": 1000.0}}}),
     ("input-changed", "groups", {CLUSTER: {"name": "other"}}),
     ("decisions-edited", "laptop", {PLAN: {f"{KIND}.rollout.max_num_seqs": 3}}),
     ("decisions-edited", "groups", {PLAN: {f"{MEMBER}.tail_from": None, f"{MEMBER}.tail_units": None,
@@ -237,6 +237,17 @@ def test_fewer_bounds_kept_than_a_policy_wants_and_as_many_as_it_wants(solved):
     assert rules(check(folder / PLAN)) == {"policy-bounds-kept"}
     (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.4\n")
     assert rules(check(folder / PLAN)) == set()
+
+
+def test_an_input_that_changed_in_nothing_that_the_solver_reads_is_a_note_and_no_finding(solved):
+    folder = solved("laptop")
+    edit(folder / JOB, {"algorithm.learning_rate": 0.002})
+    edit(folder / CLUSTER, {"name": "renamed"})
+    edit(folder / PROFILE, {"note": "read twice"})
+    report = check(folder / PLAN)
+    assert rules(report) == set()
+    assert [note.split("'")[1] for note in report.notes] == [CLUSTER, JOB, PROFILE]
+    assert all("in nothing that the solver reads" in note for note in report.notes)
 
 
 def test_a_policy_may_allow_edits_and_other_versions(solved):
