@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..planner.measured import MeasuredRun
     from ..planner.tune import Tuned
     from ..planner.what_if import Documents
+    from ..plans.origin import Inputs
 
 
 @click.command("tune")
@@ -60,7 +61,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
         tuned = tune(run, executed, force, seed=seed, progress=update, prompts=data_prompts(force, force_path))
     if tuned.change:
         _write(tuned, force, force_path, out)
-    result = _result(tuned, force_path, out)
+    result = _result(tuned, run, force_path, out)
     click.echo(json.dumps(result) if as_json else _text(result))
     return 0
 
@@ -109,8 +110,16 @@ def _follows(out: Path, executed: Path) -> bool:
         new, old = load_plan(out), load_plan(executed)
     except InputError:
         return False
-    same_job = new.inputs.job.sha256 == old.inputs.job.sha256
-    return same_job and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
+    return (
+        _of_one_job(new.inputs, old.inputs)
+        and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
+    )
+
+
+def _of_one_job(one: Inputs, other: Inputs) -> bool:
+    """Whether two plans were solved from the same job, as far as the solver reads it."""
+    read = [inputs.solver_read.job if inputs.solver_read else None for inputs in (one, other)]
+    return one.job.sha256 == other.job.sha256 or (read[0] is not None and read[0] == read[1])
 
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
@@ -118,6 +127,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     from ..plans.check import input_path
     from ..plans.editor import write_document
     from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.solver_read import solver_read
     from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.lengths import write_lengths
     from ..profiles.schema import Lengths
@@ -145,12 +155,13 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         job=InputFile(**named(input_path(old.job, force_path))),
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
         lengths=InputFile(**named(lengths_path)),
+        solver_read=solver_read(input_path(old.cluster, force_path), input_path(old.job, force_path), profile_path),
     )
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 
-def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
-    costs = tuned.costs
+def _result(tuned: Tuned, run: MeasuredRun, force_path: Path, out: Path) -> dict[str, Any]:
+    costs, predicted = tuned.costs, run.plan.predicted
     return {
         "decision": "change" if tuned.change else "keep",
         "gain": tuned.gain,
@@ -160,6 +171,8 @@ def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
             name: {"predicted": p.predicted_s, "measured": p.measured_s, "why": p.why, "parts_s": p.parts_s}
             for name, p in tuned.phases.items()
         },
+        "step_s": {"predicted": predicted.step_s.mean, "measured": tuned.step_s},
+        "seconds_per_sample": {"predicted": predicted.seconds_per_sample, "measured": tuned.seconds_per_sample},
         "factors": {
             "lengths": tuned.length_factor,
             "rollout": {f"{e} x tp {t}": line.factor for (t, e), line in costs.rollout.items()},
@@ -176,9 +189,16 @@ def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
 
 
 def _text(result: dict[str, Any]) -> str:
-    lines = [f"{'phase':16}{'predicted':>10}{'measured':>10}"]
+    from ..plans.phase_words import PHASE_WORDS
+
+    lines = [f"{'phase':20}{'predicted':>10}{'measured':>10}"]
     for name, phase in result["phases"].items():
-        lines.append(f"{name:16}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
+        lines.append(f"{PHASE_WORDS[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
+    step = result["step_s"]
+    lines.append(
+        f"{'step':20}{step['predicted']:10.3f}{step['measured']:10.3f}   mean over the cycle, as in rlplan report: "
+        "prompts that the run still owes a long round are charged one"
+    )
     factors = result["factors"]
     lines.append(
         f"refitted, over the profile: lengths {factors['lengths']:.2f}, "

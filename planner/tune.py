@@ -54,6 +54,7 @@ class Tuned:
         error: what the gain has to exceed; `errors` names its candidates.
         phases: predicted beside measured, with the reason.
         profile, trace: refitted.
+        step_s, seconds_per_sample: of the run over its cycle, as `rlplan report` has them.
         length_factor: mean length over the old trace's.
         not_run: layouts and updates of either plan that the run did not use, in words.
     """
@@ -64,6 +65,8 @@ class Tuned:
     error: float
     errors: dict[str, float]
     phases: dict[str, Phase]
+    step_s: float
+    seconds_per_sample: float
     profile: Profile
     trace: LengthTrace
     length_factor: float
@@ -134,7 +137,21 @@ def tune(
     error = max(errors.values())
     progress("done", 1.0)
     others = _not_run(found, plan, force.plan)
-    return Tuned(plan, gain > error, gain, error, errors, explained, profile, trace, factor, found, others)
+    return Tuned(
+        plan=plan,
+        change=gain > error,
+        gain=gain,
+        error=error,
+        errors=errors,
+        phases=explained,
+        step_s=run.over_cycle.seconds("total_s"),
+        seconds_per_sample=run.seconds_per_sample,
+        profile=profile,
+        trace=trace,
+        length_factor=factor,
+        costs=found,
+        not_run=others,
+    )
 
 
 def decisions(planned: PlannedJob) -> dict[str, object]:

@@ -52,7 +52,7 @@ def test_a_run_that_went_as_predicted_changes_nothing(exact, tuned):
 def test_the_phase_that_was_mispredicted_is_named_with_its_cause(exact, tuned):
     result = tuned(exact, slower(exact.profile, decode=1.7, train=3.0))
     rollout, train = result.phases["rollout"], result.phases["train"]
-    assert rollout.why.startswith("decode speed: ") and train.why.startswith("train speed: ")
+    assert rollout.why.startswith("decode speed: ") and train.why.startswith("training speed: ")
     assert result.phases["sync"].why == "as predicted"
     for phase in result.phases.values():
         assert sum(phase.parts_s.values()) == pytest.approx(phase.measured_s - phase.predicted_s, abs=1e-9)
