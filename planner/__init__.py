@@ -10,6 +10,7 @@ simulation  simulator one round by the machines of rounds/ (engine, reward_queue
 choice      candidates what is worth simulating; placement whether a prompt's samples are kept together; columns,
             round_log many rounds of one kind; cycle a cycle's cost in closed form; search which columns get more
             rounds; program the integer program, highs how it is solved; solve all of it
+            refresh an edited plan, predicted anew
 words       predict a plan's predictions, front speed against bias, why the next best alternative of each decision
 after       what_if a plan's documents, changed by dotted path; measured an executed run, and its rounds replayed;
             calibrate, refit costs from rounds; run_lengths lengths from a run; attribution why a run took what it

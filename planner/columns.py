@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -42,12 +42,22 @@ from .simulator import Observe
 _FEED = 768
 
 
+@dataclass(frozen=True, slots=True)
+class AsWritten:
+    """A kind of round of a plan that is there already, where it is not what `Setting` would make of its key: what its
+    decoding costs, and `max_num_seqs`."""
+
+    cost: DecodeCost
+    at_once: int
+
+
 @dataclass(frozen=True)
 class Setting:
     """What all columns of a solve share: the step's size, costs, luck.
 
     `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
+    `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
     """
 
     target: int
@@ -62,9 +72,12 @@ class Setting:
     watch: Callable[[], Observe] | None = None
     noise: Callable[[LayoutKey, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
     max_prompt_tokens: int = 0
+    as_written: Mapping[ShortKey | LongKey, AsWritten] = field(default_factory=dict)
 
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         """What decoding costs in a kind of round."""
+        if key in self.as_written:
+            return self.as_written[key].cost
         return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
 
     def at_once(self, key: ShortKey | LongKey) -> int:
@@ -74,6 +87,8 @@ class Setting:
         rounds issue anew only in the place of what has ended; long rounds of `exact` draw in waves that double. Where a
         prompt's samples are kept together, the balancer lets an engine get ahead of the others for their sake.
         """
+        if key in self.as_written:
+            return self.as_written[key].at_once
         if isinstance(key, ShortKey):
             alike, prompts = key.samples, key.prompts
         else:

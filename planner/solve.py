@@ -149,12 +149,12 @@ def solve_fully(
         prompts=prompts,
     )
     search.run_passes(progress)
-    baseline = _baseline(search)
+    baseline = baseline_of(search)
     solution, unseen = _decide(search, baseline, max_nodes, progress)
     _warn_of_refills(search, solution.cycle, prompts)
     progress("writing the plan", 0.99)
     points = front(search, solution.cycle, unseen)
-    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
+    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, drift_of(trace, seed))
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
@@ -172,7 +172,7 @@ def solve_fully(
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job),
+        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | overridden(job),
     )
     plan = Plan(
         rlplan=1,
@@ -266,7 +266,7 @@ def prepare(
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 
 
-def _overridden(job: Job) -> dict[str, str]:
+def overridden(job: Job) -> dict[str, str]:
     """What of its algorithm the job sets otherwise; a plan's reader should not take the name for the paper's."""
     overrides = job.algorithm.overrides()
     return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
@@ -305,7 +305,7 @@ def _warn_of_refills(search: Search, cycle: Cycle, prompts: int | None) -> None:
         warnings.warn(caution, stacklevel=3)
 
 
-def _drift(trace: LengthTrace, seed: int) -> Drift | None:
+def drift_of(trace: LengthTrace, seed: int) -> Drift | None:
     """How the trace's lengths move from epoch to epoch; None if no two prompts were drawn in two of them."""
     try:
         return fit_drift(trace, seed)
@@ -350,7 +350,7 @@ def _decide(search: Search, baseline: Cycle, max_nodes: int, progress: Progress)
         raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None
 
 
-def _baseline(search: Search) -> Cycle:
+def baseline_of(search: Search) -> Cycle:
     """The best plain synchronous plan: its best layout and update."""
     sync = [c for c in search.cycles() if is_plain(c) and c.short.rounds >= search.passes[-1].short_rounds]
     return min(sync, key=lambda c: (c.cost(search.limits), c.name))

@@ -21,11 +21,12 @@ def decisions_of(plan: Plan | GroupsPlan) -> str:
 def edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
     """Decisions that differ from those that were solved."""
     if decisions_of(plan) != plan.decisions_sha256:
+        again = "run rlplan refresh, or solve again" if isinstance(plan, Plan) else "solve again"
         yield Fault(
             "decisions-edited",
             ("decisions_sha256",),
             "the decisions were edited after they were solved, so that what is predicted is not of them",
-            "solve again, or say allow_edited: true in a policy",
+            f"{again}, or say allow_edited: true in a policy",
         )
 
 

@@ -175,9 +175,12 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
         why
     )
     assert "next best" in why["rounds.short.cutoff_tokens"]
-    assert "x sync" in why["bias.mode"] and "race" in why["bias.mode"]
+    assert "x plain synchronous rounds" in why["bias.mode"] and "race" in why["bias.mode"]
     assert "next best" in why["rounds.short.train"] and "next best" in why["rounds.long.train"]
     assert "rollout" in why["step"]
+    # What an alternative costs depends on what becomes of the rest, so each line says that.
+    costly = [text for text in why.values() if "% time per sample" in text]
+    assert costly and all(", the rest kept (" in text or ", the rest chosen anew (" in text for text in costly)
 
 
 def test_dynamic_sampling_is_simulated_with_the_traces_rewards(given, make_job, make_trace) -> None:
