@@ -96,7 +96,7 @@ def _check_targets(html: Path | None, timeline: Path | None, plan: Plan | Groups
 
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
-    from ..plans.checks.inputs import input_files, stale_inputs
+    from ..plans.checks.inputs import UNREAD_TEXT, input_files, stale_inputs, unread_changes
     from ..plans.diff.words import one_line
 
     faults = list(stale_inputs(plan, path))
@@ -107,13 +107,14 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     changed = [name for name, rule in rules.items() if rule == "input-changed"]
     missing = [name for name, rule in rules.items() if rule not in ("input-changed", None)]
     notes = [f"solved from another {', '.join(changed)}; solve again before you run it"] if changed else []
+    notes += [f"{one_line(name)} {UNREAD_TEXT}" for name in unread_changes(plan, path)]
     return notes + ([f"not here: {', '.join(missing)}"] if missing else [])
 
 
 def _edited(solved: str, now: str) -> list[str]:
     if solved == now:
         return []
-    return ["its decisions were edited since it was solved, and the predictions are of those before"]
+    return ["its decisions were edited since it was solved, and the predictions are of those before: rlplan refresh"]
 
 
 def _print(

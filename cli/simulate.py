@@ -132,6 +132,8 @@ def _show(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from ..plans.phase_words import PHASE_WORDS
+
     console = Console()
     predicted = result["predicted"]
     for kind in ("all", "short", "long"):
@@ -148,7 +150,7 @@ def _show(result: dict[str, Any]) -> None:
             expected = predicted["phases_s"].get(phase) if kind == "all" else None
             if kind != "all" and phase == "rollout" and predicted[kind]:
                 expected = predicted[kind]["rollout_s"]["mean"]
-            table.add_row(phase, *_numbers(value), "" if expected is None else f"{expected:.3f}")
+            table.add_row(PHASE_WORDS[phase], *_numbers(value), "" if expected is None else f"{expected:.3f}")
         whole = predicted["step_s"]["mean"] if kind == "all" else predicted[kind] and predicted[kind]["step_s"]["mean"]
         table.add_section()
         table.add_row("step", *_numbers(part["step_s"]), f"{whole:.3f}" if whole else "")

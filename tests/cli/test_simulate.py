@@ -77,7 +77,16 @@ def test_a_timeline_is_chrome_trace_json(job):
 def test_the_table_names_every_phase(job):
     result = rlplan("simulate", job / "plan.yaml", "--steps", 5)
     assert result.returncode == 0, result.stderr
-    for word in ("rollout", "reward_exposed", "train", "sync", "bubble", "p95", "accelerator", "length"):
+    for word in (
+        "rollout",
+        "waiting for rewards",
+        "training",
+        "weight transfer",
+        "bubble",
+        "p95",
+        "accelerator",
+        "length",
+    ):
         assert word in result.stdout, result.stdout
 
 
