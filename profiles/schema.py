@@ -152,6 +152,20 @@ class TrainLaw(_Model):
     accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
     error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
     memory_error: float = Field(ge=0, description="The same of peak memory")
+    physics_error: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Mean relative error of layouts that no run was fitted to (tp, pp, cp or ep above 1, or ranks on "
+        "several nodes), beside `error`; null: 0.5 (train_error.py)",
+    )
+    parallel_factor: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=is_none,
+        description="Seconds of layouts with tp, pp, cp or ep above 1, over what the factors give; null: 1.9 "
+        "(train_error.py)",
+    )
     source: str = Field(description="Key of the profile's `sources`")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..plans.base import Recompute
 from .memory import train_memory
 from .schema import TrainLaw
+from .train_error import parallel_factor
 from .train_model import TrainLayout, TrainPhysics, fits_heads
 
 MEMORY_SHARE = 0.95  # of an accelerator's memory that a trainer may plan to fill
@@ -23,7 +24,12 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
     if law.model not in shapes or law.accelerator not in GPUS:
         raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")
     return TrainPhysics(
-        shapes[law.model], GPUS[law.accelerator], law.factors, law.fabric_bytes_per_s, law.accelerators_per_node
+        shapes[law.model],
+        GPUS[law.accelerator],
+        law.factors,
+        law.fabric_bytes_per_s,
+        law.accelerators_per_node,
+        parallel_factor(law),
     )
 
 

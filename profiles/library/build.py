@@ -32,6 +32,7 @@ from ..served import Served, seconds_per_token
 from ..served_file import Group, read_served
 from ..served_fit import fit_served, sheet_of
 from ..sync import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
+from ..train_error import PARALLEL_FACTOR, PHYSICS_ERROR
 from ..train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 from . import FOLDER, GPU_NAMES, MODEL_NAMES, library_path
 
@@ -190,6 +191,8 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
                     accelerators_per_node=8,
                     error=elsewhere.get(gpu_name, 0.0) if gpu_name == "B200" else train_error * widen,
                     memory_error=memory_error,
+                    physics_error=PHYSICS_ERROR,
+                    parallel_factor=PARALLEL_FACTOR,
                     source="train",
                 ),
                 reward=Reward(
@@ -230,7 +233,9 @@ def sources(
         "start": "cold starts of vLLM on A100 (vLLM sleep mode, 0.6B to 235B), by bytes a GPU",
         "sync": "full broadcasts in verl's documentation (Apache-2.0), by bytes and tensors; error: left-out models",
         "train": f"PrimeIntellect-ai/prime-rl trainer benchmark (Apache-2.0), {trained}; tensor, context, pipeline and "
-        "expert parallelism are physics only",
+        f"expert parallelism are physics only, times {PARALLEL_FACTOR:g}, as RollPacker's 7B update takes over it "
+        "(arXiv 2509.21009; its 14B and 32B updates 2 to 4.8 times, padded); these and ranks on several nodes carry "
+        "physics_error",
         "reward": "assumed: a rule-based check; measure yours",
     }
 
