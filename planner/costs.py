@@ -14,6 +14,7 @@ from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
 from ..rounds.balance import PrefixSharing
 from ..rounds.timeouts import TimeoutSpec
+from .colocation import optimizer_moves_s, sleep_and_wake_s
 from .executions import Executions
 
 
@@ -40,7 +41,7 @@ class DecodeCost:
         prefill_s, prefill_s_per_token: seconds to admit a request, and more per token to prefill.
         kv_capacity_tokens: KV tokens that one engine holds at most.
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
-        sync_s: weight sync to all engines.
+        sync_s: weight sync to all engines, with their sleep and wake where trainers share their GPUs (colocation.py).
         host_bytes: host memory of the layout's engines while another layout's engines are in use.
         round_s: seconds that a round takes before anything is decoded.
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
@@ -179,7 +180,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         prefill_s_per_token=factor * rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
-        sync_s=rollout.sync.p50,
+        sync_s=rollout.sync.p50 + sleep_and_wake_s(profile, rollout.tp),
         host_bytes=processes + resident,
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
@@ -244,16 +245,20 @@ def train_cost(train: Train) -> TrainCost:
 
 
 def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
-    """Costs in any layout, from a profile's law. Raises ValueError when the layout cannot be, naming why."""
+    """Costs in any layout, from a profile's law, with what its states take to come and go (colocation.py).
+
+    Raises ValueError when the layout cannot be, naming why.
+    """
     physics = physics_of(law)
     why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
     if why is not None:
         raise ValueError(why)
     update = physics.update(layout)
+    parameters = physics.architecture.parameters
     return TrainCost(
         dp=layout.dp,
         micro_batch_tokens=layout.micro_batch_tokens,
-        step_s=update.step_s,
+        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.ranks, layout.offload),
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
         tp=layout.tp,
