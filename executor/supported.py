@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
+from ..plans.executable import update_faults
+from ..plans.plan import LongRound, Plan, PlannedJob, ShortRound
 from ..plans.yaml_doc import Loc
 
 
@@ -13,8 +14,7 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
     """(location in the plan, what and remedy) for each part that cannot be run."""
     short, long = planned.rounds.short, planned.rounds.long
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
-        at: Loc = ("job", "rounds", kind, "train")
-        yield from _layout_faults(at, train)
+        yield from ((("job", "rounds", kind, "train", key), text) for key, text in update_faults(train))
     if planned.reward.judge is not None:
         yield (
             ("job", "reward", "judge"),
@@ -82,13 +82,3 @@ def _lever_faults(at: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, 
             "the executor trains when the round is over; write null, or solve again without search.hand_over in the "
             "job",
         )
-
-
-def _layout_faults(at: Loc, train: RoundTrain) -> Iterator[tuple[Loc, str]]:
-    for name, size in (("tp", train.tp), ("pp", train.pp), ("cp", train.cp), ("ep", train.ep)):
-        if size != 1:
-            yield (*at, name), f"is {size}, but the executor's trainers are data parallel only; write 1"
-    if train.recompute != "none":
-        yield (*at, "recompute"), f"is {train.recompute}, which the executor's trainers do not do; write none"
-    if train.offload:
-        yield (*at, "offload"), "is true, which the executor's trainers do not do; write false"

@@ -15,14 +15,17 @@ from typing import NamedTuple, get_args
 from ..plans.base import Mode
 from ..plans.cluster import Cluster, Pool
 from ..plans.errors import Infeasible
+from ..plans.executable import update_faults
 from ..plans.job import Job
 from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from ..rounds.schedule import prompts_wanted
+from .colocation import shares_gpus
 from .costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
 from .length_model import LengthModel
+from .over_issue import over_issue, too_wasteful
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -155,9 +158,16 @@ def enumerate_space(
         for cutoff in cutoffs(model, size, cap):
             needed = target / model.short_groups(cutoff, size)
             rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
-    short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
+    most = job.search.max_over_issue
+    allowed = {rule for rule in rules if over_issue(rule[1], rule[2], target, size) <= most}
+    wasteful = too_wasteful(rules, allowed, target, size, most)
+    short = [ShortKey(*rule, layout) for rule in sorted(allowed) for layout in decode]
     if "predict" in modes:
         short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+    if wasteful is not None:
+        if len(modes) == 2 and not any(key.mode == modes[-1] for key in short):
+            raise Infeasible(f"{wasteful}; raise it, or plan mode sync")
+        refused = (*refused, wasteful)
     if prompts is not None:
         short, without = _with_prompts(short, target, prompts)
         if without is not None and len(modes) == 2:
@@ -169,7 +179,7 @@ def enumerate_space(
     long = [
         LongKey(law, copies, layout, tokens, share)
         for law in laws
-        for copies in (COPIES if law.mode == "exact" else (1,))
+        for copies in ([c for c in COPIES if c <= most] if law.mode == "exact" else (1,))
         for layout in decode
         for tokens in (0, *(g for key, g in drafted if key == layout))
         for share in (0.0, *(job.search.hand_over if layout.engines > 1 else ()))
@@ -223,8 +233,11 @@ def _reshard_s(profile: Profile, pool: Pool) -> float:
 
 
 def _layout_switch_s(profile: Profile) -> float:
-    """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake."""
-    if profile.machine.kind != "cuda":
+    """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake.
+
+    Where engines sleep and wake in every step (colocation.py), those of another layout wake in the place of the others.
+    """
+    if profile.machine.kind != "cuda" or shares_gpus(profile):
         return 0.0
     return 2 * profile.model_parameters / min(r.tp for r in profile.rollout) / WAKE_BYTES_PER_S
 
@@ -342,7 +355,8 @@ def feasible_train(
 
 
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
-    """Of updates on equally many accelerators those that no other beats whatever is trained.
+    """Of updates on equally many accelerators those that no other, at least as simple, beats whatever is trained: ties
+    within the error go to the simplest (ties.py), so that simpler ones stay.
 
     `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
     update whose replicas are larger may train nothing there. It trains on at least as many of any number of
@@ -353,8 +367,22 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
         return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
+        if _complexity(one) > _complexity(other):
+            return False
         if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
             return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]
+
+
+def _complexity(t: TrainCost) -> int:
+    """0: what the executor runs; 1: data parallel, recomputing or offloading; then with tensor or expert parallelism,
+    with context parallelism, with a pipeline."""
+    if t.pp > 1:
+        return 4
+    if t.cp > 1:
+        return 3
+    if max(t.tp, t.ep) > 1:
+        return 2
+    return int(any(update_faults(t)))

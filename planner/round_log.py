@@ -32,6 +32,7 @@ class RoundLog:
     leak: list[int] = field(default_factory=list)  # the part of the excess that is of exhausted prompts (rounds/exact)
     issued: list[int] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)  # decoded tokens that were trained
     preemptions: int = 0
     windows: list[Window] = field(default_factory=list)  # for each round, where engines are to be handed over
     _streamed: dict[TrainCost, list[Streamed]] = field(default_factory=dict, repr=False, compare=False)
@@ -99,7 +100,8 @@ def record_round(
     lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
     kept, prompts = played.kept[trained], played.prompt[trained]
     whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
-    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    responses = np.where(kept, lengths, 0).sum(axis=1)
+    own = responses - firsts[prompts]
     log.rollout_s.append(played.times.decode_end_s)
     log.reward_s.append(played.times.reward_exposed_s)
     log.tokens.append(int(whole.sum()))
@@ -111,6 +113,7 @@ def record_round(
     log.leak.append(int(own[played.exhausted[prompts]].sum()))
     log.issued.append(played.kept.size)
     log.decoded.append(played.times.decoded_tokens)
+    log.kept.append(int(responses.sum()))
     log.preemptions += played.times.preemptions
     if key is not None and key.hand_over:
         ready, sums, squares = played.ready_s[trained], whole.sum(axis=1), (whole * whole).sum(axis=1)

@@ -128,6 +128,12 @@ class Search(Strict):
     drafts: SearchDrafts | None = None
     """Speculative decoding; null: none is considered."""
 
+    max_over_issue: Annotated[float, Field(ge=1, le=100)] = 2.0
+    """Samples that a round may issue at its start for each sample that it trains: prompts times samples of a short
+    round over prompts_per_step times samples_per_prompt, and the copies of a long round. Most of what is issued beyond
+    1 is decoded and not trained. The default has room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain
+    synchronous rounds and mode predict."""
+
 
 class Slo(Strict):
     """What the plan has to keep, whatever it gains elsewhere."""
