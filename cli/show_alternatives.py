@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 
-# Told elsewhere on the screen.
-_TOLD = ("rounds", "step")
+# Told elsewhere on the screen, or part of a phase there.
+_TOLD = ("rounds", "step", "colocation")
 
 
 def front_table(plan: Plan) -> Table:
@@ -56,7 +56,8 @@ def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
 
     why = {key: one_line(text) for key, text in plan.job.why.items()}
     lines = {key: parse(text) for key, text in why.items()}
-    costly = [(key, line) for key, line in lines.items() if line is not None and line.percent is not None]
+    # What would be faster is tied with the plan, and why.ties tells it.
+    costly = [(key, line) for key, line in lines.items() if line is not None and (line.percent or -1.0) > 0]
     ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
     drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
     ranked = sorted(costly, key=lambda item: -(item[1].percent or 0.0))

@@ -39,6 +39,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
         _lengths(plan, wide),
+        *_trace(plan),
         *_errors(plan),
         Text(),
         *why_parts(plan, wide),
@@ -77,6 +78,8 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     p, solver = plan.predicted, plan.solver
     gain = p.baseline.seconds_per_sample / p.seconds_per_sample
     proof = "proven best" if solver.status == "optimal" else "best found, not proven,"
+    if solver.given_up:  # job.why.ties says by how much, and for what
+        proof = "tied best" if solver.status == "optimal" else "tied best found, not proven,"
     money = f"{p.usd_per_hour:.4g} USD/h for {_count(p.nodes, 'node')}, {p.usd_per_1k_samples:.4g} USD per 1000 samples"
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
     return [
@@ -252,10 +255,23 @@ def _errors(plan: Plan) -> list[Text]:
 
     e = plan.predicted.error
     parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
+    if e.extrapolation is not None:
+        parts += f", responses longer than any in the trace {percent(e.extrapolation)}"
     return [
         Text.assemble(("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {parts}"),
         Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
     ]
+
+
+def _trace(plan: Plan) -> list[Text]:
+    """What of the lengths no response of the trace shows, and why the trace is thin; nothing if it shows all."""
+    basis, p = plan.predicted.length_basis, plan.predicted
+    if basis is None:
+        return []
+    gain = p.baseline.seconds_per_sample / p.seconds_per_sample
+    said, thin = basis.words(gain), basis.thin(gain)
+    told = list(dict.fromkeys([said] * basis.extrapolated + thin))
+    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in thin else "")) for text in told]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:

@@ -202,6 +202,9 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "step_s": predicted.step_s.mean,
         "baseline_step_s": predicted.baseline.step_s.mean,
         "speedup": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "baseline_nodes": predicted.baseline.nodes,
+        "baseline_keeps_slo": predicted.baseline.keeps_slo,
+        "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
         "length_ratio": predicted.length_ratio,
         "gap": plan.solver.gap,
         "status": plan.solver.status,
@@ -221,10 +224,13 @@ def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
+    nodes = predicted.baseline.nodes
+    where = f" on {nodes} node{'s' * (nodes != 1)}" if nodes is not None else ""
+    where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
     lines = [
         f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}, "
         f"error +-{predicted.error.total:.1%}), "
-        f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s -> {out}",
+        f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s{where} -> {out}",
         f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
         f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
     ]
@@ -238,5 +244,8 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
+    basis = predicted.length_basis
+    if basis is not None and basis.extrapolated:
+        lines.append(f"note: {basis.words(speedup)}")
     lines.append(f"see it: rlplan show {out}")
     return "\n".join(lines)

@@ -264,6 +264,11 @@ def all_cycles(
     return cycles
 
 
+def train_pairs(short: Column, long: Column, limits: Limits) -> set[tuple[int, int]]:
+    """Pairs of update choices of a short and a long column that can be part of a best cycle."""
+    return _train_pairs(_best_trains(short, limits), _best_trains(long, limits))
+
+
 def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[int]]:
     """By (nodes at most, sharding): the fastest update choice, and, under an SLO, the one with the fewest slow steps.
 

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..plans.cluster import Pool
+from ..plans.length_basis import LengthBasis
 from ..plans.predicted import (
     FrontPoint,
     LengthDrift,
@@ -20,6 +21,7 @@ from ..plans.predicted import (
     RoundMemory,
 )
 from ..profiles.schema import Profile
+from .baseline import keeps_slo
 from .candidates import ShortKey
 from .costs import entry_of
 from .cycle import Cycle
@@ -51,13 +53,19 @@ def _phase(values: Sequence[float], deviation: float) -> Quantiles:
 
 
 def predict(
-    unseen: Unseen, profile: Profile, pool: Pool, points: tuple[FrontPoint, ...], drift: Drift | None
+    unseen: Unseen,
+    profile: Profile,
+    pool: Pool,
+    points: tuple[FrontPoint, ...],
+    drift: Drift | None,
+    basis: LengthBasis | None = None,
 ) -> Predicted:
     """What the steady state of the chosen schedule costs; transients, such as the queue that starts empty, are not in
     it.
 
     Seconds are of all rounds of `unseen`; what only watched rounds tell (picture.py) is told as shares of them.
-    `points`: the front, which the choice's own rounds tell; `drift`: of the trace, if it shows one.
+    `points`: the front, which the choice's own rounds tell; `drift`: of the trace, if it shows one; `basis`: how far
+    the trace shows the lengths that are simulated.
     """
     search, cycle, baseline = unseen.search, unseen.cycle, unseen.baseline
     size, limits, draws = search.limits.group_size, search.limits, search.setting.draws
@@ -70,6 +78,8 @@ def predict(
         baseline=PredictedBaseline(
             step_s=spread_of(_mixture(search, [base])),
             seconds_per_sample=baseline.seconds_per_sample(size),
+            nodes=baseline.nodes(limits),
+            keeps_slo=keeps_slo(baseline, limits) if limits.slo else None,
         ),
         phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
@@ -78,6 +88,7 @@ def predict(
             costs=step_error(profile, parts),
             lengths=length_error(search, cycle, draws.model, draws.seed),
             sampling=cycle.cost_error(limits) / cycle.cost(limits),
+            extrapolation=basis.step_share if basis is not None and basis.extrapolated else None,
         ),
         nodes=cycle.nodes(limits),
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
@@ -86,6 +97,7 @@ def predict(
             capacity_bytes=cycle.nodes(limits) * pool.host_memory_bytes,
         ),
         lengths_tokens=draws.model.quantiles(),
+        length_basis=basis,
         drift=None if drift is None else LengthDrift(**dataclasses.asdict(drift)),
         usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
         front=points,

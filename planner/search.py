@@ -142,9 +142,11 @@ class Search:
         return keep
 
     def _eligible(self, cycle: Cycle) -> bool:
-        """Whether it may be chosen at all: it is of the forced mode; or of no mode that must be forced, and unbiased
-        where there is no budget."""
-        mode = cycle.short.law.mode
+        return self.may_choose(cycle.short.law.mode)
+
+    def may_choose(self, mode: Mode) -> bool:
+        """Whether schedules of a mode may be chosen at all: it is the forced one; or none that must be forced, and
+        unbiased where there is no budget."""
         if self.mode is not None:
             return mode == self.mode
         return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
@@ -203,6 +205,11 @@ class Search:
     def cycles(self) -> list[Cycle]:
         """Every schedule of the simulated columns."""
         return all_cycles(*self.columns(), self.needs_long, self.limits)
+
+    def plain_cycles(self) -> list[Cycle]:
+        """The plain synchronous schedules among them."""
+        plain = [self._column(k, c) for k, c in self.short.items() if len(c.log) and is_plain_key(k)]
+        return all_cycles(plain, [], self.needs_long, self.limits)
 
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
         log = column.log
@@ -273,7 +280,11 @@ def _may_keep(cycle: Cycle, limits: Limits) -> bool:
 
 def is_plain(cycle: Cycle) -> bool:
     """Whether it is what the baseline is chosen from: synchronous, and without levers that a job has to ask for."""
-    key = cycle.short.key
+    return is_plain_key(cycle.short.key)
+
+
+def is_plain_key(key: ShortKey | LongKey) -> bool:
+    """The same of a kind of round."""
     return key.law.mode == "sync" and not key.draft_tokens
 
 

@@ -16,6 +16,7 @@ from ..plans.critical_path import path_of
 from ..plans.digest import job_decisions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
+from ..plans.length_basis import few_lengths
 from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
 from ..plans.origin import Inputs, Solver
 from ..plans.plan import (
@@ -39,36 +40,38 @@ from .candidates import MODES, LongKey, ShortKey, enumerate_space
 from .columns import Setting
 from .costs import reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles
+from .decide import choice_words, decide
 from .draws import Draws
 from .expected_error import noise_of
 from .front import front
 from .highs import MAX_NODES
+from .length_basis import length_basis
 from .length_drift import Drift, fit_drift
 from .length_model import fit_lengths
 from .loss_divisors import expected_loss
 from .placement import place
-from .predict import least_p95, predict, step_p95
-from .program import Solution, solve_program
+from .predict import predict
+from .program import Solution
 from .refills import few_for_refills
-from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
-from .unseen import Unseen, simulate_unseen
+from .search import PASSES, Pass, Progress, Search
 from .volatile import volatile
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10
 
-# Below so many prompts a bootstrap over them says nothing of 1 % of the samples.
-FEWEST_PROMPTS = 20
-
 
 @dataclass(frozen=True)
 class Solved:
-    """A plan, and the search that it came from (for tests and for reports that want more than the plan's `why`)."""
+    """A plan, and the search that it came from (for tests and for reports that want more than the plan's `why`).
+
+    `solution.cycle` is the proven best schedule, `cycle` the plan's: the simplest that is tied with it (ties.py).
+    """
 
     plan: Plan
     search: Search
     solution: Solution
+    cycle: Cycle
     baseline: Cycle
 
 
@@ -149,22 +152,23 @@ def solve_fully(
         prompts=prompts,
     )
     search.run_passes(progress)
-    baseline = _baseline(search)
-    solution, unseen = _decide(search, baseline, max_nodes, progress)
-    _warn_of_refills(search, solution.cycle, prompts)
+    decided = decide(search, profile, max_nodes, progress)
+    solution, cycle, baseline, unseen = decided.solution, decided.cycle, decided.baseline, decided.unseen
+    _warn_of_refills(search, cycle, prompts)
     progress("writing the plan", 0.99)
-    points = front(search, solution.cycle, unseen)
-    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
+    points = front(search, cycle, unseen)
+    basis = length_basis(unseen, trace)
+    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed), basis)
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
     planned = PlannedJob(
         name=job.name,
-        bias=Bias(mode=solution.cycle.short.law.mode, budget=budget),
+        bias=Bias(mode=cycle.short.law.mode, budget=budget),
         issue=StepIssue(
             prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
         ),
-        rounds=_rounds(search, solution.cycle, job),
+        rounds=_rounds(search, cycle, job),
         reward=RewardPlan(
             workers=job.reward.workers,
             deadline_s=job.reward.deadline_s,
@@ -172,7 +176,9 @@ def solve_fully(
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job),
+        why=explain(search, cycle, baseline, unseen, path_of(predicted))
+        | choice_words(decided, search, profile)
+        | _overridden(job),
     )
     plan = Plan(
         rlplan=1,
@@ -183,6 +189,7 @@ def solve_fully(
             gap=solution.gap,
             bound=solution.bound,
             reached=solution.objective,
+            given_up=decided.given_up(search) or None,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
             forced_mode=mode,
             forced_budget=None if mode is None else bias_budget,
@@ -194,7 +201,7 @@ def solve_fully(
         volatile=volatile(began),
     )
     progress("done", 1.0)
-    return Solved(plan, search, solution, baseline)
+    return Solved(plan, search, solution, cycle, baseline)
 
 
 def prepare(
@@ -213,7 +220,8 @@ def prepare(
     """Length model, candidates and limits; nothing is simulated yet."""
     rollout = job.rollout
     model = fit_lengths(trace, rollout.max_response_tokens, seed)
-    for caution in (model.caution, _few_lengths(trace), _unpriced_timeouts(job, profile)):
+    few = few_lengths(len(trace.prompts), len(trace.rows))
+    for caution in (model.caution, few, _unpriced_timeouts(job, profile)):
         if caution is not None:
             warnings.warn(caution, stacklevel=2)
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
@@ -272,17 +280,6 @@ def _overridden(job: Job) -> dict[str, str]:
     return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
 
 
-def _few_lengths(trace: LengthTrace) -> str | None:
-    """What a reader must know if the trace holds too few lengths to tell rare ones; None if it holds enough."""
-    prompts, samples = len(trace.prompts), len(trace.rows)
-    if prompts >= FEWEST_PROMPTS and samples >= 2 * prompts:
-        return None
-    return (
-        f"the length trace holds {samples} samples of {prompts} prompts; with fewer than {FEWEST_PROMPTS} prompts, or "
-        "one sample of each, how long the longest of a step are, and whose, is a guess"
-    )
-
-
 def _unpriced_timeouts(job: Job, profile: Profile) -> str | None:
     """What a reader must know if the job's deadlines adapt and the profile cannot tell what that saves."""
     if job.reward.adaptive_timeout is None or profile.reward.executions is not None:
@@ -311,49 +308,6 @@ def _drift(trace: LengthTrace, seed: int) -> Drift | None:
         return fit_drift(trace, seed)
     except ValueError:
         return None
-
-
-def _decide(search: Search, baseline: Cycle, max_nodes: int, progress: Progress) -> tuple[Solution, Unseen]:
-    """Solve the program over the columns that came through all passes, until its choice keeps the limits on rounds
-    that it has not seen, too."""
-    last = search.passes[-1]
-    short, long = search.columns()
-    mode = search.mode
-    eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
-    # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
-    # looked at only when nothing else is left, so that the error can say which limit binds.
-    finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
-    partners = [c for c in long if c.rounds >= last.long_rounds] or long
-    progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    tried_s = math.inf  # p95 of a step, of choices that kept the limits by luck
-    try:
-        while True:
-            solution = solve_program(
-                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes
-            )
-            progress("simulating the choice on rounds of its own", 0.985)
-            unseen = simulate_unseen(search, solution.cycle, baseline)
-            if unseen.keeps_the_limits:
-                return solution, unseen
-            tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
-            corrected = unseen.corrected(finalists), unseen.corrected(partners)
-            if corrected == (finalists, partners):
-                # The program's own tolerance let it through.
-                raise Infeasible("no simulated plan keeps its limits on other rounds than those it was chosen on")
-            finalists, partners = corrected
-    except Infeasible as error:
-        names = {c.name for c in eligible}
-        schedules = [c for c in search.cycles() if c.short.name in names]
-        if not search.limits.slo or not schedules:
-            raise
-        lowest_s = least_p95(search, schedules) if math.isinf(tried_s) else tried_s
-        raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None
-
-
-def _baseline(search: Search) -> Cycle:
-    """The best plain synchronous plan: its best layout and update."""
-    sync = [c for c in search.cycles() if is_plain(c) and c.short.rounds >= search.passes[-1].short_rounds]
-    return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
 def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:

@@ -31,7 +31,7 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen, path:
     mode = cycle.short.law.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
     own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
-    for key, value, text in _decisions(search, mode, cycle.long is not None):
+    for key, value, text in decisions(search, mode, cycle.long is not None):
         alternative = _alternative(search, own, cycle, value)
         if alternative is not None:
             why[key] = _compare(search, cycle, alternative, text)
@@ -77,7 +77,7 @@ Value = Callable[[Cycle], Any]
 Text = Callable[[Cycle], str]
 
 
-def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
+def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
     """(plan key, what it is in a cycle, how to say it)."""
     trains = search.space.train
 
@@ -160,6 +160,25 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
                 ("rounds.long.issue.copies", *of_long(lambda key: key.copies, lambda key: _copies(key.copies)))
             )
     return found
+
+
+def tie_text(search: Search, fastest: Cycle, chosen: Cycle, tolerance: float) -> str | None:
+    """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
+    (ties.py); None if they are one."""
+    percent = 100 * (chosen.cost(search.limits) / fastest.cost(search.limits) - 1)
+    mode = fastest.short.law.mode
+    both = chosen.long is not None and fastest.long is not None
+    if chosen.short.law.mode != mode:
+        words = [f"mode {mode}"]
+    else:
+        words = [text(fastest) for _, value, text in decisions(search, mode, both) if value(chosen) != value(fastest)]
+    if not words:
+        return None
+    unit = "cheaper" if search.limits.objective == "usd" else "faster"
+    return (
+        f"{', '.join(words)} would be {percent:.1f}% {unit}, within the costs' error; the simplest within "
+        f"{100 * tolerance:.1f}% is planned"
+    )
 
 
 def drafts_text(tokens: int) -> str:

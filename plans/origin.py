@@ -74,7 +74,12 @@ class Solver(Strict):
     """Proven lower bound of the objective, in its unit."""
 
     reached: NonNegative
-    """The objective on the rounds that the choice was made on, which flatter it; `predicted` is of other rounds."""
+    """The proven best objective on the rounds that the choice was made on, which flatter it; `predicted` is of other
+    rounds."""
+
+    given_up: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Share by which the plan costs more than `reached` on these rounds, for being simpler to run; no more than the
+    error of the costs (`job.why.ties`). Null: the plan is the proven best."""
 
     objective: Literal["seconds_per_sample", "usd_per_sample"]
     """What was minimised."""

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Mode, NonNegative, Positive, Strict
+from .base import Count, Mode, NonNegative, Positive, Strict, is_none
+from .length_basis import LengthBasis
 
 ROUGH_ROUNDS = 32
 """Figures of fewer simulated rounds are no more than about right."""
@@ -55,10 +56,19 @@ class PredictedError(Strict):
     sampling: NonNegative
     """Of the simulation: standard error of its mean."""
 
+    extrapolation: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Of responses longer than any in the length trace: the share of the step that they make, since there may be none
+    of them, or as many again. Null: the trace shows all lengths up to the job's cap."""
+
+    @property
+    def of_lengths(self) -> float:
+        """Of all that the length trace leaves open: its prompts, and what it does not reach."""
+        return math.hypot(self.lengths, self.extrapolation or 0.0)
+
     @property
     def total(self) -> float:
-        """Of all three, which are independent."""
-        return math.hypot(self.costs, self.lengths, self.sampling)
+        """Of all parts, which are independent."""
+        return math.hypot(self.costs, self.of_lengths, self.sampling)
 
 
 class LengthDrift(Strict):
@@ -101,13 +111,20 @@ class StepNoise(Strict):
 
 
 class PredictedBaseline(Strict):
-    """The plain synchronous plan, best layout, simulated in the same way."""
+    """The fastest plain synchronous rounds on at most as many nodes as the plan takes, simulated in the same way."""
 
     step_s: Quantiles
     """Seconds per step."""
 
     seconds_per_sample: Positive
     """Seconds per trained sample."""
+
+    nodes: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """Nodes of the pool that it takes; null: solved before baselines were held to the plan's nodes."""
+
+    keeps_slo: Annotated[bool | None, Field(exclude_if=is_none)] = None
+    """Whether it keeps the job's slo.step_p95_s; false where no plain rounds on these nodes do. Null: the job has no
+    SLO."""
 
 
 class PredictedPhases(Strict):
@@ -248,6 +265,9 @@ class Predicted(Strict):
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
+
+    length_basis: Annotated[LengthBasis | None, Field(exclude_if=is_none)] = None
+    """How far the length trace shows the lengths that are simulated; null: solved before this was stated."""
 
     drift: LengthDrift | None
     """How lengths moved over the epochs of the trace; null: it has no two epochs of the same prompts. No prediction

@@ -8,9 +8,10 @@ delta method:
   s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
 - Costs elsewhere: nothing is known to be common, and they are taken as independent: sd(d) = hypot(c1 s1, c2 s2),
   sd(r) = r hypot(c1, c2).
-- Lengths, where length trace (same digest) and mode are the same: one x is off in both, as with costs, since all rounds
-  of a mode wait for the same long responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. Elsewhere nothing is known
-  to be common, and they are taken as independent.
+- Lengths (what the trace's prompts, and responses longer than any of its, leave open), where length trace (same
+  digest) and mode are the same: one x is off in both, as with costs, since all rounds of a mode wait for the same long
+  responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. Elsewhere nothing is known to be common, and they are taken
+  as independent.
 - Sampling: two simulations are independent: sd(d) = hypot(m1 s1, m2 s2), sd(r) = r hypot(m1, m2). Where decisions and
   predicted steps are the same, it is one simulation, and its error is common: sd(d) = max(m1, m2) |d|, sd(r) = 0.
 
@@ -68,7 +69,7 @@ class Errors:
             " and ".join(dict.fromkeys(map(percent, (old, new)))) for old, new, _ in self._parts()
         )
         parts = [(f"the profile's costs ({costs})", self.common_costs)]
-        if self.old.lengths or self.new.lengths:
+        if self.old.of_lengths or self.new.of_lengths:
             parts.append((f"the lengths ({lengths})", self.common_lengths))
         own = [text for text, shared in parts if not shared] + [f"the simulations ({sampling})"]
         common = [text for text, shared in parts if shared]
@@ -90,7 +91,7 @@ class Errors:
     def _parts(self) -> tuple[tuple[float, float, bool], ...]:
         return (
             (self.old.costs, self.new.costs, self.common_costs),
-            (self.old.lengths, self.new.lengths, self.common_lengths),
+            (self.old.of_lengths, self.new.of_lengths, self.common_lengths),
             (self.old.sampling, self.new.sampling, self.one_simulation),
         )
 

@@ -163,6 +163,11 @@ def lengths(plan: Plan) -> Chart:
         f"Half of the responses have at most {found[10]:,} tokens, 95 % at most {found[19]:,}; the longest has "
         f"{found[20]:,}, {digits(found[20] / max(found[10], 1))} times the median."
     )
+    basis = plan.predicted.length_basis
+    if basis is not None and basis.extrapolated:
+        speedup = plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
+        words = basis.words(speedup)
+        said += f" {words[0].upper()}{words[1:]}."
     legend = [Swatch("share of responses of at most so many tokens", colour, "line")]
     if cutoff is not None:
         within = share_within(found, cutoff)

@@ -82,7 +82,9 @@ def headline(plan: Plan) -> list[Card]:
             "Mean step",
             seconds(predicted.step_s.mean),
             f"± {percent(predicted.error.total)} (costs {percent(predicted.error.costs)}, "
-            f"lengths {percent(predicted.error.lengths)}, simulation {percent(predicted.error.sampling)}); "
+            f"lengths {percent(predicted.error.lengths)}, simulation {percent(predicted.error.sampling)}"
+            + (f", longer than seen {percent(predicted.error.extrapolation)}" if predicted.error.extrapolation else "")
+            + "); "
             f"p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
         ),
         Card(
