@@ -9,7 +9,7 @@ from ...plans.checks.finding import Fault
 from ...plans.checks.fit import misfits
 from ...plans.checks.inputs import input_path, stale_inputs
 from ...plans.checks.policy_rules import breaches, unknown_pools
-from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of
+from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of, thin_trace
 from ...plans.checks.resources import not_in_search, overdrawn
 from ...plans.checks.solved import edited, other_version, undated
 from ...plans.cluster import Cluster
@@ -28,7 +28,13 @@ from .of_rest import few_prompts
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     """(faults, a line on what was checked)."""
-    found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
+    found: list[Fault] = [
+        *stale_inputs(plan, path),
+        *edited(plan),
+        *other_version(plan),
+        *contradictions(plan),
+        *thin_trace(plan),
+    ]
     found += undated(plan, asked.now)
     found += bars(plan)
 

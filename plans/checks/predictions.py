@@ -120,6 +120,16 @@ def baseline_of(plan: Plan, job: Job) -> Iterator[Fault]:
     yield Fault("phases-do-not-add-up", ("predicted", "baseline", "seconds_per_sample"), what, AGAIN)
 
 
+def thin_trace(plan: Plan) -> Iterator[Fault]:
+    """A length trace that is too thin for what is predicted from it."""
+    predicted = plan.predicted
+    if predicted.length_basis is None:
+        return
+    for what in predicted.length_basis.thin(predicted.baseline.seconds_per_sample / predicted.seconds_per_sample):
+        remedy = "measure more responses under the job's cap, of more prompts, and solve again"
+        yield Fault("thin-trace", ("predicted", "length_basis"), what, remedy)
+
+
 def lengths_of(plan: Plan, job: Job) -> Iterator[Fault]:
     """Predicted lengths beyond the job's cap."""
     longest, cap = plan.predicted.lengths_tokens[-1], job.rollout.max_response_tokens

@@ -24,6 +24,11 @@ class Rule:
         """Whether such a file is no document: exit code 2, and nothing else of it is looked at."""
         return self.family == "schema"
 
+    @property
+    def warning(self) -> bool:
+        """Whether such a plan can be run as it is: exit code 0, and a reviewer is told."""
+        return self.name in _WARNINGS
+
 
 _TABLE = {
     "schema": """
@@ -102,6 +107,7 @@ bias-over-budget         a predicted length ratio outside the plan's own bias bu
 gap-contradicts-bound    a gap that is not what value and bound make it
 lengths-beyond-cap       a predicted length beyond the job's longest response
 tail-beyond-rollout      a tail longer than its rollout, or slack longer than its step
+thin-trace               a length trace of too few responses, or one that does not show the lengths that decide the plan
 """,
     "groups": """
 too-many-nodes           more nodes than a pool has, over all groups
@@ -141,6 +147,8 @@ policy-job-files         a job whose data or model is not there, where the polic
 """,
 }
 
+_WARNINGS = {"thin-trace"}
+
 RULES: dict[str, Rule] = {
     name: Rule(name, family, finds.strip())
     for family, lines in _TABLE.items()
@@ -155,5 +163,9 @@ def table() -> str:
     lines: list[str] = []
     for family in _TABLE:
         lines.append(family + (" (bad input: exit code 2)" if family == "schema" else ""))
-        lines += [f"  {rule.name:{wide}}  {rule.finds}" for rule in RULES.values() if rule.family == family]
+        lines += [
+            f"  {rule.name:{wide}}  {rule.finds}{' (warning)' * rule.warning}"
+            for rule in RULES.values()
+            if rule.family == family
+        ]
     return "\n".join(lines)

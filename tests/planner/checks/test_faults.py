@@ -80,7 +80,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("kv-below-longest", "laptop", {PROFILE: {"rollout.0.kv_capacity_tokens": 71}}, {"*"}),
     ("engine-memory", "laptop", {CLUSTER: {"pools.main.accelerators.memory_bytes": 50_000_000}}, set()),
     ("engine-memory", "gpus", {CLUSTER: {"pools.main.accelerators.memory_bytes": 40_000_000_000}},
-        {"capacity-contradicts-inputs"}),
+        {"train-memory"}),
     ("kv-preempts", "laptop", {PLAN: {f"{PREDICTED}.memory.kv": {"needed_bytes": 2e9, "capacity_bytes": 1e9}}}, set()),
     ("train-memory", "laptop", {
         PLAN: {f"{PREDICTED}.memory.train": {"needed_bytes": 2e9, "capacity_bytes": 1e9}}
@@ -110,10 +110,16 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("front-contradicts-plan", "laptop", {PLAN: {"predicted.front.0.chosen": False}}, set()),
     ("bias-over-budget", "laptop", {PLAN: {"predicted.length_ratio": 0.7}}, set()),
     ("gap-contradicts-bound", "laptop", {PLAN: {"solver.gap": 0.5}}, set()),
-    ("phases-do-not-add-up", "laptop", {PLAN: {"predicted.baseline.seconds_per_sample": lambda s: s / 10}}, set()),
+    ("phases-do-not-add-up", "laptop", {PLAN: {"predicted.baseline.seconds_per_sample": lambda s: s / 10}},
+        {"thin-trace"}),
     ("lengths-beyond-cap", "laptop", {PLAN: {"predicted.lengths_tokens.20": 65}}, set()),
     ("not-in-search", "gpus", {JOB: {"search.tp": [8]}}, set()),
     ("tail-beyond-rollout", "laptop", {PLAN: {f"{PREDICTED}.tail_s": 99.0}}, set()),
+    ("thin-trace", "laptop", {PLAN: {"predicted.length_basis.prompts": 19}}, set()),
+    ("thin-trace", "laptop", {PLAN: {
+        "predicted.length_basis.longest_simulated_tokens": 64, "predicted.length_basis.longest_seen_tokens": 9,
+        "predicted.length_basis.step_share": 0.2,
+    }}, set()),
     # groups
     ("too-many-nodes", "groups", {PLAN: {"groups.g1.nodes": lambda nodes: [*nodes, nodes[-1], nodes[-1]]}},
         {"price-does-not-add-up", "state-contradicts-jobs"}),
