@@ -68,7 +68,7 @@ def test_the_plan_of_a_shipped_profile_simulates_as_predicted(shipped):
     found = json.loads(result.stdout)
     assert found["predicted"]["step_s"]["mean"] == pytest.approx(found["all"]["step_s"]["mean"], rel=0.25)
     dry = rlplan("execute", shipped / "plan.yaml", "--dry-run")
-    assert dry.returncode == 2 and "Traceback" not in dry.stderr
+    assert dry.returncode == 0, "of updates that cost as much the one that the executor can run is planned"
 
 
 def test_a_shipped_profile_needs_a_length_trace(copy):
