@@ -37,8 +37,8 @@ def with_rounds(documents, **changes):
 
 
 def sharded(documents):
-    """The documents with trainers of one replica: of few tokens a data parallel update is all gathering, and a run of it
-    tells nothing of what a token takes."""
+    """The documents with trainers of one replica: of few tokens a data parallel update is all gathering, and a run of
+    it tells nothing of what a token takes."""
     rounds = documents.plan.job.rounds
     train = RoundTrain(dp=1, tp=8, micro_batch_tokens=4096)
     kinds = {"short": rounds.short, **({"long": rounds.long} if rounds.long else {})}
