@@ -1,6 +1,6 @@
 """How fast the planner simulates and solves, on jobs that are built here.
 
-    python -m benchmarks.planner_speed [--seconds S] [--skip-solve] [--json]
+    python -m benchmarks.planner_speed [--seconds S] [--skip-solve] [--skip-scale] [--json]
 
 - `responses_per_s`: responses of the short round of RollPacker's operating point (160 prompts x 10 samples for 128 x 8,
   on 16 engines whose KV runs full, so that they preempt) per second of one core, lengths being drawn. `columns` has
@@ -10,11 +10,15 @@
 - `solve_64gpu_s`: seconds to solve a job of 128 x 8 with responses of up to 16k tokens on 64 GPUs, TP 1 to 8, with the
   costs of a model of 14B parameters, `candidates` being counted as the plan counts them. One thread does it, so the
   plan cannot depend on how many cores there are.
+- `solve_s`, `solve_cpu_s`, `peak_bytes`: of solving the shipped 32B example on 8 to 1,024 nodes, with 16 prompts a step
+  for each node; `differences`: what the shortcut for its large rounds is off by (planner_scale.py says how), of which
+  `largest_difference` is the largest.
 
 Rates and scaling count the process's CPU seconds, so that a busy machine does not slow them; the solve counts time. The
 kernel is warm: what compiling or loading it took is `compile_s` (once per machine and version; later runs load it).
 
-    {"responses_per_s": …, "solve_64gpu_s": …, "scaling": {"requests": …, "seconds": …, "exponent": …}, …}
+    {"responses_per_s": …, "solve_64gpu_s": …, "scaling": {"requests": …, "seconds": …, "exponent": …},
+     "solve_s": {"8": …, "1024": …}, "peak_bytes": {…}, "largest_difference": …, …}
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import planner_scale
 from rlplan.planner.candidates import Law, LongKey, ShortKey
 from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
@@ -258,6 +263,7 @@ def main() -> int:
         "--seconds", type=float, default=2.0, help="CPU seconds to measure each kind of round for (default 2)"
     )
     parser.add_argument("--skip-solve", action="store_true", help="leave the 64-GPU solve out")
+    parser.add_argument("--skip-scale", action="store_true", help="leave the solves on up to 1,024 nodes out")
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     options = parser.parse_args()
     if options.seconds <= 0:
@@ -279,6 +285,8 @@ def main() -> int:
             "mode": plan.job.bias.mode,
             "speedup_over_sync": plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample,
         }
+    if not options.skip_scale:
+        found |= planner_scale.measure()
     print(json.dumps(found) if options.json else text(found))
     return 0
 
@@ -299,7 +307,7 @@ def text(found: dict[str, Any]) -> str:
             f"64 GPUs: {found['candidates']:,} candidates in {found['solve_64gpu_s']} s, one thread; "
             f"{found['mode']}, {found['speedup_over_sync']:.2f}x sync"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(planner_scale.lines(found) if "solve_s" in found else [])])
 
 
 if __name__ == "__main__":

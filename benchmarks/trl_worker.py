@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from trl import GRPOConfig, GRPOTrainer
 
 from rlplan.executor.rewards.functions import resolve
-from rlplan.plans.data import read_prompts
+from rlplan.plans.data import data_file, read_prompts
 from rlplan.plans.job import Job, job_paths, load_job
 from rlplan.rounds.events import Finished, Scored
 from rlplan.rounds.schedule import RoundSpec, Schedule
@@ -98,10 +98,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     job = load_job(options.job)
-    paths = job_paths(job, options.job)
-    rows = {row.id: row for row in read_prompts(paths.data)}
+    paths, data = job_paths(job, options.job), data_file(job, options.job)
+    rows = {row.id: row for row in read_prompts(data)}
     order = prompts_in_order(job, list(rows), options.steps)
-    scorer = resolve(job.reward.kind, job.reward.function, job.reward.deadline_s, str(paths.data.parent))
+    scorer = resolve(job.reward.kind, job.reward.function, job.reward.deadline_s, str(data.parent))
     lockstep = Lockstep()
 
     def reward(

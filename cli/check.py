@@ -75,9 +75,11 @@ def check_command(
     rlplan check plan.yaml --format github
     rlplan check --rules
 
-    Notes (a job that overrides what its algorithm's name sets) are no findings.
+    Notes (a job that overrides what its algorithm's name sets, an input that changed in nothing that the solver
+    reads) are no findings. A plan with warnings can be run.
 
-    Exit codes: 0 no finding, 1 findings, 2 a file that cannot be read or is no document (the others are still checked).
+    Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
+    are still checked).
     """
     from ..plans.checks.rules import RULES, table
 
@@ -102,7 +104,7 @@ def check_command(
         _print(reports)
     if any(report.bad_input for report in reports):
         return EXIT_BAD_INPUT
-    return EXIT_FAILED if any(report.findings for report in reports) else 0
+    return EXIT_FAILED if any(not finding.warning for report in reports for finding in report.findings) else 0
 
 
 def _data(reports: list[FileReport]) -> dict[str, Any]:
@@ -116,8 +118,9 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
         }
         for report in reports
     ]
-    count = sum(len(report.findings) for report in reports)
-    return {"files": files, "findings": count, "ok": count == 0}
+    found = [finding for report in reports for finding in report.findings]
+    warnings = sum(finding.warning for finding in found)
+    return {"files": files, "findings": len(found), "warnings": warnings, "ok": len(found) == warnings}
 
 
 def annotation(finding: Finding) -> str:
@@ -128,7 +131,7 @@ def annotation(finding: Finding) -> str:
     place = {"file": file, "line": "1" if finding.line is None else str(finding.line)}
     properties = {**place, "title": f"rlplan {finding.rule}"}
     listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
-    return f"::error {listed}::{_escaped(finding.text)}"
+    return f"::{'warning' if finding.warning else 'error'} {listed}::{_escaped(finding.text)}"
 
 
 def _root(path: str) -> str:
@@ -171,7 +174,10 @@ def _print(reports: list[FileReport]) -> None:
         for finding in report.findings:
             place = report.file if finding.line is None else f"{report.file}:{finding.line}"
             color = "red" if finding.bad_input else "yellow"
-            console.print(Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {finding.text}"))
+            level = "warning: " if finding.warning else ""
+            console.print(
+                Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {level}{finding.text}")
+            )
         _print_notes(console, report)
         if report.policy:
             console.print(f"{report.file}: held against policy {report.policy}", markup=False)
@@ -191,4 +197,6 @@ def _summary(reports: list[FileReport]) -> str:
     bad = sum(report.bad_input for report in reports)
     faulty = sum(bool(report.findings) for report in reports)
     text = f"{count} finding{'s' * (count != 1)} in {faulty} of {files}"
+    warnings = sum(finding.warning for report in reports for finding in report.findings)
+    text += f", {warnings} of them {'a warning' if warnings == 1 else 'warnings'}" if warnings else ""
     return f"{text}; {bad} of them no document{'s' * (bad != 1)}" if bad else text

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from .main import EXIT_INTERRUPTED
+from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
+from .options import Finite
 
 
 @click.command("execute")
@@ -15,7 +16,7 @@ from .main import EXIT_INTERRUPTED
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/run"), show_default=True, help="Run folder.")
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Optimizer steps per plan.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out from its last checkpoint.")
-@click.option("--dry-run", is_flag=True, help="Check plans against job, cluster and files, and stop.")
+@click.option("--dry-run", is_flag=True, help="Check plans as a start and as rlplan check would, and stop.")
 @click.option(
     "--checkpoint-every",
     type=click.IntRange(min=1),
@@ -25,7 +26,7 @@ from .main import EXIT_INTERRUPTED
 )
 @click.option(
     "--stall-timeout",
-    type=click.FloatRange(min=1),
+    type=Finite(min=1),
     default=120.0,
     show_default=True,
     help="Seconds without a sign of life after which an engine or a trainer rank is replaced; must exceed the longest "
@@ -41,7 +42,7 @@ from .main import EXIT_INTERRUPTED
 )
 @click.option(
     "--grace-s",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=None,
     help="Seconds from SIGINT or SIGTERM until the round is left and what was trained is saved; default: no limit.",
 )
@@ -65,8 +66,11 @@ def execute_command(
 
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: what was trained is saved, what the round has sampled is not. A third one ends the run at once.
+
+    --dry-run starts nothing: it asks what a start asks (exit code 2), then all that `rlplan check` asks (exit code 1).
+    A plan that memory does not hold is not started (exit code 1).
     """
-    from ..plans.errors import InputError
+    from ..plans.errors import InputError, RunFailed
     from ..plans.groups_plan import document_kind
 
     for plan in plans:
@@ -78,13 +82,15 @@ def execute_command(
             )
 
     from ..executor.execute import Options, execute, prepare
+    from .findings import line, memory_findings
     from .live import LiveView
 
     executions = prepare(plans, out, resume)
     if dry_run:
-        names = [execution.name for execution in executions]
-        click.echo(json.dumps({"checked": names}) if as_json else f"fits job, cluster and files: {', '.join(names)}")
-        return 0
+        return _dry_run(plans, [execution.name for execution in executions], as_json)
+    lacking = [finding for plan in plans for finding in memory_findings(plan)]
+    if lacking:
+        raise RunFailed(f"{line(lacking[0])}{f' (and {len(lacking) - 1} more)' * (len(lacking) > 1)}")
     options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour)
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
@@ -96,3 +102,24 @@ def execute_command(
     else:
         click.echo(f"stopped with checkpoints; continue with --resume, or see: rlplan report {out}")
     return 0 if finished else EXIT_INTERRUPTED
+
+
+def _dry_run(plans: tuple[Path, ...], names: list[str], as_json: bool) -> int:
+    """Tell what `check` finds in plans that could be started; its exit code."""
+    from .findings import line, reports
+
+    found = [finding for report in reports(plans) for finding in report.findings]
+    broken = [finding for finding in found if not finding.warning]
+    if as_json:
+        told = [{"file": finding.file, **finding.data()} for finding in found]
+        click.echo(json.dumps({"checked": names, "findings": told, "ok": not broken}))
+    else:
+        for finding in found:
+            click.echo(line(finding))
+        if broken:
+            click.echo(f"{len(broken)} finding{'s' * (len(broken) != 1)}; see rlplan check --rules")
+        else:
+            click.echo(f"fits job, cluster, memory and files: {', '.join(names)}")
+    if any(finding.bad_input for finding in broken):
+        return EXIT_BAD_INPUT
+    return EXIT_FAILED if broken else 0

@@ -32,12 +32,11 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
     inputs = False  # whether a file that plans are solved from was rewritten
     for path in files:
         try:
-            if path.exists() and not path.is_file():
-                raise InputError("is no regular file; name a document", str(path))
             kind, text = kind_of(path), read_text(path)
             result = canonical(text, model_of(kind), str(path))
         except InputError as error:
-            click.echo(f"error: {error}", err=True)
+            for line in error.lines():
+                click.echo(f"error: {line}", err=True)
             refused.append(str(path))
             continue
         if path.read_bytes() == result.encode():
@@ -46,11 +45,16 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
             click.echo(f"error: {path}: is read-only; make it writable first", err=True)
             refused.append(str(path))
             continue
+        if not check:
+            try:
+                atomic_write(path, result)
+            except InputError as error:
+                click.echo(f"error: {error}", err=True)
+                refused.append(str(path))
+                continue
+            place_schema(path.parent, kind)
         changed.append(str(path))
         inputs |= kind not in ("plan", "policy")
-        if not check:
-            atomic_write(path, result)
-            place_schema(path.parent, kind)
     if as_json:
         click.echo(json.dumps({"changed": changed, "refused": refused, "written": not check, "files": len(files)}))
     else:

@@ -1,24 +1,101 @@
-"""`rlplan init DIR`"""
+"""`rlplan init [DIR]`"""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from ..profiles.skeleton import RewardKind
+
 
 @click.command("init")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of model, data and training.")
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--gpus", metavar="NxMxGPU", help="Nodes, GPUs of a node, and the GPU's name, as in 8x8xH100.")
+@click.option("--model", metavar="MODEL", help="Usual name, hub id or folder of the model to train, as in Qwen2.5-32B.")
+@click.option(
+    "--reward",
+    type=click.Choice(["math", "code", "function"]),
+    help="How responses are scored, with --gpus and --model. Default: math.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the example's model and data."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
-def init_command(folder: Path, seed: int, as_json: bool) -> int:
-    """Write a ready example into DIR, which must be new or empty.
+def init_command(
+    folder: Path | None, gpus: str | None, model: str | None, reward: RewardKind | None, seed: int, as_json: bool
+) -> int:
+    """Write documents to begin with into DIR, which must be new or empty.
 
-    cluster.yaml describes this machine, job.yaml a small task with a verifiable reward, data.jsonl its prompts, and
-    model/ is a tiny Hugging Face model that is trained on the spot (about a minute) to reason its way to an answer.
+    With --gpus and --model: a cluster.yaml with prices, a job.yaml, and rows as the data must have them, all with
+    comments on what is yours to correct; a plan can be solved from them without GPUs and without data. DIR is by
+    default the model's name.
+
+    Without: a ready example that trains on this machine. cluster.yaml describes this machine, job.yaml a small task
+    with a verifiable reward, data.jsonl its prompts, and model/ is a tiny Hugging Face model that is trained on the
+    spot (about a minute) to reason its way to an answer.
     """
+    if gpus is None and model is None:
+        if folder is None:
+            raise click.UsageError("name a folder for the example, or --gpus and --model for a job of your own")
+        if reward is not None:
+            raise click.UsageError("--reward goes with --gpus and --model")
+        return _example(folder, seed, as_json)
+    if gpus is None or model is None:
+        given, lacks = ("--model", "--gpus 8x8xH100") if gpus is None else ("--gpus", "--model Qwen2.5-32B")
+        raise click.UsageError(f"{given} alone does not make a job; add the other of the two, as in {lacks}")
+    source = click.get_current_context().get_parameter_source("seed")
+    if source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--seed is for the example; with --gpus and --model nothing is drawn")
+    return _skeleton(folder, gpus, model, reward or "math", as_json)
+
+
+def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as_json: bool) -> int:
+    from ..executor.example.write import new_folder
+    from ..plans.editor import place_schema
+    from ..profiles.skeleton import machines_of, model_path_of, skeleton
+
+    machines = machines_of(gpus)
+    folder = folder or Path(Path(model.rstrip("/")).name.lower())
+    path, shape = model_path_of(model, folder)
+    found = skeleton(machines, path, shape, reward)
+    with new_folder(folder) as building:
+        for name, text in found.files.items():
+            (building / name).write_text(text, encoding="utf-8", newline="\n")
+        for kind in ("cluster", "job"):
+            place_schema(building, kind)
+    shipped = f" --shipped {found.shipped}" if found.shipped else ""
+    steps = [
+        f"rlplan profile {folder}{shipped}",
+        f"rlplan solve {folder} --lengths {'code' if reward == 'code' else 'math'}-16k",
+        f"rlplan show {folder / 'plan.yaml'}",
+    ]
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), "files": sorted(found.files), "next": steps}))
+        return 0
+    click.echo(
+        f"{folder}: {', '.join(found.files)}; {machines.nodes} x {machines.per_node} {machines.gpu.name}, {path}, "
+        f"{reward} reward\n"
+        "correct what the comments name, then"
+    )
+    said = [
+        "takes a profile that ships; no GPU is needed"
+        if found.shipped
+        else f"measures, on one of these nodes: no profile of {shape.name} on {machines.gpu.name} ships",
+        "response lengths that ship; --trace FILE takes yours",
+        "what was planned, and why",
+    ]
+    width = max(map(len, steps))
+    for step, why in zip(steps, said, strict=True):
+        click.echo(f"  {step:{width}}  # {why}")
+    return 0
+
+
+def _example(folder: Path, seed: int, as_json: bool) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -17,7 +17,8 @@ _EPOCH = 4096
 
 
 def data_prompts(documents: Documents, plan_path: Path) -> int | None:
-    """Prompts of the job's data; None where it is not at hand: a plan is simulated on laptops too.
+    """Prompts of the job's data, or how many it says there are; None where it does not and they are not at hand: a plan
+    is simulated on laptops too.
 
     Raises InputError if it is there and cannot be read, or holds fewer than a step trains.
     """
@@ -30,7 +31,7 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
         data = job_paths(documents.job, input_path(documents.plan.inputs.job, plan_path)).data
     except InputError:
         return None
-    return enough_prompts(documents.job, data)
+    return documents.job.data.prompts if data is None else enough_prompts(documents.job, data)
 
 
 def epoch_prompts(documents: Documents, plan_path: Path) -> int:

@@ -1,12 +1,15 @@
 """`rlplan`: the entry point. Commands are imported when they are called, so that `--help` answers at once.
 
-Exit codes: 0 done, 1 the run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
+Exit codes: 0 done, 1 the run failed, or the machine (its memory, its disk), 2 bad input, 3 no feasible plan, 130
+interrupted (execute: after a checkpoint).
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import os
 import sys
 import warnings
 
@@ -23,7 +26,11 @@ EXECUTOR_PACKAGES = {"torch", "vllm", "ray", "transformers", "safetensors", "tok
 _COMMANDS = {
     "init": "Write a ready example: cluster, job, data and a tiny model.",
     "profile": "Measure what each phase of a job costs on this machine.",
+    "lengths": "Response lengths: tables that ship, and traces imported from a table of your own.",
+    "rewards": "Reward seconds: tables that ship, and times imported into a profile.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
+    "compare": "One job over several clusters, nodes or values: a plan for each, side by side.",
+    "refresh": "Predict an edited plan anew into one that holds.",
     "check": "Whether plans hold: schema, physics, staleness, policy.",
     "diff": "What changes between two plans, by meaning, and what it costs.",
     "show": "Draw a plan: in the terminal, or as a page.",
@@ -69,7 +76,8 @@ def cli() -> None:
     init or your own job -> profile -> solve -> check, diff, show -> execute -> report -> tune, and again. Every command
     has examples in its --help.
 
-    Exit codes: 0 done, 1 run failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a checkpoint).
+    Exit codes: 0 done, 1 run or machine failed, 2 bad input, 3 no feasible plan, 130 interrupted (execute: after a
+    checkpoint).
     """
 
 
@@ -77,11 +85,25 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"warning: {message}", err=True)
 
 
+MOST_ERRORS = 100
+"""Faults that are told one by one; a document with more of them is another file than was meant."""
+
+
+def _tell(lines: list[str]) -> None:
+    """A line for each fault."""
+    for line in lines[:MOST_ERRORS]:
+        click.echo(f"error: {line}", err=True)
+    if len(lines) > MOST_ERRORS:
+        click.echo(f"error: {len(lines) - MOST_ERRORS} further faults are not listed; mend these first", err=True)
+
+
 def main() -> None:
     """Run the command line; turns known errors into one line and their exit code."""
     from ..plans.errors import Infeasible, InputError, RunFailed
 
     warnings.showwarning = _warn  # one line, not Python's two with a source location
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold what a terminal cannot show
     try:
         code = cli.main(prog_name="rlplan", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -98,7 +120,7 @@ def main() -> None:
         click.echo("interrupted", err=True)
         code = EXIT_INTERRUPTED
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        _tell(error.lines())
         code = EXIT_BAD_INPUT
     except Infeasible as error:
         click.echo(f"no feasible plan: {error}", err=True)
@@ -112,7 +134,39 @@ def main() -> None:
     except RunFailed as error:
         click.echo(f"run failed: {error}", err=True)
         code = EXIT_FAILED
-    sys.exit(code or 0)
+    except MemoryError:
+        click.echo("error: the memory of this machine, or what it allows this process, does not suffice", err=True)
+        code = EXIT_FAILED
+    except OSError as error:
+        code = _machine_failed(error)
+    sys.exit(_flushed(code or 0))
+
+
+def _machine_failed(error: OSError) -> int:
+    """Say what the machine refused (a disk that fails, a pipe that nobody reads); the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _forget_stdout()  # whoever read it has seen enough
+        return EXIT_FAILED
+    where = "" if error.filename is None else f"{error.filename}: "
+    click.echo(f"error: {where}{error.strerror or error}", err=True)
+    return EXIT_FAILED
+
+
+def _flushed(code: int) -> int:
+    """The exit code once what was printed is out; a standard output that does not take it is a failure."""
+    try:
+        if sys.stdout is not None:  # it is where the shell closed it
+            sys.stdout.flush()
+    except OSError as error:
+        failed = _machine_failed(error)
+        _forget_stdout()
+        return code or failed
+    return code
+
+
+def _forget_stdout() -> None:
+    """What is left in the buffer would be tried again, and refused again, when Python ends."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - it is open until the process ends
 
 
 if __name__ == "__main__":

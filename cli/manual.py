@@ -27,22 +27,52 @@ class Page(NamedTuple):
 _DONE = "0 done"
 PAGES = {
     "init": Page(
-        (("A tiny model and a task, ready to profile", "rlplan init runs/demo/example"),),
+        (
+            ("A job of your own on 64 GPUs; writes math/", "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B math"),
+            ("A tiny model and a task, ready to profile", "rlplan init runs/demo/example"),
+        ),
         _DONE,
-        ("profile",),
+        ("profile", "solve"),
     ),
     "profile": Page(
         (
             ("Measure on this machine; writes job/profile.yaml", "rlplan profile job"),
-            ("Measure nothing: a first plan without the GPUs", "rlplan profile job --shipped Qwen2.5-14B"),
+            ("Measure nothing: a first plan without the GPUs", "rlplan profile job --shipped Qwen2.5-14B-Instruct"),
         ),
         f"{_DONE}, 1 the measurement failed",
         ("solve",),
+    ),
+    "lengths": Page(
+        (
+            ("Which lengths ship", "rlplan lengths list"),
+            ("One of them: quantiles, model, source, error", "rlplan lengths show math-16k"),
+            (
+                "From a log of your own",
+                "rlplan lengths import log.csv --column prompt=prompt_id --column tokens=response_tokens "
+                "--cap 16384 -o lengths.jsonl",
+            ),
+        ),
+        _DONE,
+        ("solve", "schema"),
+    ),
+    "rewards": Page(
+        (
+            ("What ships, by kind of reward", "rlplan rewards list"),
+            ("One of them: quantiles, source, error", "rlplan rewards show code"),
+            (
+                "Times of your own, into a profile",
+                "rlplan rewards import times.csv --column seconds=exec_s --column correct=passed "
+                "--profile job/profile.yaml",
+            ),
+        ),
+        _DONE,
+        ("profile", "solve"),
     ),
     "solve": Page(
         (
             ("The fastest unbiased plan; writes job/plan.yaml", "rlplan solve job"),
             ("With lengths of a job like it", "rlplan solve job --trace lengths.jsonl"),
+            ("With lengths that ship, for a first look", "rlplan solve job --lengths math-16k"),
             ("Lengths may be a tenth off", "rlplan solve job --bias-budget 0.1 --out plans/fast.yaml"),
             ("Which jobs share which nodes", "rlplan solve workload.yaml --objective usd_per_unit"),
             (
@@ -51,7 +81,27 @@ PAGES = {
             ),
         ),
         f"{_DONE}, 3 no plan keeps the limits (says which binds)",
-        ("check", "diff", "show", "execute"),
+        ("check", "compare", "diff", "show", "execute"),
+    ),
+    "compare": Page(
+        (
+            ("How many nodes pay", "rlplan compare job --vary cluster.pools.main.nodes=1,2,4,8,16"),
+            (
+                "Which GPUs, and how large a step",
+                "rlplan compare job --cluster h100.yaml --cluster h200.yaml "
+                "--vary job.rollout.prompts_per_step=64,128 --html page.html",
+            ),
+        ),
+        f"{_DONE}, 3 no point has a plan",
+        ("solve", "simulate"),
+    ),
+    "refresh": Page(
+        (
+            ("After an edit of its decisions", "rlplan refresh plan.yaml"),
+            ("Beside the edited plan", "rlplan refresh plan.yaml --out refreshed.yaml --json"),
+        ),
+        f"{_DONE}, 3 the edited plan breaks a limit (says which)",
+        ("check", "simulate", "diff"),
     ),
     "check": Page(
         (
@@ -133,6 +183,7 @@ PAGES = {
         (
             ("For an editor", "rlplan schema plan > plan.schema.json"),
             ("All of them, into a folder", "rlplan schema --out ."),
+            ("Of a line of a length trace", "rlplan schema lengths"),
         ),
         _DONE,
         ("fmt",),
@@ -156,7 +207,7 @@ def with_manual(command: click.Command) -> click.Command:
     lines = ["\b", "Examples:"]
     for what, line in page.examples:
         lines += [f"  # {what}", f"  {line}"]
-    lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (one line, nothing written)."]
+    lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (a line for each fault, nothing written)."]
     if page.see_also:
         lines += ["", "\b", "See also: " + ", ".join(f"rlplan {name}" for name in page.see_also)]
     command.epilog = "\n".join(lines)

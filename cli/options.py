@@ -1,10 +1,32 @@
-"""Which options stand on the command line: a command that takes two kinds of document refuses those of the other."""
+"""What options of several commands have in common, and which of them stand on the command line: a command that takes
+two kinds of document refuses those of the other."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import click
 
 from ..plans.errors import InputError
+
+OVERWRITE = "overwrite a file that rlplan did not write"
+"""What --force does to an output."""
+
+force_option = click.option("--force", "overwrite", is_flag=True, help=f"{OVERWRITE[:1].upper()}{OVERWRITE[1:]}.")
+"""For commands in which --force does nothing else."""
+
+
+class Finite(click.FloatRange):
+    """A number in a range that is no infinity and no NaN: click takes both into any range that has no upper end."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return number
 
 
 def refuse_options_but(what: str, *allowed: str) -> None:

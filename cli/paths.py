@@ -2,43 +2,131 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from ..plans.checks.inputs import input_files, input_path
 from ..plans.errors import InputError
 from ..plans.job import Job, job_paths
 from ..plans.plan import load_plan
+from ..plans.targets import Written, must_take_file
+from ..plans.yaml_io import STDOUT, error_at
 
 if TYPE_CHECKING:
+    from ..plans.cluster import Cluster
     from ..profiles.schema import Profile
 
 
 def job_file(path: Path) -> Path:
     """`job.yaml` in `path` if that is a folder, else `path`."""
-    return path / "job.yaml" if path.is_dir() else path
+    return path / "job.yaml" if os.path.isdir(path) else path  # noqa: PTH112 (pathlib raises for what can be no path)
 
 
-def check_target(path: Path, *inputs: Path) -> None:
-    """Raise InputError unless a file can be written at `path`, which must be none of the inputs."""
-    if path.is_dir():
-        raise InputError("is a folder; name a file", str(path))
-    if path.exists() and any(path.samefile(file) for file in inputs if file.exists()):
+INIT = "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER"
+"""A command that writes a cluster and a job to begin with."""
+
+
+def need_job(path: Path) -> None:
+    """Raise InputError, with the command that writes a job, where there is no file at `path`."""
+    _need(path, f"{INIT} writes a job and its cluster to begin with")
+
+
+def need_cluster(path: Path) -> None:
+    """Likewise of a cluster."""
+    _need(path, f"name one with --cluster; {INIT} writes one to begin with")
+
+
+def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
+    """Likewise of the profile of a job; None for a job that cannot be read."""
+    from ..profiles.library import shipped_model
+
+    model = (job and shipped_model(job.model.path)) or "MODEL"
+    _need(
+        path,
+        f"rlplan profile {job_path} measures one on this machine, rlplan profile {job_path} --shipped {model} takes "
+        "one that ships and needs no GPU, --profile names another",
+    )
+
+
+def need_trace(path: Path, job_path: Path) -> None:
+    """Likewise of a length trace that the command line names."""
+    how = (
+        f"rlplan profile {job_path} measures one, rlplan lengths import makes one of a log, "
+        f"rlplan solve {job_path} --lengths NAME takes lengths that ship (rlplan lengths list)"
+    )
+    _need(path, how)
+
+
+def _need(path: Path, how: str) -> None:
+    if not os.path.exists(path):  # noqa: PTH110 (pathlib raises for what can be no path)
+        raise InputError(f"no such file; {how}", str(path))
+
+
+def check_target(path: Path, *inputs: Path, kind: Written | None = None, force: bool = False) -> None:
+    """Raise InputError unless a file can be written at `path`, which must be none of the inputs, and no file that
+    rlplan did not write (unless `force`); `kind`: of which kind a file there may be, None: any of rlplan's."""
+    if path != STDOUT and any(_same(path, file) for file in inputs):
         raise InputError("is an input of this command; choose another name", str(path))
-    if not path.parent.is_dir():
-        raise InputError("cannot be written: its folder does not exist", str(path))
-    try:  # permissions alone do not tell: some file systems take no new files whatever they say
-        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot be written: its folder takes no new file ({error.strerror})", str(path)) from None
+    must_take_file(path, kind, force)
+
+
+def check_stdout(path: Path | None, option: str, as_json: bool) -> None:
+    """Raise InputError if a result and the file of `option` would both go to standard output."""
+    if path == STDOUT and as_json:
+        raise InputError(f"{option} - and --json both write to standard output; give one of them")
+
+
+def must_be_file(path: Path, why: str) -> None:
+    """Raise InputError if `path` is standard output or a device, beside which nothing else can be written."""
+    if path == STDOUT or (path.exists() and not path.is_file()):
+        raise InputError(f"is no file, and {why}; name a file", str(path))
+
+
+def tell(text: str, *files: Path | None) -> None:
+    """Print what a command says of its result: to standard error if one of its files went to standard output."""
+    click.echo(text, err=STDOUT in files)
+
+
+@contextmanager
+def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
+    """What the planner refuses of a job or of its cluster within the block, as an InputError with file and line."""
+    from ..planner.plannable import Unplannable
+
+    try:
+        yield
+    except Unplannable as error:
+        path = job_path if error.document == "job" else cluster_path
+        raise error_at(path, error.loc, error.message) from None
+
+
+def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
+    """Raise InputError, with the line, if accelerators cannot be what they are called."""
+    from ..planner.checks.accelerators import unlike_names
+
+    for fault in unlike_names(cluster):
+        raise error_at(cluster_path, fault.loc, f"{fault.key}: {fault.text}")
+
+
+def see_it(out: Path) -> list[str]:
+    """The command that shows a plan that was written to `out`; none for standard output."""
+    return [] if out == STDOUT else [f"see it: rlplan show {out}"]
+
+
+def _same(path: Path, file: Path) -> bool:
+    """Whether two paths lead to one file that is there."""
+    return os.path.exists(path) and os.path.exists(file) and os.path.samefile(path, file)  # noqa: PTH110, PTH121
 
 
 def job_inputs(job: Job, job_path: Path) -> list[Path]:
     """Files that a job names."""
     paths = job_paths(job, job_path)
-    return [paths.data, *([paths.model_folder / "config.json"] if paths.model_folder else [])]
+    config = paths.model_folder / "config.json" if paths.model_folder else None
+    return [path for path in (paths.data, config) if path is not None]
 
 
 def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) -> list[Path]:

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
+    from ..plans.cluster import Pool
+    from ..plans.job import Job
     from ..profiles.measure import Measurements
     from ..profiles.schema import Profile
 
@@ -18,13 +22,15 @@ if TYPE_CHECKING:
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
 @click.option("--pool", help="Pool of the cluster to profile as. Default: the first by name.")
-@click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@click.option("--out", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB; -: standard output.")
 @click.option(
     "--shipped",
     metavar="MODEL",
-    help="Measure nothing: take the profile of MODEL on the pool's GPU that ships (derived, not measured).",
+    help="Measure nothing: take the profile of MODEL (its usual name) on the pool's GPU that ships (derived, not "
+    "measured).",
 )
 @click.option("--trace-rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Wide rounds to sample.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def profile_command(
     job_path: Path,
@@ -33,6 +39,7 @@ def profile_command(
     out: Path | None,
     shipped: str | None,
     trace_rounds: int,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """Measure what each phase of JOB costs on this machine; write profile.yaml and the length trace beside it.
@@ -41,30 +48,48 @@ def profile_command(
     solve then needs a --trace of response lengths.
     """
     from ..plans.cluster import load_cluster
+    from ..plans.data import data_file
     from ..plans.editor import write_document
     from ..plans.errors import InputError
     from ..plans.job import job_paths, load_job, model_heads
     from ..plans.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.layouts import layouts_to_measure
     from ..profiles.subject import subject_digest
-    from .paths import check_target, job_file, job_inputs
+    from .paths import (
+        accelerators_must_be_known,
+        check_stdout,
+        check_target,
+        job_file,
+        job_inputs,
+        must_be_file,
+        need_cluster,
+        need_job,
+    )
     from .progress import steps
 
     job_path = job_file(job_path)
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("profile.yaml")
+    need_job(job_path)
+    need_cluster(cluster_path)
     job, cluster = load_job(job_path), load_cluster(cluster_path)
+    accelerators_must_be_known(cluster, cluster_path)
     paths = job_paths(job, job_path)
     heads = model_heads(paths.model_folder) if paths.model_folder else None
     name = pool or sorted(cluster.pools)[0]
     if name not in cluster.pools:
         raise InputError(f"has no pool {name!r}; it has {', '.join(sorted(cluster.pools))}", str(cluster_path))
 
+    check_stdout(out, "--out", as_json)
     lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
-    for target in (out, lengths_path):  # better now than after minutes of measuring
-        check_target(target, job_path, cluster_path, *job_inputs(job, job_path))
+    inputs = (job_path, cluster_path, *job_inputs(job, job_path))
+    check_target(out, *inputs, kind="profile", force=overwrite)  # better now than after minutes of measuring
+    if shipped is None:
+        must_be_file(out, "the length trace is written beside a measured profile")
+        check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if shipped is not None:
-        return _take_shipped(cluster.pools[name].accelerators.name, shipped, out, as_json)
+        return _take_shipped(job, job_path, cluster.pools[name], shipped, out, as_json)
+    data_file(job, job_path)  # decoding is measured on the job's own prompts
     try:
         layouts = layouts_to_measure(job.search.tp, cluster.pools[name], heads)
     except ValueError as error:
@@ -82,24 +107,37 @@ def profile_command(
     return 0
 
 
-def _take_shipped(accelerator: str, model: str, out: Path, as_json: bool) -> int:
-    """Write the shipped profile of a model on an accelerator."""
+def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, as_json: bool) -> int:
+    """Write the shipped profile of a model on the pool's accelerator. Raises InputError if it is not of the job's."""
     from ..plans.editor import write_document
     from ..plans.errors import InputError
-    from ..plans.yaml_io import WRITTEN_DIGITS
+    from ..plans.yaml_io import WRITTEN_DIGITS, error_at
+    from ..profiles.fitness import unfit
     from ..profiles.hardware import gpu_of
-    from ..profiles.library import library_names, library_profile
+    from ..profiles.library import GPU_NAMES, library_profile, shipped_model
+    from .paths import tell
 
-    gpu = gpu_of(accelerator)
-    if gpu is None:
-        known = ", ".join(sorted({name for name, _ in library_names()}))
-        raise InputError(f"no profile of accelerator {accelerator!r} ships; there are profiles of {known}")
+    gpu = gpu_of(pool.accelerators.name)
+    if gpu is None or pool.accelerators.kind != "cuda":
+        raise InputError(
+            f"no profile of accelerator {pool.accelerators.name!r} ships; there are profiles of {', '.join(GPU_NAMES)}"
+        )
     profile = library_profile(gpu.name, model)
+    asked, own = shipped_model(model), shipped_model(job.model.path)
+    if own is not None and own != asked:
+        raise error_at(
+            job_path,
+            ("model", "path"),
+            f"model.path: the job trains {job.model.path}, and --shipped {model} is a profile of {asked}; "
+            f"write --shipped {own}, or correct model.path",
+        )
+    for fault in unfit(profile, job, None, [pool]):
+        raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.what}; correct one of the two")
     write_document(profile, out, WRITTEN_DIGITS)
     if as_json:
         click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))
     else:
-        click.echo(f"{profile.job} -> {out}\n{profile.note}")
+        tell(f"{profile.job} -> {out}\n{profile.note}", out)
     return 0
 
 

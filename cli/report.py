@@ -11,12 +11,15 @@ from typing import Any
 
 import click
 
+from .options import force_option
+
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--html", type=click.Path(path_type=Path), help="Write everything as one page that opens offline.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write everything as one page; -: standard output.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
-def report_command(run: Path, html: Path | None, as_json: bool) -> int:
+def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool) -> int:
     """Show what RUN did beside what its plan predicted. RUN is the --out of `rlplan execute`.
 
     RUN may still be going on, or have died: what its trace tells is shown, and how it stands. Of several runs, those
@@ -29,18 +32,19 @@ def report_command(run: Path, html: Path | None, as_json: bool) -> int:
     from ..executor.report import report
     from ..executor.report_runs import run_files
     from ..plans.diff.words import one_line
-    from .paths import check_target
+    from ..plans.yaml_io import STDOUT, atomic_write
+    from .paths import check_stdout, check_target, tell
     from .report_text import comparison, run_text
 
+    check_stdout(html, "--html", as_json)
     if html is not None:
-        check_target(html, *run_files(run))
+        check_target(html, *run_files(run), kind="page", force=overwrite)
     result = _finite(report(run))
     for message in result["unreadable"].values():
         click.echo(f"warning: left out: {one_line(message)}", err=True)
     if html is not None:
         from ..executor.report_state import utc
         from ..plans.page import run_page
-        from ..plans.yaml_io import atomic_write
 
         atomic_write(html, run_page(result, title=run.resolve().name, written_at=utc(time.time())))
     if as_json:
@@ -49,9 +53,9 @@ def report_command(run: Path, html: Path | None, as_json: bool) -> int:
     lines = [run_text(name, detail) for name, detail in result["runs"].items()]
     if "baseline" in result:
         lines.append(comparison(result))
-    if html is not None:
+    if html is not None and html != STDOUT:
         lines.append(f"page: {one_line(str(html))}")
-    click.echo(_as_far_as_the_terminal_can("\n".join(lines)))
+    tell(_as_far_as_the_terminal_can("\n".join(lines)), html)
     return 0
 
 

@@ -36,7 +36,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     for kind, value in detail["rounds"].items():
         if value is not None:
             lines.append(
-                f"  {kind + ' rounds':16}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
+                f"  {kind + ' rounds':20}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
                 f"{value['share']:.0%} of steps, predicted {value['share_predicted']:.0%}"
             )
     lines += _coverage(detail)
@@ -124,7 +124,9 @@ def _training(detail: dict[str, Any]) -> list[str]:
 
 def _phases(detail: dict[str, Any]) -> list[str]:
     """A phase is told apart from the floor that its error is told against: a small one's would be noise."""
-    lines = [f"  {'phase':16}{'measured':>10}{'predicted':>10}{'off by':>9}"]
+    from ..plans.phase_words import PHASE_WORDS
+
+    lines = [f"  {'phase':20}{'measured':>10}{'predicted':>10}{'off by':>9}"]
     small = False
     for phase, value in detail["phases_s"].items():
         off = _figure(value["error"], ".1%")
@@ -133,7 +135,8 @@ def _phases(detail: dict[str, Any]) -> list[str]:
             both = value["error"] <= 1.0
             small |= both
             off = "-" if both else f">{off}"
-        lines.append(f"  {phase:16}{value['measured']:10.3f}{value['predicted']:10.3f}{off:>9}")
+        name = PHASE_WORDS[phase]
+        lines.append(f"  {name:20}{value['measured']:10.3f}{value['predicted']:10.3f}{off:>9}")
     if small:
         lines.append("  - under 2 % of the step, and off by less than that")
     return lines

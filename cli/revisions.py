@@ -61,12 +61,12 @@ def _checked_out(operand: str, revision: str, path: str, folder: Path) -> Path:
 
 def _inputs(plan_path: Path) -> list[str]:
     """Paths of a plan's inputs, relative to it. Raises InputError for what is no plan."""
-    from ..plans.diff.inputs import inputs_of
+    from ..plans.diff.inputs import NamedFigures, inputs_of
     from ..plans.groups_plan import document_kind, load_groups_plan
     from ..plans.plan import load_plan
 
     plan = load_groups_plan(plan_path) if document_kind(plan_path) == "rlplan_groups" else load_plan(plan_path)
-    return [file.path for file in inputs_of(plan).values()]
+    return [file.path for file in inputs_of(plan).values() if not isinstance(file, NamedFigures)]
 
 
 def _take(root: Path, commit: str, path: str, folder: Path) -> bool:

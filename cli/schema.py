@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from .documents import KINDS
+from .options import force_option
+
+LINES = ("lengths",)
+"""Files of one JSON object a line, whose schema is that of a line."""
 
 
 @click.command("schema")
-@click.argument("name", type=click.Choice(KINDS), required=False)
+@click.argument("name", type=click.Choice([*KINDS, *LINES]), required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Write all of them into this folder instead.")
-def schema_command(name: str | None, out: Path | None) -> int:
+@force_option
+def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     """Print the JSON Schema of the document NAME, or write those of all documents into a folder.
+
+    lengths: of one line of a length trace (docs/lengths.md).
 
     The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
     lies in .rlplan beside the document.
     """
     from ..plans.editor import schema_of
     from ..plans.errors import InputError
+    from ..plans.targets import must_take_file
     from ..plans.yaml_io import atomic_write
     from .documents import model_of
 
     if (name is None) == (out is None):
-        raise InputError(f"give one of {', '.join(KINDS)}, or --out FOLDER for all")
+        raise InputError(f"give one of {', '.join([*KINDS, *LINES])}, or --out FOLDER for all")
+    if name in LINES:
+        from ..profiles.length_line import LengthLine
+
+        click.echo(schema_of(LengthLine), nl=False)
+        return 0
     if name is not None:
         click.echo(schema_of(model_of(name)), nl=False)
         return 0
     assert out is not None
-    if not out.is_dir():
+    if not os.path.isdir(out):  # noqa: PTH112 (pathlib raises for what can be no path)
         raise InputError("no such folder", str(out))
+    for kind in KINDS:
+        must_take_file(out / f"{kind}.schema.json", "schema", overwrite)
     for kind in KINDS:
         atomic_write(out / f"{kind}.schema.json", schema_of(model_of(kind)))
         click.echo(out / f"{kind}.schema.json")

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..plans.groups_plan import GroupsPlan
     from ..plans.plan import Plan
+    from ..plans.targets import Written
 
 
 @click.command("show")
@@ -21,15 +24,16 @@ if TYPE_CHECKING:
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
-    help="Write one page that needs no network: timeline, front, phases, lengths.",
+    help="Write one page that needs no network: timeline, front, phases, lengths; -: standard output.",
 )
 @click.option(
     "--timeline",
     type=click.Path(path_type=Path),
     help="Write a timeline as Chrome trace JSON, for ui.perfetto.dev; that of one job is simulated from its inputs.",
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
-def show_command(plan_path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
+def show_command(plan_path: Path, html: Path | None, timeline: Path | None, overwrite: bool, as_json: bool) -> int:
     """Show PLAN on one screen: what it gains and costs, how sure that is, its timeline, what binds, and why.
 
     Of one job: its rounds, the critical path and slack, memory, speed against bias. Of groups: who has which node when,
@@ -40,17 +44,21 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, as_j
     from ..plans.plan import load_plan
 
     if document_kind(plan_path) == "rlplan_groups":
-        return _groups(load_groups_plan(plan_path), plan_path, html, timeline, as_json)
-    return _job(load_plan(plan_path), plan_path, html, timeline, as_json)
+        groups = load_groups_plan(plan_path)
+        _check_targets(html, timeline, groups, plan_path, overwrite, as_json)
+        return _groups(groups, plan_path, html, timeline, as_json)
+    plan = load_plan(plan_path)
+    _check_targets(html, timeline, plan, plan_path, overwrite, as_json)
+    return _job(plan, plan_path, html, timeline, as_json)
 
 
 def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
-    from ..plans.digest import job_decisions
+    from .findings import memory_findings, memory_rows
     from .job_timeline import compact, timeline_of
     from .show_job import data, render
 
-    _check_targets(html, timeline, plan, path)
-    notes = stale_notes(plan, path) + _edited(plan.decisions_sha256, job_decisions(plan.job))
+    notes = stale_notes(plan, path) + _edited(plan)
+    notes += [f"memory does not hold it: {finding.text}" for finding in memory_findings(path)]
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())
@@ -58,18 +66,16 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
         from ..plans.page import plan_page
 
         files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", notes=stale_notes(plan, path))
-    result = {**data(plan, path), "notes": notes}
+    result = {**data(plan, path), "memory": memory_rows(path), "notes": notes}
     return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
 
 
 def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from ..planner.groups.perfetto import chrome_trace
-    from ..plans.digest import groups_decisions
     from .job_timeline import compact
     from .show_groups import data, render
 
-    _check_targets(html, timeline, plan, path)
-    notes = stale_notes(plan, path) + _edited(plan.decisions_sha256, groups_decisions(plan.groups))
+    notes = stale_notes(plan, path) + _edited(plan)
     files: dict[str, tuple[Path, str]] = {}
     if timeline is not None:
         files["timeline"] = timeline, compact(chrome_trace(plan))
@@ -81,22 +87,27 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
     return _print(result, files, as_json, lambda width: render(plan, path.name, notes, width))
 
 
-def _check_targets(html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path) -> None:
+def _check_targets(
+    html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path, overwrite: bool, as_json: bool
+) -> None:
     """Raise InputError unless both files can be written, beside each other and beside the plan and its inputs."""
     from ..plans.checks.inputs import input_files, input_path
     from ..plans.errors import InputError
-    from .paths import check_target
+    from .paths import check_stdout, check_target
 
-    for target in (html, timeline):
+    inputs = (path, *(input_path(file, path) for _, file in input_files(plan)))
+    targets: tuple[tuple[Written, Path | None], ...] = (("page", html), ("timeline", timeline))
+    for kind, target in targets:
+        check_stdout(target, f"--{'html' if kind == 'page' else kind}", as_json)
         if target is not None:
-            check_target(target, path, *(input_path(file, path) for _, file in input_files(plan)))
+            check_target(target, *inputs, kind=kind, force=overwrite)
     if html is not None and timeline is not None and html.resolve() == timeline.resolve():
         raise InputError("--html and --timeline name one file; name two", str(html))
 
 
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
-    from ..plans.checks.inputs import input_files, stale_inputs
+    from ..plans.checks.inputs import UNREAD_TEXT, input_files, stale_inputs, unread_changes
     from ..plans.diff.words import one_line
 
     faults = list(stale_inputs(plan, path))
@@ -107,19 +118,28 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     changed = [name for name, rule in rules.items() if rule == "input-changed"]
     missing = [name for name, rule in rules.items() if rule not in ("input-changed", None)]
     notes = [f"solved from another {', '.join(changed)}; solve again before you run it"] if changed else []
+    notes += [f"{one_line(name)} {UNREAD_TEXT}" for name in unread_changes(plan, path)]
     return notes + ([f"not here: {', '.join(missing)}"] if missing else [])
 
 
-def _edited(solved: str, now: str) -> list[str]:
-    if solved == now:
-        return []
-    return ["its decisions were edited since it was solved, and the predictions are of those before"]
+def _edited(plan: Plan | GroupsPlan) -> list[str]:
+    """What a reader must know of a plan that is not what was solved."""
+    from ..plans.checks.solved import decisions_of, predictions_of
+    from ..plans.groups_plan import GroupsPlan
+
+    refresh = "" if isinstance(plan, GroupsPlan) else ": rlplan refresh"
+    notes = []
+    if decisions_of(plan) != plan.decisions_sha256:
+        notes.append(f"its decisions were edited since it was solved, and the predictions are of those before{refresh}")
+    if plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256:
+        notes.append(f"its predictions were edited since it was solved; do not trust them{refresh}")
+    return notes
 
 
 def _print(
     result: dict[str, Any], files: dict[str, tuple[Path, str]], as_json: bool, screen: Callable[[int], RenderableType]
 ) -> int:
-    from ..plans.yaml_io import atomic_write
+    from ..plans.yaml_io import STDOUT, atomic_write
 
     for name, (path, text) in files.items():
         atomic_write(path, text)
@@ -130,13 +150,15 @@ def _print(
     from rich.console import Console
 
     from .figures import ASCII
+    from .paths import tell
 
-    console = Console(highlight=False)
+    targets = [path for path, _ in files.values()]
+    console = Console(highlight=False, stderr=STDOUT in targets)
     with console.capture() as capture:
         console.print(screen(console.width))
-        for name, (path, _) in files.items():
+        for name, path in ((name, path) for name, (path, _) in files.items() if path != STDOUT):
             tool = "a browser" if name == "html" else "ui.perfetto.dev"
             console.print(f"{name}: {path}; open it in {tool}", soft_wrap=True)
     text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    click.echo(text.translate(ASCII) if console.options.ascii_only else text)
+    tell(text.translate(ASCII) if console.options.ascii_only else text, *targets)
     return 0

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 
-# Told elsewhere on the screen.
-_TOLD = ("rounds", "step")
+# Told elsewhere on the screen, or part of a phase there.
+_TOLD = ("rounds", "step", "colocation")
 
 
 def front_table(plan: Plan) -> Table:
     p = plan.predicted
     shown = _thinned(p.front)
     left_out = f" of {len(p.front)}" if len(shown) < len(p.front) else ""
-    drawn = table(f"<front, {len(shown)}{left_out}", "x sync", "length", "USD/1000")
+    drawn = table(f"<front, {len(shown)}{left_out}", "speed-up", "length", "USD/1000")
     for point in shown:
         mark, rough = ("*" if point.chosen else " "), ("~" if point.rough else "")
         drawn.add_row(
@@ -56,18 +56,22 @@ def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
 
     why = {key: one_line(text) for key, text in plan.job.why.items()}
     lines = {key: parse(text) for key, text in why.items()}
-    costly = [(key, line) for key, line in lines.items() if line is not None and line.percent is not None]
+    # What would be faster is tied with the plan, and why.ties tells it.
+    costly = [(key, line) for key, line in lines.items() if line is not None and (line.percent or -1.0) > 0]
     ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
     drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
     ranked = sorted(costly, key=lambda item: -(item[1].percent or 0.0))
     for _, line in ranked[:_WHY_ROWS]:
         cost = f"{'~' * line.about}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
-        drawn.add_row(line.chosen, line.other, cost, *([line.where] if wide else []))
+        if not wide and line.where.startswith("takes"):
+            cost += f", {line.where}"
+        rest = f", the rest {line.rest}" if line.rest else ""
+        drawn.add_row(line.chosen, line.other + rest, cost, *([line.where] if wide else []))
     others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _TOLD]
     refused = [text for key, text in others if key.startswith("refused.")]
     parts: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]
     less = [f"{_short(key)} {line.percent:+.1f}%" for key, line in ranked[_WHY_ROWS:]]
-    as_good = f"another {', '.join(ties)} is as good within {TIE_PERCENT:g}%" if ties else ""
+    as_good = f"as good within {TIE_PERCENT:g}%: another choice of {', '.join(ties)}" if ties else ""
     if less or ties:
         parts.append(Text("; ".join([*([f"less: {', '.join(less)}"] if less else []), as_good]).strip("; ")))
     said = [f"{_short(key)}: {text}" for key, text in others if not key.startswith("refused.")]

@@ -38,7 +38,9 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         *_path(plan),
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
+        *_held(plan),
         _lengths(plan, wide),
+        *_trace(plan),
         *_errors(plan),
         Text(),
         *why_parts(plan, wide),
@@ -73,12 +75,19 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     }
 
 
+_PROOF = {"optimal": "proven best", "feasible": "best found, not proven,"}
+_TIED = {"optimal": "tied best", "feasible": "tied best found, not proven,"}
+
+
 def _headline(plan: Plan, path: str) -> list[Text]:
     p, solver = plan.predicted, plan.solver
     gain = p.baseline.seconds_per_sample / p.seconds_per_sample
-    proof = "proven best" if solver.status == "optimal" else "best found, not proven,"
-    money = f"{p.usd_per_hour:.4g} USD/h for {_count(p.nodes, 'node')}, {p.usd_per_1k_samples:.4g} USD per 1000 samples"
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
+    best = (_TIED if solver.given_up else _PROOF)[solver.status]  # job.why.ties says by how much, and for what
+    proof = f"{best} of {solver.candidates:,} schedules, gap {solver.gap:.2%} in {goal}"
+    if solver.refreshed:
+        proof = f"edited by hand and refreshed, {solver.gap:.2%} in {goal} from the solver's bound"
+    money = f"{p.usd_per_hour:.4g} USD/h for {_count(p.nodes, 'node')}, {p.usd_per_1k_samples:.4g} USD per 1000 samples"
     return [
         Text.assemble(
             (
@@ -87,12 +96,11 @@ def _headline(plan: Plan, path: str) -> list[Text]:
             ),
             f" (p50 {seconds(p.step_s.p50)}, p95 {seconds(p.step_s.p95)}), ",
             (f"{gain:.2f}x", "bold green" if gain >= 1 else "bold red"),
-            " plain sync a sample",
+            " plain synchronous rounds",
         ),
         Text(f"{money}; length ratio {p.length_ratio:.3f}, bias budget {plan.job.bias.budget:.0%}"),
         Text(
-            f"{proof} of {solver.candidates:,} schedules, gap {solver.gap:.2%} in {goal}; "
-            f"costs {source}{'' if source == 'measured' else ', not measured'}; {path}",
+            f"{proof}; costs {source}{'' if source == 'measured' else ', not measured'}; {path}",
             style="dim",
         ),
     ]
@@ -170,7 +178,7 @@ def train_text(train: RoundTrain) -> str:
 
 def _seconds(plan: Plan, wide: bool) -> Table:
     p = plan.predicted
-    drawn = table("seconds", "step", "p50", "p95", "sync", "rollout", "reward", "train")
+    drawn = table("seconds", "step", "p50", "p95", "transfer", "rollout", "reward", "train")
 
     def whole(step: Quantiles) -> list[str]:
         return [seconds(step.mean), seconds(step.p50), seconds(step.p95)]
@@ -185,7 +193,7 @@ def _seconds(plan: Plan, wide: bool) -> Table:
     if len(kinds) > 1:
         means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
         drawn.add_row("all steps", *whole(p.step_s), *map(seconds, means), style="bold")
-    drawn.add_row("plain sync", *whole(p.baseline.step_s), style="dim")
+    drawn.add_row("plain rounds", *whole(p.baseline.step_s), style="dim")
     return drawn
 
 
@@ -208,20 +216,20 @@ def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableTy
 
 
 def _path(plan: Plan) -> list[Text]:
-    from ..plans.critical_path import SPARE, critical_path
+    from ..plans.critical_path import critical_path
+    from ..plans.phase_words import PHASE_WORDS, RESOURCE_WORDS
 
     path = critical_path(plan)
     kinds = [mean for _, _, mean in _kinds(plan)]
     tail_s = sum(mean.share * mean.tail_s for mean in kinds)
     steps = " → ".join(
-        f"{step.phase.replace('_', ' ')} {percent(step.share)}"
+        f"{PHASE_WORDS[step.phase]} {percent(step.share)}"
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
-        for step in path.steps
+        for step in path.told
     )
-    spare = [f"{SPARE.get(name, name)} {seconds(slack)} s" for name, slack in path.slack_s.items() if slack]
-    tight = [name for name, slack in path.slack_s.items() if not slack]
-    slack = "; ".join([*spare, f"{', '.join(tight)} none" if tight else ""]).strip("; ")
-    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("slack          ", "bold"), slack)]
+    spare = [f"{seconds(slack)} s for {RESOURCE_WORDS[name]}" for name, slack in path.slack_s.items() if slack]
+    slack = "; ".join([*spare, "none for the rest"]) if spare else "none"
+    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), slack)]
 
 
 def _memory(plan: Plan) -> Table:
@@ -246,16 +254,45 @@ def _memory(plan: Plan) -> Table:
     return drawn
 
 
+def _held(plan: Plan) -> list[Text]:
+    """Who holds most of the memory of a trainer's accelerator and of a node's host."""
+    from ..planner.memory_bars import gb
+
+    trainers = [mean.memory.train for _, _, mean in _kinds(plan) if mean.memory.train is not None]
+    fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
+    told = []
+    for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):
+        if bar is not None and bar.holds_bytes:
+            held = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
+            told.append(f"{name}: " + ", ".join(f"{who.replace('_', ' ')} {gb(size)}" for who, size in held))
+    return [Text.assemble(("held by  ", "bold"), "; ".join(told))] if told else []
+
+
 def _errors(plan: Plan) -> list[Text]:
     """What the ± of the headline is made of, and what it is not."""
+    from ..plans.assumed_words import assumed_errors
     from ..plans.drift_words import drift_text
 
     e = plan.predicted.error
     parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
+    parts += assumed_errors(e)
+    if e.extrapolation is not None:
+        parts += f", responses longer than any in the trace {percent(e.extrapolation)}"
     return [
         Text.assemble(("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {parts}"),
         Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
     ]
+
+
+def _trace(plan: Plan) -> list[Text]:
+    """What of the lengths no response of the trace shows, and why the trace is thin; nothing if it shows all."""
+    basis, p = plan.predicted.length_basis, plan.predicted
+    if basis is None:
+        return []
+    gain = p.baseline.seconds_per_sample / p.seconds_per_sample
+    said, thin = basis.words(gain), basis.thin(gain)
+    told = list(dict.fromkeys([said] * basis.extrapolated + thin))
+    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in thin else "")) for text in told]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from ..plans.predicted import PredictedRound
     from ..plans.round_bars import Bar
 
-LEGEND = f"height: share of sequences that run; {FULL} on the critical path, {LIGHT} with slack"
+LEGEND = f"height: share of sequences that run; {FULL} on the critical path, {LIGHT} with time to spare"
 _STYLES = {"sync": "blue", "rollout": "cyan", "tail": "yellow", "reward_exposed": "red", "train": "magenta"}
+_NAMES = {"sync": "transfer"}
 _LABEL, _BESIDE = 10, 9  # characters before and behind a lane
 
 
@@ -49,7 +50,7 @@ def _chart(title: str, mean: PredictedRound, bars: list[Bar], width: int) -> lis
         return lines
     for lane in LANES:
         own = [bar for bar in bars if bar.lane == lane]
-        line = Text(f"{lane:{_LABEL}}")
+        line = Text(f"{_NAMES.get(lane, lane):{_LABEL}}")
         line.append_text(_lane(own, mean, span, cells))
         lines.append(line.append(f" {_beside(own, mean)}"))
     for line in lines:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.errors import InputError
+from ..plans.limits import MOST_SIMULATED, MOST_STEPS
 from .job_timeline import TIMELINE_STEPS
+from .main import EXIT_FAILED
+from .options import Finite, force_option
 
 if TYPE_CHECKING:
+    from ..plans.plan import Plan
     from ..profiles.lengths import LengthTrace
 
 
@@ -23,18 +29,19 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value first; can be repeated."
 )
-@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Steps to simulate.")
-@click.option("--prompts", type=click.IntRange(min=1), help="Prompts of an epoch. Default: the job's data, else 4096.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
-@click.option("--drift", type=click.FloatRange(-1, 1), default=0.0, help="Growth of log lengths per step. Default: 0.")
+@click.option("--steps", type=click.IntRange(1, MOST_STEPS), default=200, show_default=True, help="Steps to simulate.")
 @click.option(
-    "--switch-s", type=click.FloatRange(min=0), default=0.0, help="Seconds to change between layouts. Default: 0."
+    "--prompts", type=click.IntRange(1, 10**7), help="Prompts of an epoch. Default: the job's data, else 4096."
 )
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@click.option("--drift", type=Finite(-1, 1), default=0.0, help="Growth of log lengths per step. Default: 0.")
+@click.option("--switch-s", type=Finite(0, 1e6), default=0.0, help="Seconds to change between layouts. Default: 0.")
 @click.option(
     "--timeline",
     type=click.Path(path_type=Path),
-    help=f"Write the first {TIMELINE_STEPS} steps as Chrome trace JSON, for ui.perfetto.dev.",
+    help=f"Write the first {TIMELINE_STEPS} steps as Chrome trace JSON, for ui.perfetto.dev; -: standard output.",
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def simulate_command(
     plan_path: Path,
@@ -47,6 +54,7 @@ def simulate_command(
     drift: float,
     switch_s: float,
     timeline: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """Simulate a run of PLAN as it is written, or as it would be if some values were others. Nothing is solved.
@@ -57,6 +65,9 @@ def simulate_command(
 
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
+
+    What `rlplan check` finds in the plan as it is simulated is told, memory that does not hold before all; the figures
+    are then of a run that cannot be, and the exit code is 1.
     """
     from ..plans.groups_plan import document_kind
     from .options import refuse_options_but
@@ -67,17 +78,20 @@ def simulate_command(
         return simulate_groups_command(plan_path, as_json)
 
     from ..planner.kinds import nodes_of
+    from ..planner.memory_bars import WEIGHT_BYTES
     from ..planner.run_simulator import simulate_plan
     from ..planner.run_summary import BusyMeter, summarize
     from ..planner.timeline import Timeline
     from ..planner.what_if import change, load_documents
-    from ..plans.errors import InputError
-    from ..plans.yaml_io import atomic_write
+    from ..plans.yaml_io import STDOUT, atomic_write
+    from .findings import simulated_findings, tell
     from .job_timeline import compact, epoch_prompts
-    from .paths import check_target, plan_inputs
+    from .paths import check_stdout, check_target, plan_inputs
 
+    check_stdout(timeline, "--timeline", as_json)
     if timeline is not None:
-        check_target(timeline, *plan_inputs(plan_path), *(path for path in (profile_path, trace_path) if path))
+        read = (*plan_inputs(plan_path), *(path for path in (profile_path, trace_path) if path))
+        check_target(timeline, *read, kind="timeline", force=overwrite)
     trace = None if trace_path is None else _trace(trace_path)
     documents, notes = change(load_documents(plan_path, profile_path, trace), assignments)
     for note in notes:
@@ -89,11 +103,12 @@ def simulate_command(
             err=True,
         )
     pool = documents.cluster.pools[plan.job.rounds.short.rollout.pool]
-    nodes = nodes_of(plan.job, documents.profile, pool)
+    nodes = nodes_of(plan.job, documents.profile, pool, WEIGHT_BYTES[job.model.dtype])
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
     count = prompts or epoch_prompts(documents, plan_path)
+    _must_end(plan, steps)
     drawn = Timeline(TIMELINE_STEPS) if timeline is not None else None
     meter = BusyMeter(drawn)
     run = simulate_plan(
@@ -108,15 +123,29 @@ def simulate_command(
         switch_s=switch_s,
         watch=meter,
     )
+    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or trace_path))
+    tell(findings)
     result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool, nodes)}
+    result["findings"] = [finding.data() for finding in findings]
     if drawn is not None and timeline is not None:
         atomic_write(timeline, compact(drawn.document()))
         result["timeline"] = str(timeline)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        _show(result)
-    return 0
+        _show(result, timeline == STDOUT)
+    return EXIT_FAILED if any(not finding.warning for finding in findings) else 0
+
+
+def _must_end(plan: Plan, steps: int) -> None:
+    """Raise InputError for a run of so many samples that nobody waits for its end."""
+    issue = plan.job.rounds.short.issue
+    a_step = issue.prompts * issue.samples
+    if steps * a_step > MOST_SIMULATED:
+        raise InputError(
+            f"--steps {steps}: with {a_step} samples a step these are {steps * a_step:,} samples, and at most "
+            f"{MOST_SIMULATED:,} are simulated; write at most {max(1, MOST_SIMULATED // a_step)} steps"
+        )
 
 
 def _trace(path: Path) -> LengthTrace:
@@ -125,14 +154,18 @@ def _trace(path: Path) -> LengthTrace:
     from ..planner.run_lengths import run_lengths
     from ..profiles.lengths import read_lengths
 
-    return run_lengths(load_run(path)) if path.is_dir() else read_lengths(path)
+    folder = os.path.isdir(path)  # noqa: PTH112 (pathlib raises for what can be no path)
+    return run_lengths(load_run(path)) if folder else read_lengths(path)
 
 
-def _show(result: dict[str, Any]) -> None:
+def _show(result: dict[str, Any], aside: bool) -> None:
+    """Print the result; `aside`: to standard error, since standard output has the timeline."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from ..plans.phase_words import PHASE_WORDS
+
+    console = Console(stderr=aside)
     predicted = result["predicted"]
     for kind in ("all", "short", "long"):
         part = result[kind]
@@ -148,7 +181,7 @@ def _show(result: dict[str, Any]) -> None:
             expected = predicted["phases_s"].get(phase) if kind == "all" else None
             if kind != "all" and phase == "rollout" and predicted[kind]:
                 expected = predicted[kind]["rollout_s"]["mean"]
-            table.add_row(phase, *_numbers(value), "" if expected is None else f"{expected:.3f}")
+            table.add_row(PHASE_WORDS[phase], *_numbers(value), "" if expected is None else f"{expected:.3f}")
         whole = predicted["step_s"]["mean"] if kind == "all" else predicted[kind] and predicted[kind]["step_s"]["mean"]
         table.add_section()
         table.add_row("step", *_numbers(part["step_s"]), f"{whole:.3f}" if whole else "")
@@ -170,7 +203,7 @@ def _show(result: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    if "timeline" in result:
+    if "timeline" in result and not aside:
         console.print(f"timeline: {result['timeline']}; open it at ui.perfetto.dev", highlight=False, soft_wrap=True)
 
 

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .given_lengths import given_lengths, lengths_option, trace_option
+from .options import OVERWRITE, Finite
+
 if TYPE_CHECKING:
+    from ..plans.cluster import Cluster
     from ..plans.job import Job
     from ..plans.plan import Plan
-    from ..profiles.lengths import LengthTrace
     from ..profiles.schema import Profile
 
 _OF_JOBS = ("seconds", "usd")
@@ -23,14 +26,10 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 @click.command("solve")
 @click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
 @click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
-@click.option(
-    "--trace",
-    "trace_path",
-    type=click.Path(path_type=Path),
-    help="Length trace (JSONL). Default: the profile's; a shipped profile has none.",
-)
+@trace_option
+@lengths_option
 @click.option("--cluster", "cluster_path", type=click.Path(path_type=Path), help="Default: cluster.yaml beside JOB.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB; -: standard output.")
 @click.option(
     "--mode",
     type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
@@ -38,7 +37,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 )
 @click.option(
     "--bias-budget",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Finite(0, 1, max_open=True),
     help="Allowed |1 - trained/unconditioned mean length|. Default: 0, or no bound if --mode is given.",
 )
 @click.option(
@@ -49,11 +48,11 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 )
 @click.option(
     "--max-nodes",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 2**31 - 1),
     help="Limit of the integer program's search; not seconds, so that it cuts alike everywhere. Default: 200000.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
-@click.option("--force", is_flag=True, help="Use a profile of another machine or job.")
+@click.option("--force", is_flag=True, help=f"Use a profile of another machine or job; {OVERWRITE}.")
 @click.option(
     "--from",
     "previous_path",
@@ -66,6 +65,7 @@ def solve_command(
     job_path: Path,
     profile_path: Path | None,
     trace_path: Path | None,
+    lengths_word: str | None,
     cluster_path: Path | None,
     out: Path | None,
     mode: Any,
@@ -86,22 +86,23 @@ def solve_command(
 
     The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
-    from ..plans.errors import InputError
+    from ..plans.errors import InputError, joined
     from ..plans.groups_plan import document_kind
     from .options import refuse_options_but
-    from .paths import job_file
+    from .paths import job_file, need_job
     from .solve_groups import solve_groups_command
 
     job_path = job_file(job_path)
+    need_job(job_path)
     if document_kind(job_path) == "rlplan_workload":
-        refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "as_json")
+        refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "force", "as_json")
         if no_moves and previous_path is None:
             raise InputError("--no-moves needs --from: without a running plan nothing can move")
         if objective in _OF_JOBS:
             raise InputError(
                 f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}"
             )
-        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective)
+        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective, force)
     if objective in _OF_GROUPS:
         raise InputError(f"--objective {objective} is for a workload; for a job it is one of {', '.join(_OF_JOBS)}")
     if previous_path is not None or no_moves:
@@ -109,43 +110,58 @@ def solve_command(
 
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
-    from ..plans.cluster import load_cluster
-    from ..plans.data import enough_prompts
+    from ..plans.data import prompts_to_plan
     from ..plans.editor import write_document
-    from ..plans.job import job_paths, load_job
+    from ..plans.job import job_paths
     from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.yaml_io import WRITTEN_DIGITS, load, sha256_file
+    from ..plans.solver_read import solver_read
+    from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.fitness import unfit
-    from ..profiles.schema import Profile
-    from .paths import check_target, job_inputs, trace_inputs
+    from .paths import (
+        accelerators_must_be_known,
+        at_its_line,
+        check_stdout,
+        check_target,
+        job_inputs,
+        tell,
+        trace_inputs,
+    )
     from .progress import share
 
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
-    job, cluster, profile = load_job(job_path), load_cluster(cluster_path), load(profile_path, Profile)
+    job, cluster, profile = _documents(job_path, cluster_path, profile_path)
     inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
-    check_target(out, job_path, cluster_path, profile_path, *inputs_of)
-    prompts = enough_prompts(job, job_paths(job, job_path).data)
+    check_stdout(out, "--out", as_json)
+    check_target(out, job_path, cluster_path, profile_path, *inputs_of, kind="plan", force=force)
+    accelerators_must_be_known(cluster, cluster_path)
+    prompts = prompts_to_plan(job, job_path, job_paths(job, job_path))
     pools = [pool for _, pool in sorted(cluster.pools.items())]
-    for fault in unfit(profile, job, job_paths(job, job_path), pools):
-        if not (force and fault.forcible):
-            remedy = f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy
-            raise InputError(f"{fault.what}; {remedy}", str(profile_path))
+    found = [fault for fault in unfit(profile, job, job_paths(job, job_path), pools) if not (force and fault.forcible)]
+    if found:
+        remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in found]
+        raise joined(
+            [
+                InputError(f"{one.what}; {remedy}", str(profile_path))
+                for one, remedy in zip(found, remedies, strict=True)
+            ]
+        )
     _model_is_known(job, profile)
-    lengths_path, trace = _lengths(profile, profile_path, trace_path)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
         return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
+    lengths, trace = given_lengths(profile, profile_path, trace_path, lengths_word, job_path, named)
     inputs = Inputs(
         cluster=InputFile(**named(cluster_path)),
         job=InputFile(**named(job_path)),
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
-        lengths=InputFile(**named(lengths_path)),
+        lengths=lengths,
+        solver_read=solver_read(cluster_path, job_path, profile_path),
     )
-    with share("solve") as update:
+    with at_its_line(job_path, cluster_path), share("solve") as update:
         plan = solve(
             cluster,
             job,
@@ -161,8 +177,34 @@ def solve_command(
             prompts=prompts,
         )
     write_document(plan, out, WRITTEN_DIGITS)
-    click.echo(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out))
+    tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
     return 0
+
+
+def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
+    """The three documents. Raises InputError with the faults of all of them, so that one look mends them."""
+    from ..plans.cluster import load_cluster
+    from ..plans.errors import Faults
+    from ..plans.job import load_job
+    from ..plans.yaml_io import load
+    from ..profiles.schema import Profile
+    from .paths import need_cluster, need_profile
+
+    faults = Faults()
+    job = faults.of(lambda: load_job(job_path))
+
+    def read_cluster() -> Cluster:
+        need_cluster(cluster_path)
+        return load_cluster(cluster_path)
+
+    def read_profile() -> Profile:
+        need_profile(profile_path, job_path, job)
+        return load(profile_path, Profile)
+
+    cluster, profile = faults.of(read_cluster), faults.of(read_profile)
+    faults.raise_any()
+    assert job is not None and cluster is not None and profile is not None, "none of them has a fault"
+    return job, cluster, profile
 
 
 def _model_is_known(job: Job, profile: Profile) -> None:
@@ -176,24 +218,10 @@ def _model_is_known(job: Job, profile: Profile) -> None:
         )
 
 
-def _lengths(profile: Profile, profile_path: Path, trace_path: Path | None) -> tuple[Path, LengthTrace]:
-    """The length trace that is given, else the profile's, and where it is."""
-    from ..plans.errors import InputError
-    from ..plans.yaml_io import sha256_file
-    from ..profiles.lengths import read_lengths
-
-    if trace_path is not None:
-        return trace_path, read_lengths(trace_path)
-    if profile.lengths is None:
-        raise InputError("holds no length trace; give one with --trace", str(profile_path))
-    path = profile_path.with_name(profile.lengths.path)
-    if sha256_file(path) != profile.lengths.sha256:
-        raise InputError("is not the length trace that the profile names (digest differs); profile again", str(path))
-    return path, read_lengths(path, cap_tokens=profile.lengths.cap_tokens)
-
-
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     """A plan of one job as figures."""
+    from ..plans.assumed_words import assumed_notes
+
     predicted = plan.predicted
     return {
         "plan": str(out),
@@ -202,6 +230,9 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "step_s": predicted.step_s.mean,
         "baseline_step_s": predicted.baseline.step_s.mean,
         "speedup": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "baseline_nodes": predicted.baseline.nodes,
+        "baseline_keeps_slo": predicted.baseline.keeps_slo,
+        "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
         "length_ratio": predicted.length_ratio,
         "gap": plan.solver.gap,
         "status": plan.solver.status,
@@ -214,17 +245,26 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "solved_at": plan.volatile.solved_at,
         "candidates": plan.solver.candidates,
         "solve_s": plan.volatile.solve_s,
+        "error": plan.predicted.error.total,
+        "assumed": assumed_notes(plan.inputs),
     }
 
 
 def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
+    from ..plans.assumed_words import assumed_errors
+    from .paths import see_it
+
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
+    nodes = predicted.baseline.nodes
+    where = f" on {nodes} node{'s' * (nodes != 1)}" if nodes is not None else ""
+    where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
     lines = [
         f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}, "
         f"error +-{predicted.error.total:.1%}), "
-        f"{speedup:.2f}x the plain synchronous {predicted.baseline.step_s.mean:.2f} s -> {out}",
+        f"{speedup:.2f}x plain synchronous rounds of {predicted.baseline.step_s.mean:.2f} s{where}, per sample "
+        f"-> {out}",
         f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
         f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
     ]
@@ -238,5 +278,10 @@ def plan_text(plan: Plan, out: Path) -> str:
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
-    lines.append(f"see it: rlplan show {out}")
-    return "\n".join(lines)
+    lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
+    if parts := assumed_errors(predicted.error):
+        lines.append(f"part of the error{parts.replace(',', ':', 1)}")
+    basis = predicted.length_basis
+    if basis is not None and basis.extrapolated:
+        lines.append(f"note: {basis.words(speedup)}")
+    return "\n".join([*lines, *see_it(out)])

@@ -8,8 +8,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 if TYPE_CHECKING:
     from ..planner.groups.from_plans import Problem
     from ..plans.groups_plan import GroupsInputs, GroupsPlan
@@ -23,25 +21,29 @@ def solve_groups_command(
     moving: bool,
     as_json: bool,
     objective: Objective | None = None,
+    force: bool = False,
 ) -> int:
-    """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules."""
+    """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules;
+    `force`: overwrite whatever `out` is."""
     from ..planner.groups.from_plans import problem_of
     from ..planner.groups.solve_workload import solve_workload
     from ..plans.editor import write_document
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload
     from ..plans.yaml_io import WRITTEN_DIGITS
-    from .paths import check_target
+    from .paths import accelerators_must_be_known, check_stdout, check_target, tell
     from .progress import steps
 
     out = out or path.with_name("groups.yaml")
     workload, cluster = load_workload(path)
+    accelerators_must_be_known(cluster, path.parent / workload.cluster)
     if objective is not None:
         workload = workload.model_copy(update={"rules": workload.rules.model_copy(update={"objective": objective})})
     problem = problem_of(workload, path, cluster)
     previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
     files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
-    check_target(out, *files)
+    check_stdout(out, "--out", as_json)
+    check_target(out, *files, kind="plan", force=force)
     inputs = _inputs(path, workload, problem, previous_path, out)
     with steps("solving") as notify:
         plan = solve_workload(workload, problem, inputs, previous, moving, notify)
@@ -49,7 +51,7 @@ def solve_groups_command(
     for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
         if not member.slowdown.keeps:
             warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)
-    click.echo(json.dumps(summary(plan, out)) if as_json else _text(plan, out))
+    tell(json.dumps(summary(plan, out)) if as_json else _text(plan, out), out)
     return 0
 
 
@@ -108,6 +110,7 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
 
 
 def _text(plan: GroupsPlan, out: Path) -> str:
+    from .paths import see_it
     from .show_groups import costs_text, groups_text, moves_text
 
     solver = plan.solver
@@ -118,4 +121,4 @@ def _text(plan: GroupsPlan, out: Path) -> str:
         f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
         f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"
     )
-    return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), f"see it: rlplan show {out}"])
+    return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), *see_it(out)])

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from ..planner.measured import MeasuredRun
     from ..planner.tune import Tuned
     from ..planner.what_if import Documents
+    from ..plans.origin import Inputs
 
 
 @click.command("tune")
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
     "--out", "-o", type=click.Path(path_type=Path), help="Where a new plan goes. Default: PLAN.tuned.yaml beside PLAN."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
-def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed: int, as_json: bool) -> int:
+def tune_command(
+    run_path: Path, plan_path: Path | None, out: Path | None, seed: int, overwrite: bool, as_json: bool
+) -> int:
     """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
     Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
@@ -41,7 +47,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     from ..planner.tune import tune
     from ..planner.what_if import load_documents
     from .job_timeline import data_prompts
-    from .paths import check_target, plan_inputs
+    from .paths import check_target, must_be_file, plan_inputs
     from .progress import share
 
     run = load_run(run_path)
@@ -49,9 +55,11 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)
     inputs = plan_inputs(executed_path)
-    check_target(out, force_path, *inputs)
-    for path in _beside(out):
-        check_target(path, *inputs)
+    check_target(out, force_path, *inputs, kind="plan", force=overwrite)
+    must_be_file(out, "the refitted profile and lengths are written beside the plan")
+    profile_path, lengths_path = _beside(out)
+    check_target(profile_path, *inputs, kind="profile", force=overwrite)
+    check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if out.exists() and _follows(out, executed_path):
         force_path = out
     executed = load_documents(executed_path)
@@ -60,7 +68,7 @@ def tune_command(run_path: Path, plan_path: Path | None, out: Path | None, seed:
         tuned = tune(run, executed, force, seed=seed, progress=update, prompts=data_prompts(force, force_path))
     if tuned.change:
         _write(tuned, force, force_path, out)
-    result = _result(tuned, force_path, out)
+    result = _result(tuned, run, force_path, out)
     click.echo(json.dumps(result) if as_json else _text(result))
     return 0
 
@@ -109,15 +117,24 @@ def _follows(out: Path, executed: Path) -> bool:
         new, old = load_plan(out), load_plan(executed)
     except InputError:
         return False
-    same_job = new.inputs.job.sha256 == old.inputs.job.sha256
-    return same_job and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
+    return (
+        _of_one_job(new.inputs, old.inputs)
+        and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
+    )
+
+
+def _of_one_job(one: Inputs, other: Inputs) -> bool:
+    """Whether two plans were solved from the same job, as far as the solver reads it."""
+    read = [inputs.solver_read.job if inputs.solver_read else None for inputs in (one, other)]
+    return one.job.sha256 == other.job.sha256 or (read[0] is not None and read[0] == read[1])
 
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
     from ..plans.check import input_path
     from ..plans.editor import write_document
-    from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
+    from ..plans.solver_read import solver_read
     from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.lengths import write_lengths
     from ..profiles.schema import Lengths
@@ -144,13 +161,15 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         cluster=InputFile(**named(input_path(old.cluster, force_path))),
         job=InputFile(**named(input_path(old.job, force_path))),
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
-        lengths=InputFile(**named(lengths_path)),
+        lengths=LengthsInput(**named(lengths_path)),
+        rewards=tuned.plan.inputs.rewards,
+        solver_read=solver_read(input_path(old.cluster, force_path), input_path(old.job, force_path), profile_path),
     )
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 
-def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
-    costs = tuned.costs
+def _result(tuned: Tuned, run: MeasuredRun, force_path: Path, out: Path) -> dict[str, Any]:
+    costs, predicted = tuned.costs, run.plan.predicted
     return {
         "decision": "change" if tuned.change else "keep",
         "gain": tuned.gain,
@@ -160,6 +179,8 @@ def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
             name: {"predicted": p.predicted_s, "measured": p.measured_s, "why": p.why, "parts_s": p.parts_s}
             for name, p in tuned.phases.items()
         },
+        "step_s": {"predicted": predicted.step_s.mean, "measured": tuned.step_s},
+        "seconds_per_sample": {"predicted": predicted.seconds_per_sample, "measured": tuned.seconds_per_sample},
         "factors": {
             "lengths": tuned.length_factor,
             "rollout": {f"{e} x tp {t}": line.factor for (t, e), line in costs.rollout.items()},
@@ -176,9 +197,16 @@ def _result(tuned: Tuned, force_path: Path, out: Path) -> dict[str, Any]:
 
 
 def _text(result: dict[str, Any]) -> str:
-    lines = [f"{'phase':16}{'predicted':>10}{'measured':>10}"]
+    from ..plans.phase_words import PHASE_WORDS
+
+    lines = [f"{'phase':20}{'predicted':>10}{'measured':>10}"]
     for name, phase in result["phases"].items():
-        lines.append(f"{name:16}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
+        lines.append(f"{PHASE_WORDS[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
+    step = result["step_s"]
+    lines.append(
+        f"{'step':20}{step['predicted']:10.3f}{step['measured']:10.3f}   mean over the cycle, as in rlplan report: "
+        "prompts that the run still owes a long round are charged one"
+    )
     factors = result["factors"]
     lines.append(
         f"refitted, over the profile: lengths {factors['lengths']:.2f}, "

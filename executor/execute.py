@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import shutil
 import time
@@ -18,9 +19,11 @@ from typing import Any, Protocol
 
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
-from ..plans.data import enough_prompts
-from ..plans.errors import InputError, RunFailed
+from ..plans.data import data_file, enough_prompts
+from ..plans.errors import InputError, RunFailed, joined
 from ..plans.plan import Plan
+from ..plans.reading import opened
+from ..plans.targets import must_take_folder
 from ..plans.yaml_io import error_at, sha256_file
 from ..rounds.run_log import PLAN_COPY
 from .disk import written
@@ -76,28 +79,28 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
     for path in plan_paths:
         checked = open_plan(path)
-        for loc, fault in unsupported(checked.plan.job):
-            raise error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}")
+        found = unsupported(checked.plan.job)
+        cannot = [error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}") for loc, fault in found]
+        if cannot:
+            raise joined(cannot)
         run_dir = out if len(plan_paths) == 1 else out / path.stem
         _check_folder(run_dir, path, resume)
         executions.append(Execution(path.stem, path, run_dir, checked))
     first = executions[0]
     for other in executions[1:]:
-        for loc, fault in differences(first.plan, other.plan):
+        for loc, fault in differences(first.checked, other.checked):
             raise error_at(
                 other.plan_path,
                 loc,
                 f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
                 "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
-    enough_prompts(first.checked.job, first.checked.paths.data)
+    enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path))
     return executions
 
 
 def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
-    existing = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InputError("cannot be a run folder: it is a file, or lies where nothing can be written", str(run_dir))
+    must_take_folder(run_dir)
     exists = holds_run(run_dir)
     if exists and not resume:
         raise InputError("holds a run already; continue it with --resume or choose another --out", str(run_dir))
@@ -128,7 +131,7 @@ def holds_run(run_dir: Path) -> bool:
     trace = run_dir / "trace.jsonl"
     if not trace.exists():
         return False
-    with trace.open("rb") as lines:
+    with opened(trace) as file, io.BufferedReader(file) as lines:
         return any(b'"event":"step"' in line for line in lines)
 
 
@@ -178,6 +181,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     first = executions[0]
     job, pool, paths = first.checked.job, first.pool, first.checked.paths
     tokenizer = load_tokenizer(paths.model)
+    assert paths.data is not None, "prepare has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
 
     watcher.phase("starting Ray")

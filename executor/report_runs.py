@@ -8,6 +8,8 @@ from typing import Any
 
 from ..plans.errors import InputError
 from ..plans.plan import Plan, load_plan
+from ..plans.reading import must_be_readable
+from ..plans.run_folder import must_be_run_folder
 from ..rounds.run_log import PLAN_COPY, TRACE, read_run
 from ..rounds.trace import TraceError
 
@@ -38,8 +40,7 @@ def load_runs(folder: Path) -> list[RunTrace]:
 
 def readable_runs(folder: Path) -> tuple[list[RunTrace], dict[str, InputError]]:
     """The runs in `folder`, and by the names of those that cannot be read why. Raises InputError if none can be."""
-    if not folder.is_dir():
-        raise InputError("no such run folder; give the --out of rlplan execute", str(folder))
+    must_be_run_folder(folder)
     homes = [folder] if (folder / TRACE).exists() else sorted(p.parent for p in folder.glob(f"*/{TRACE}"))
     if not homes:
         raise InputError("holds no run (no trace.jsonl); give the --out of rlplan execute", str(folder))
@@ -62,6 +63,7 @@ def run_files(folder: Path) -> list[Path]:
 
 def _load(home: Path) -> RunTrace:
     plan = _plan(home / PLAN_COPY)
+    must_be_readable(home / TRACE)
     try:
         written_s = (home / TRACE).stat().st_mtime
         log = read_run(home / TRACE)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
+from ..plans.check import CheckedPlan
+from ..plans.executable import update_faults
+from ..plans.plan import LongRound, Plan, PlannedJob, ShortRound
 from ..plans.yaml_doc import Loc
 
 
@@ -13,8 +15,7 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
     """(location in the plan, what and remedy) for each part that cannot be run."""
     short, long = planned.rounds.short, planned.rounds.long
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
-        at: Loc = ("job", "rounds", kind, "train")
-        yield from _layout_faults(at, train)
+        yield from ((("job", "rounds", kind, "train", key), text) for key, text in update_faults(train))
     if planned.reward.judge is not None:
         yield (
             ("job", "reward", "judge"),
@@ -43,23 +44,23 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str]]:
 
 
 SHARED: tuple[tuple[str, ...], ...] = (
-    ("inputs", "job", "sha256"),
-    ("inputs", "cluster", "sha256"),
     ("job", "rounds", "short", "rollout", "pool"),
     ("job", "reward", "workers"),
 )
-"""What plans that are executed in turns have in common, because it is started once for all of them."""
+"""What plans that are executed in turns have in common beside job and cluster, because it is started once for all."""
 
 
-def differences(first: Plan, other: Plan) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(location in `other`, what) for each shared key in which two plans differ; the file's name is to follow."""
+def differences(first: CheckedPlan, other: CheckedPlan) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(location in `other`, what) for each thing in which two plans differ and that is started once for both; the
+    file's name is to follow. Job and cluster are compared as their files are now: plans that were solved before and
+    after a change of a learning rate are of one job."""
+    if first.job != other.job:
+        yield ("inputs", "job", "sha256"), "is of another job than"
+    if first.cluster != other.cluster:
+        yield ("inputs", "cluster", "sha256"), "is of another cluster than"
     for path in SHARED:
-        ours, theirs = _at(other, path), _at(first, path)
-        if ours == theirs:
-            continue
-        if path[0] == "inputs":
-            yield path, f"is of another {path[1]} than"
-        else:
+        ours, theirs = _at(other.plan, path), _at(first.plan, path)
+        if ours != theirs:
             yield path, f"is {ours}, not {theirs} as in"
 
 
@@ -82,13 +83,3 @@ def _lever_faults(at: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, 
             "the executor trains when the round is over; write null, or solve again without search.hand_over in the "
             "job",
         )
-
-
-def _layout_faults(at: Loc, train: RoundTrain) -> Iterator[tuple[Loc, str]]:
-    for name, size in (("tp", train.tp), ("pp", train.pp), ("cp", train.cp), ("ep", train.ep)):
-        if size != 1:
-            yield (*at, name), f"is {size}, but the executor's trainers are data parallel only; write 1"
-    if train.recompute != "none":
-        yield (*at, "recompute"), f"is {train.recompute}, which the executor's trainers do not do; write none"
-    if train.offload:
-        yield (*at, "offload"), "is true, which the executor's trainers do not do; write false"

@@ -3,17 +3,18 @@
 Each cause is what changes when one more thing is taken as the run had it: the share of long rounds, then the lengths
 (the run's rounds replayed at the profile's costs), then the speed, then the overhead of a round; what is left is not
 explained by the model, and what only the steps after a start or a restart took is told apart. The parts sum to
-measured minus predicted.
+measured minus predicted. All means are over the cycle (rounds/cycle_means.py), as those of `rlplan report`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..plans.predicted import Predicted
+from ..rounds.cycle_means import CycleMeans
 from .cost_line import Line
 from .measured import MeasuredRun, Replayed
 from .refit import Priced, Refit
@@ -33,14 +34,14 @@ class Phase:
 
 
 def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found: Refit) -> dict[str, Phase]:
-    """The phases of a step; waits around a round (`other_s` of the trace) belong to its rollout.
+    """The phases of a step over the cycle; waits around a round (`other_s` of the trace) belong to its rollout.
 
     Args:
         replays: of the run, by the profile that its plan was solved from, priced as in `priced`.
         found: what the run says about that profile.
     """
     predicted, warm = run.plan.predicted, [r for r in replays if r.step.warm] or list(replays)
-    step_s = predicted.step_s.mean
+    step_s, over = predicted.step_s.mean, run.over_cycle
 
     def lines(item: Replayed, of: dict[tuple[int, int], Line]) -> Line:
         key = priced.of(item.step.kind).decode.key
@@ -57,7 +58,12 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
 
     reward = found.reward.factor if found.reward else 1.0
     kinds = _by_kind(predicted)
-    share = sum(s.kind == "long" for s in run.steps) / len(run.steps)
+    share = over.long_share
+    weights = [over.long_weight if item.step.kind == "long" and item.step.samples else 1.0 for item in warm]
+
+    def mean(values: Iterable[float]) -> float:
+        """Over the warm steps, each long round with its part of those that the run owes."""
+        return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
 
     def update_s(item: Replayed, whole: bool) -> float:
         base_s = priced.of(item.step.kind).train.step_s
@@ -73,49 +79,53 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
     return {
         "rollout": _phase(
             step_s,
-            _mean([s.rollout_s + s.other_s for s in run.steps]),
+            over,
+            "rollout_s",
             [
                 ("", expected.rollout),
                 ("share of long rounds", mixed(0, expected.rollout)),
-                ("lengths", _mean([r.times.decode_end_s for r in warm])),
-                ("decode speed", _mean([at_speed(r) for r in warm])),
-                ("overhead of a round", _mean([at_cost(r) for r in warm])),
-                ("not explained", _mean([r.step.rollout_s + r.step.other_s for r in warm])),
+                ("lengths", mean(r.times.decode_end_s for r in warm)),
+                ("decode speed", mean(at_speed(r) for r in warm)),
+                ("overhead of a round", mean(at_cost(r) for r in warm)),
+                ("not explained", mean(r.step.rollout_s + r.step.other_s for r in warm)),
             ],
             _factors({f"{e} x tp {t}": line.factor for (t, e), line in found.rollout.items()}),
         ),
         "reward_exposed": _phase(
             step_s,
-            _mean([s.reward_exposed_s for s in run.steps]),
+            over,
+            "reward_exposed_s",
             [
                 ("", expected.reward_exposed),
-                ("lengths", _mean([r.times.reward_exposed_s for r in warm])),
-                ("reward latency", reward * _mean([r.times.reward_exposed_s for r in warm])),
-                ("not explained", _mean([r.step.reward_exposed_s for r in warm])),
+                ("lengths", mean(r.times.reward_exposed_s for r in warm)),
+                ("reward latency", reward * mean(r.times.reward_exposed_s for r in warm)),
+                ("not explained", mean(r.step.reward_exposed_s for r in warm)),
             ],
             _factors({"a reward": reward}),
         ),
         "train": _phase(
             step_s,
-            _mean([s.train_s for s in run.steps]),
+            over,
+            "train_s",
             [
                 ("", expected.train),
                 ("share of long rounds", mixed(1, expected.train)),
-                ("lengths", _mean([r.update_s for r in warm])),
-                ("train speed", _mean([update_s(r, whole=False) for r in warm])),
-                ("overhead of an update", _mean([update_s(r, whole=True) for r in warm])),
-                ("not explained", _mean([r.step.train_s for r in warm])),
+                ("lengths", mean(r.update_s for r in warm)),
+                ("training speed", mean(update_s(r, whole=False) for r in warm)),
+                ("overhead of an update", mean(update_s(r, whole=True) for r in warm)),
+                ("not explained", mean(r.step.train_s for r in warm)),
             ],
             _factors({"a token": found.train.factor if found.train else 1.0}),
         ),
         "sync": _phase(
             step_s,
-            _mean([s.sync_s for s in run.steps]),
+            over,
+            "sync_s",
             [
                 ("", expected.sync),
-                ("share of long rounds", _mean([r.sync_s for r in warm])),
-                ("sync speed", _mean([lines(r, found.sync).factor * r.sync_s for r in warm])),
-                ("not explained", _mean([r.step.sync_s for r in warm])),
+                ("share of long rounds", mean(r.sync_s for r in warm)),
+                ("weight transfer speed", mean(lines(r, found.sync).factor * r.sync_s for r in warm)),
+                ("not explained", mean(r.step.sync_s for r in warm)),
             ],
             _factors({f"{e} x tp {t}": line.factor for (t, e), line in found.sync.items()}),
         ),
@@ -133,10 +143,12 @@ def _by_kind(predicted: Predicted) -> dict[str, tuple[float, float]]:
     }
 
 
-def _phase(step_s: float, measured_s: float, chain: list[tuple[str, float]], factors: str) -> Phase:
+def _phase(step_s: float, over: CycleMeans, key: str, chain: list[tuple[str, float]], factors: str) -> Phase:
+    predicted_s, measured_s = chain[0][1], over.seconds(key)
+    chain = [*chain, ("start-up and restarts", over.measured_seconds(key))]
+    if over.expected_s(key):
+        chain.append(("the plan's long round, which is owed", measured_s))
     parts = {name: value - before for (_, before), (name, value) in itertools.pairwise(chain)}
-    parts["start-up and restarts"] = measured_s - chain[-1][1]
-    predicted_s = chain[0][1]
     off = measured_s - predicted_s
     if abs(off) <= max(NEAR * predicted_s, NEAR_STEP * step_s):
         return Phase(predicted_s, measured_s, parts, "as predicted")
@@ -147,7 +159,3 @@ def _phase(step_s: float, measured_s: float, chain: list[tuple[str, float]], fac
 
 def _factors(factors: dict[str, float]) -> str:
     return ", ".join(f"{name} takes {factor:.2f} of the profile's time" for name, factor in sorted(factors.items()))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -15,14 +15,22 @@ from typing import NamedTuple, get_args
 from ..plans.base import Mode
 from ..plans.cluster import Cluster, Pool
 from ..plans.errors import Infeasible
+from ..plans.executable import update_faults
 from ..plans.job import Job
+from ..plans.units import bytes_text
 from ..profiles.hardware import gpu_of
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from ..rounds.schedule import prompts_wanted
+from .colocation import shares_gpus
 from .costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from .drafts import DraftedCost, affordable
+from .fitting import engines_fault, fitting_beside
+from .host_memory import Share
 from .length_model import LengthModel
+from .memory_bars import WEIGHT_BYTES
+from .over_issue import over_issue, too_wasteful
+from .plannable import must_be_plannable
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -100,9 +108,11 @@ class LongKey(NamedTuple):
 class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
-    `refused` says, for each layout of the profile that was left out, why; `reshard_s` and `layout_switch_s` are seconds
-    of changing shards and engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
+    `host_memory_bytes` are those of a node; `refused` says, for each layout that was left out, why; `reshard_s` and
+    `layout_switch_s` are seconds of changing shards and engines between kinds of round. `drafted`: costs with drafts,
+    by layout and drafted tokens.
     `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
+    `train_host`: of each of `train`, the host memory of its trainers.
     """
 
     pool: str
@@ -116,6 +126,7 @@ class Space:
     layout_switch_s: float = 0.0
     drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
     kept_together: dict[LayoutKey, float] = field(default_factory=dict)
+    train_host: tuple[Share, ...] = ()
 
     @property
     def sharding(self) -> tuple[int, ...]:
@@ -133,13 +144,16 @@ def enumerate_space(
     fewer_nodes: bool = False,
     prompts: int | None = None,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode.
+    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
+    Unplannable (plannable.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
+    must_be_plannable(job, pool, cluster.pools[pool])
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
+    train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     cap = job.rollout.max_response_tokens
     rules: set[tuple[Mode, int, int, int]] = set()
@@ -155,9 +169,16 @@ def enumerate_space(
         for cutoff in cutoffs(model, size, cap):
             needed = target / model.short_groups(cutoff, size)
             rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
-    short = [ShortKey(*rule, layout) for rule in sorted(rules) for layout in decode]
+    most = job.search.max_over_issue
+    allowed = {rule for rule in rules if over_issue(rule[1], rule[2], target, size) <= most}
+    wasteful = too_wasteful(rules, allowed, target, size, most)
+    short = [ShortKey(*rule, layout) for rule in sorted(allowed) for layout in decode]
     if "predict" in modes:
         short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+    if wasteful is not None:
+        if len(modes) == 2 and not any(key.mode == modes[-1] for key in short):
+            raise Infeasible(f"{wasteful}; raise it, or plan mode sync")
+        refused = (*refused, wasteful)
     if prompts is not None:
         short, without = _with_prompts(short, target, prompts)
         if without is not None and len(modes) == 2:
@@ -169,7 +190,7 @@ def enumerate_space(
     long = [
         LongKey(law, copies, layout, tokens, share)
         for law in laws
-        for copies in (COPIES if law.mode == "exact" else (1,))
+        for copies in ([c for c in COPIES if c <= most] if law.mode == "exact" else (1,))
         for layout in decode
         for tokens in (0, *(g for key, g in drafted if key == layout))
         for share in (0.0, *(job.search.hand_over if layout.engines > 1 else ()))
@@ -182,11 +203,12 @@ def enumerate_space(
         train=train,
         short=tuple(short),
         long=tuple(long),
-        host_memory_bytes=node.nodes * node.host_memory_bytes,
+        host_memory_bytes=node.host_memory_bytes,
         refused=refused,
         reshard_s=_reshard_s(profile, node),
         layout_switch_s=_layout_switch_s(profile),
         drafted=drafted,
+        train_host=train_host,
     )
 
 
@@ -223,8 +245,11 @@ def _reshard_s(profile: Profile, pool: Pool) -> float:
 
 
 def _layout_switch_s(profile: Profile) -> float:
-    """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake."""
-    if profile.machine.kind != "cuda":
+    """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake.
+
+    Where engines sleep and wake in every step (colocation.py), those of another layout wake in the place of the others.
+    """
+    if profile.machine.kind != "cuda" or shares_gpus(profile):
         return 0.0
     return 2 * profile.model_parameters / min(r.tp for r in profile.rollout) / WAKE_BYTES_PER_S
 
@@ -273,7 +298,7 @@ def feasible_layouts(
         for count in sorted(counts):
             cost = layout_cost(profile, LayoutKey(tp, count))
             assert cost is not None, "there is an entry of this tp"
-            fault = _layout_fault(cost, job, pool, pools[0])
+            fault = _layout_fault(cost, job, profile, pool, pools[0])
             if fault is None:
                 decode[cost.key] = cost
             else:
@@ -289,12 +314,12 @@ def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
     if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
         return None
     return (
-        f"the profile is of accelerators with {sheet.memory_bytes / 1e9:.0f} GB, those of pool '{name}' have "
-        f"{pool.accelerators.memory_bytes / 1e9:.0f} GB; its KV space and updates do not hold there"
+        f"the profile is of accelerators with {bytes_text(sheet.memory_bytes)}, those of pool '{name}' have "
+        f"{bytes_text(pool.accelerators.memory_bytes)}; its KV space and updates do not hold there"
     )
 
 
-def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | None:
+def _layout_fault(cost: DecodeCost, job: Job, profile: Profile, pool: Pool, name: str) -> str | None:
     """Why a layout cannot be used."""
     tp, engines = cost.key.tp, cost.key.engines
     longest = job.rollout.longest_tokens
@@ -304,9 +329,7 @@ def _layout_fault(cost: DecodeCost, job: Job, pool: Pool, name: str) -> str | No
         return f"needs {max(engines, 1) * tp} accelerators, pool '{name}' has {pool.accelerators_total}"
     if cost.kv_capacity_tokens < longest:
         return f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
-    if cost.host_bytes > pool.nodes * pool.host_memory_bytes:
-        return f"its engines need {cost.host_bytes / 1e9:.1f} GB of host memory"
-    return None
+    return engines_fault(profile, pool, WEIGHT_BYTES[job.model.dtype], cost.key)
 
 
 def node_counts(pool: Pool, fewer: bool) -> list[int]:
@@ -330,19 +353,21 @@ def feasible_train(
     fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
-            costs = train_costs(profile, nodes * pool.accelerators.per_node, budgets)
+            ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
+            costs = train_costs(profile, ranks, budgets, memory_bytes=memory_bytes)
             fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(
             "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
-            f"sequence, {longest} tokens, on {pool.accelerators_total} accelerators; add a larger micro-batch (and "
-            "profile again if the profile is measured) or more accelerators"
+            f"sequence, {longest} tokens, on {pool.accelerators_total} accelerators, and memory what a trainer holds "
+            "with it; add a larger micro-batch (and profile again if the profile is measured) or more accelerators"
         )
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 
 
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
-    """Of updates on equally many accelerators those that no other beats whatever is trained.
+    """Of updates on equally many accelerators those that no other, at least as simple, beats whatever is trained: ties
+    within the error go to the simplest (ties.py), so that simpler ones stay.
 
     `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
     update whose replicas are larger may train nothing there. It trains on at least as many of any number of
@@ -353,8 +378,22 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
         return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
+        if _complexity(one) > _complexity(other):
+            return False
         if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
             return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]
+
+
+def _complexity(t: TrainCost) -> int:
+    """0: what the executor runs; 1: data parallel, recomputing or offloading; then with tensor or expert parallelism,
+    with context parallelism, with a pipeline."""
+    if t.pp > 1:
+        return 4
+    if t.cp > 1:
+        return 3
+    if max(t.tp, t.ep) > 1:
+        return 2
+    return int(any(update_faults(t)))

@@ -14,94 +14,21 @@ round's (there the deferring draw is the first, which loses nothing: any draw th
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plans.base import Mode
-from ..plans.predicted import StepNoise
-from ..rounds.exact import MAX_DRAWS, most_draws_at_once
+from ..rounds.exact import MAX_DRAWS
 from ..rounds.hand_over import HandOverSpec
 from ..rounds.outcome import Fate
 from .candidates import LongKey, ShortKey, defers
-from .costs import DecodeCost, LayoutKey, RewardCost, TrainCost
-from .drafts import DraftedCost
 from .draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
-from .earlier_epoch import EarlierEpoch
-from .noise import SILENT
 from .play import FATES, Luck, Played, RanOut, RoundSetup, play
 from .round_log import RoundLog, mean, record_round
-from .simulator import Observe
-
-# Prompts that a column is fed with at once: an epoch of its own.
-_FEED = 768
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all columns of a solve share: the step's size, costs, luck.
-
-    `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
-    `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
-    """
-
-    target: int
-    group_size: int
-    cap_tokens: int
-    dynamic_sampling: bool
-    decode: dict[LayoutKey, DecodeCost]
-    reward: RewardCost
-    draws: Draws
-    reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
-    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
-    watch: Callable[[], Observe] | None = None
-    noise: Callable[[LayoutKey, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
-    max_prompt_tokens: int = 0
-
-    def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
-        """What decoding costs in a kind of round."""
-        return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
-
-    def at_once(self, key: ShortKey | LongKey) -> int:
-        """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.
-
-        As many as the round can have in flight, so that none waits for it, but at most as many as were measured. Short
-        rounds issue anew only in the place of what has ended; long rounds of `exact` draw in waves that double. Where a
-        prompt's samples are kept together, the balancer lets an engine get ahead of the others for their sake.
-        """
-        if isinstance(key, ShortKey):
-            alike, prompts = key.samples, key.prompts
-        else:
-            draws = most_draws_at_once(key.copies) if key.law.mode == "exact" else 1
-            alike, prompts = self.group_size * draws, self.target
-        cost, engines = self.cost_of(key), key.layout.engines
-        ahead = self._ahead(cost, alike)
-        # An engine gets a sample only while it is at most so far ahead of every other one.
-        most = (alike * prompts + (engines - 1) * (ahead + 1)) // engines
-        return max(1, min(cost.max_sequences, most))
-
-    def _ahead(self, cost: DecodeCost, alike: int) -> int:
-        """Samples by which an engine may be ahead of the least loaded one and still get one more; `alike` are those of
-        one prompt, of which the first goes to the least loaded engine."""
-        if cost.sharing is None:
-            return 0
-        longest = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
-        return min(math.floor(cost.sharing.lead(longest)), alike - 1)
-
-    @cached_property
-    def earlier(self) -> EarlierEpoch:
-        """What `predict` knows of the prompts that its columns are fed with."""
-        return EarlierEpoch(self.draws, self.group_size, _feed_size("predict", self.target))
-
-
-def _feed_size(mode: Mode, prompts: int) -> int:
-    # Of a feed in `predict` as much as a half is left to long rounds.
-    return max(_FEED, 6 * prompts) * (2 if mode == "predict" else 1)
+from .setting import FEED, feed_size
+from .setting import Setting as Setting  # those who make columns find it here too
 
 
 class ShortColumn:
@@ -138,7 +65,7 @@ class ShortColumn:
 
     def _feed(self) -> None:
         key = self.key
-        count = _feed_size(key.mode, key.prompts)
+        count = feed_size(key.mode, key.prompts)
         self._numbers = np.arange(self._feeds * count, (self._feeds + 1) * count)
         self._lengths = self._setting.draws.firsts(self._numbers, 0)
         self._drawn = np.zeros(count, dtype=np.int64)
@@ -152,12 +79,7 @@ class ShortColumn:
         setting, key = self._setting, self.key
         if len(self._fresh) < 3 * key.prompts:
             self._feed()
-        # Refills are rare and few: most rounds need no more rows than this, and the others are run once more.
-        given = min(len(self._fresh), 2 * key.prompts)
-        try:
-            places, luck, played = self._play(given)
-        except RanOut:
-            places, luck, played = self._play(len(self._fresh))
+        places, luck, played = self._play_one()
         taken = len(played.row)
         del self._fresh[len(self._fresh) - taken :]
         self._drawn[places[:taken]] += 1
@@ -169,10 +91,27 @@ class ShortColumn:
         firsts = self._lengths[places[:taken], 0, :size].sum(axis=1, dtype=np.int64)
         # They differ from the first draws where a first draw did not count and was returned.
         put_off = luck.lengths[:taken][deferred, :size].sum(dtype=np.int64) - firsts[deferred].sum()
-        record_round(self.log, self._setup, luck, played, firsts, int(put_off))
-        self.deferred_prompts.extend(prompt_name(int(n), 0) for n in self._numbers[places[:taken][deferred]])
+        self._record(self._numbers[places[:taken]], luck, played, firsts, int(put_off))
 
-    def _play(self, given: int) -> tuple[Numbers, Luck, Played]:
+    def _play_one(self) -> tuple[Numbers, Luck, Played]:
+        """(places of the feed, luck, what became of a round)."""
+        # Refills are rare and few: most rounds need no more rows than this, and the others are run once more.
+        given = min(len(self._fresh), 2 * self.key.prompts)
+        places, luck = self._luck(given)
+        try:
+            return places, luck, play_column(self._setting, self.key, self._setup, luck)
+        except RanOut:
+            places, luck = self._luck(len(self._fresh))
+            return places, luck, play_column(self._setting, self.key, self._setup, luck)
+
+    def _record(self, numbers: Numbers, luck: Luck, played: Played, firsts: Numbers, put_off: int) -> None:
+        """Add a round to the log; `numbers` and `firsts` by draw, `put_off` as of record_round."""
+        record_round(self.log, self._setup, luck, played, firsts, put_off)
+        deferred = played.fate == FATES[Fate.DEFERRED]
+        self.deferred_prompts.extend(prompt_name(int(n), 0) for n in numbers[deferred])
+
+    def _luck(self, given: int) -> tuple[Numbers, Luck]:
+        """(places of the next `given` prompts of the feed, what they draw)."""
         setting, draws = self._setting, self._setting.draws
         places = np.array(self._fresh[: -given - 1 : -1], dtype=np.int64)
         numbers, nth = self._numbers[places], self._drawn[places]
@@ -189,7 +128,7 @@ class ShortColumn:
             prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
             more=given < len(self._fresh),
         )
-        return places, luck, _play(setting, self.key, self._setup, luck)
+        return places, luck
 
 
 class LongColumn:
@@ -230,7 +169,7 @@ class LongColumn:
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
         numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
         luck = self._luck(numbers, laps + 1)
-        played = _play(setting, self.key, self._setup, luck, self._hand_over)
+        played = play_column(setting, self.key, self._setup, luck, self._hand_over)
         firsts = np.empty(len(numbers), dtype=np.int64)
         for lap in np.unique(laps):
             mine = laps == lap
@@ -240,19 +179,20 @@ class LongColumn:
     def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
         setting, draws = self._setting, self._setting.draws
         lengths: list[Tokens] = []
+        counts: list[int] = []
         rewards: list[NDArray[np.float64]] = []
         reward_luck: list[NDArray[np.float64]] = []
         for stream in np.unique(streams).tolist():
             mine = numbers[streams == stream]  # streams ascend
-            firsts = draws.firsts(mine, stream)
-            for number, first in zip(mine.tolist(), firsts, strict=True):
-                lengths.append(self._rows(number, stream, first))
-                nth = np.arange(len(lengths[-1]))
-                if setting.dynamic_sampling:
-                    rewards.append(draws.rewards(np.full(len(nth), number), stream, nth))
-                if setting.reward.executions:
-                    reward_luck.append(draws.reward_luck(np.full(len(nth), number), stream, nth))
-        counts = [len(rows) for rows in lengths]
+            rows = self._rows(mine, stream)
+            given = [len(of_prompt) for of_prompt in rows]
+            counts += given
+            lengths += rows
+            drawn = np.repeat(mine, given), stream, np.concatenate([np.arange(count) for count in given])
+            if setting.dynamic_sampling:
+                rewards.append(draws.rewards(*drawn))
+            if setting.reward.executions:
+                reward_luck.append(draws.reward_luck(*drawn))
         return Luck(
             lengths=np.concatenate(lengths),
             prompt_tokens=draws.prompt_tokens_of(numbers),
@@ -264,24 +204,35 @@ class LongColumn:
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
         )
 
-    def _rows(self, number: int, stream: int, firsts: Tokens) -> Tokens:
-        """Lengths of all the draws that a round can want of a prompt: waves that double until one is long."""
+    def _rows(self, numbers: Numbers, stream: int) -> list[Tokens]:
+        """By prompt, lengths of all the draws that a round can want of it: waves that double until one is long."""
+        firsts = self._setting.draws.firsts(numbers, stream)
         if not self._setup.redraws:
-            return firsts[:1]
-        size, drawn = self._setting.group_size, self._setup.copies
-        rows = list(firsts)
-        while True:
-            while len(rows) < drawn:
-                rows.append(self._setting.draws.row(number, stream, len(rows)))
-            longest = np.array(rows[:drawn])[:, :size].max()
-            if longest > self._setup.cutoff_tokens or drawn >= MAX_DRAWS:
-                return np.array(rows[:drawn])
-            drawn = min(2 * drawn, MAX_DRAWS)
+            return list(firsts[:, :1])
+        size, cutoff, copies = self._setting.group_size, self._setup.cutoff_tokens, self._setup.copies
+        # The number of the first draw that is long, or how many are known.
+        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
+        found = []
+        for number, first, rows in zip(numbers.tolist(), long.tolist(), firsts, strict=True):
+            drawn = copies
+            while True:
+                known = len(rows)
+                if drawn > known:
+                    more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(known, drawn)])
+                    rows = np.concatenate([rows, more])
+                    if first >= known:
+                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff, True).argmax())
+                if first < drawn or drawn >= MAX_DRAWS:
+                    break
+                drawn = min(2 * drawn, MAX_DRAWS)
+            found.append(rows[:drawn])
+        return found
 
 
-def _play(
+def play_column(
     setting: Setting, key: ShortKey | LongKey, setup: RoundSetup, luck: Luck, hand_over: HandOverSpec | None = None
 ) -> Played:
+    """Simulate a round of a kind; raises as `play` does."""
     observe = setting.watch() if setting.watch else None
     cost, at_once = setting.cost_of(key), setting.at_once(key)
     return play(setup, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe)
@@ -296,8 +247,8 @@ def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[s
     found: list[int] = []
     cap = draws.model.cap_tokens
     # 64 laps of an epoch bound the search where long draws are too rare to fill a queue; callers repeat prompts then.
-    for start in range(0, 64 * max(_FEED, count), _FEED):
-        numbers = np.arange(start, start + _FEED)
+    for start in range(0, 64 * max(FEED, count), FEED):
+        numbers = np.arange(start, start + FEED)
         longest = draws.firsts(numbers, 0)[:, 0, :group_size].max(axis=1)
         found += numbers[(longest > cutoff) | (longest >= cap)].tolist()
         if len(found) >= count:

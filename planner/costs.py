@@ -14,7 +14,10 @@ from ..profiles.train_layouts import peak_bytes, physics_of, train_layouts
 from ..profiles.train_model import TrainLayout, fits_heads
 from ..rounds.balance import PrefixSharing
 from ..rounds.timeouts import TimeoutSpec
+from .colocation import optimizer_moves_s, sleep_and_wake_s
 from .executions import Executions
+from .host_memory import engine_share
+from .memory_bars import Engines
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,8 +43,8 @@ class DecodeCost:
         prefill_s, prefill_s_per_token: seconds to admit a request, and more per token to prefill.
         kv_capacity_tokens: KV tokens that one engine holds at most.
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
-        sync_s: weight sync to all engines.
-        host_bytes: host memory of the layout's engines while another layout's engines are in use.
+        sync_s: weight sync to all engines, with their sleep and wake where trainers share their GPUs (colocation.py).
+        host_bytes: host memory of the layout's engines, whether they are in use or not (memory.py).
         round_s: seconds that a round takes before anything is decoded.
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
         prefill_s_per_token_squared: seconds more per squared token to prefill.
@@ -112,10 +115,6 @@ class DecodeCost:
         return tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
 
 
-# A vLLM process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its
-# core and one for the actor around it.
-HOST_PROCESS_BYTES = 1_000_000_000
-
 # vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).
 BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 
@@ -133,6 +132,13 @@ def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
         return own[0] if own else None
     count = max(1, layout.engines)
     return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
+
+
+def engines_of(profile: Profile, layout: LayoutKey) -> Engines:
+    """A layout's engines as the memory table takes them. The profile has an entry for them."""
+    entry = entry_of(profile, layout)
+    assert entry is not None, f"{layout} is priced by no entry"
+    return Engines(entry, layout.tp, layout.engines)
 
 
 def checks_of(profile: Profile, layout: LayoutKey) -> tuple[RoundCheck, ...]:
@@ -164,12 +170,6 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
     factor = sum(c.factor for c in known) / len(known) if known else 1.0
     overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
-    processes = count * (rollout.tp + 2) * HOST_PROCESS_BYTES
-    # An idle CUDA engine sleeps with its KV freed and its weights dropped; on a CPU both stay in host memory.
-    resident = 0
-    if profile.machine.kind == "cpu":
-        kv = rollout.kv_capacity_tokens * rollout.kv_bytes_per_token
-        resident = count * (kv + 4 * profile.model_parameters)
     return DecodeCost(
         key=LayoutKey(rollout.tp, count),
         a=factor * rollout.step_s,
@@ -179,8 +179,8 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         prefill_s_per_token=factor * rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
-        sync_s=rollout.sync.p50,
-        host_bytes=processes + resident,
+        sync_s=rollout.sync.p50 + sleep_and_wake_s(profile, rollout.tp),
+        host_bytes=round(engine_share(profile, Engines(rollout, rollout.tp, count)).on_node(1)),
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
         finish_s=count * per_sample_s,
@@ -219,6 +219,13 @@ class TrainCost:
         """Accelerators of all replicas together."""
         return self.dp * self.tp * self.pp * self.cp
 
+    @property
+    def layout(self) -> TrainLayout:
+        """How it is spread over accelerators."""
+        return TrainLayout(
+            self.dp, self.tp, self.cp, self.pp, self.ep, self.micro_batch_tokens, self.recompute, self.offload
+        )
+
     def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
         """Seconds of an update on samples with these sums; their number only matters where they are padded."""
         linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
@@ -244,16 +251,20 @@ def train_cost(train: Train) -> TrainCost:
 
 
 def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
-    """Costs in any layout, from a profile's law. Raises ValueError when the layout cannot be, naming why."""
+    """Costs in any layout, from a profile's law, with what its states take to come and go (colocation.py).
+
+    Raises ValueError when the layout cannot be, naming why.
+    """
     physics = physics_of(law)
     why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
     if why is not None:
         raise ValueError(why)
     update = physics.update(layout)
+    parameters = physics.architecture.parameters
     return TrainCost(
         dp=layout.dp,
         micro_batch_tokens=layout.micro_batch_tokens,
-        step_s=update.step_s,
+        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.ranks, layout.offload),
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
         tp=layout.tp,
@@ -272,10 +283,12 @@ def train_costs(
     accelerators: int,
     micro_batch_tokens: Sequence[int],
     allowed: Callable[[TrainLayout], bool] = lambda layout: True,
+    memory_bytes: int | None = None,
 ) -> tuple[TrainCost, ...]:
     """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
 
     Entries that were measured go before a law, which is off by more. `allowed`: what the trainer can do.
+    `memory_bytes`: of an accelerator, where it has less than its data sheet says.
     """
     measured = tuple(
         train_cost(entry)
@@ -285,7 +298,7 @@ def train_costs(
     if measured or profile.train_law is None:
         return measured
     law = profile.train_law
-    layouts = train_layouts(law, accelerators, micro_batch_tokens)
+    layouts = train_layouts(law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
     return tuple(train_cost_in(law, layout) for layout in layouts if allowed(layout))
 
 

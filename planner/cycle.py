@@ -17,6 +17,7 @@ from typing import Literal
 
 from .candidates import Law, LongKey, ShortKey
 from .costs import LayoutKey
+from .host_memory import Share
 
 Objective = Literal["seconds", "usd"]
 """What is minimised, per trained sample."""
@@ -76,8 +77,8 @@ class Limits:
         mean_tokens: unconditioned mean length.
         bias_budget: allowed |1 - length ratio|; infinite if bias does not matter.
         slo: whether `Column.slow` binds.
-        host_memory_bytes: of the pool.
-        host_bytes: of each layout's engines.
+        host_memory_bytes: of a node.
+        host_bytes: of each layout's engines, all together; they are spread evenly over the nodes that a plan takes.
         sharding: for each update choice a number; choices with the same number shard the model alike.
         reshard_s: seconds of changing between two shardings.
         layout_switch_s: seconds of changing between the engines of two layouts.
@@ -85,7 +86,9 @@ class Limits:
         nodes: nodes that each layout's engines take.
         train_nodes: nodes that each update choice takes.
         usd_per_node_s: price of a node.
-        node_memory_bytes: host memory of a node; 0: not looked at.
+        train_host: host memory of each update choice's trainers; empty: none.
+        pool_nodes: the most nodes that a plan can take.
+        one_sharding: both kinds of round shard the model alike, since one set of trainers serves both.
     """
 
     group_size: int
@@ -101,12 +104,36 @@ class Limits:
     nodes: dict[LayoutKey, int] = field(default_factory=dict)
     train_nodes: tuple[int, ...] = ()
     usd_per_node_s: float = 0.0
-    node_memory_bytes: int = 0
+    train_host: tuple[Share, ...] = ()
+    pool_nodes: int = 1
+    one_sharding: bool = False
 
-    def nodes_for(self, layouts: Iterable[LayoutKey]) -> int:
-        """Nodes whose host memory holds the engines of these layouts, those that sleep included."""
-        held = sum(self.host_bytes[layout] for layout in set(layouts))
-        return -(-held // self.node_memory_bytes) if self.node_memory_bytes else 1
+    def engines_on_node(self, layout: LayoutKey, nodes: int) -> float:
+        """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
+        each = -(-layout.engines // nodes)
+        return self.host_bytes[layout] * each / layout.engines
+
+    def trainers_on_node(self, train: int, nodes: int) -> float:
+        """The same of an update choice's trainers."""
+        return self.train_host[train].on_node(nodes) if self.train_host else 0.0
+
+    def on_node(self, layouts: Iterable[LayoutKey], trains: Iterable[int], nodes: int) -> float:
+        """Bytes of host memory on the fullest of so many nodes: engines of all layouts, and the trainers that take
+        most, since a model's training state is there once."""
+        engines = sum(self.engines_on_node(layout, nodes) for layout in set(layouts))
+        return engines + max((self.trainers_on_node(train, nodes) for train in set(trains)), default=0.0)
+
+    def nodes_for(self, layouts: Iterable[LayoutKey], trains: Iterable[int]) -> int:
+        """The fewest nodes whose host memory holds these engines and trainers; all of the pool's where none does."""
+        layouts, trains = set(layouts), set(trains)
+        few, many = 1, self.pool_nodes
+        while few < many:  # on more nodes the fullest holds no more
+            middle = (few + many) // 2
+            if self.on_node(layouts, trains, middle) <= self.host_memory_bytes:
+                many = middle
+            else:
+                few = middle + 1
+        return many
 
     def sharding_of(self, train: int) -> int:
         """How update choice `train` shards the model."""
@@ -182,10 +209,9 @@ class Cycle:
     def nodes(self, limits: Limits) -> int:
         """Nodes that the plan takes: what its hungriest part needs."""
         layouts = [self.short.layout, *([self.long.layout] if self.long else [])]
-        parts = [*map(limits.nodes_of, layouts), limits.train_nodes_of(self.train), limits.nodes_for(layouts)]
-        if self.long:
-            parts.append(limits.train_nodes_of(self.long_train))
-        return max(parts)
+        trains = [self.train, *([self.long_train] if self.long else [])]
+        parts = [*map(limits.nodes_of, layouts), *map(limits.train_nodes_of, trains)]
+        return max(*parts, limits.nodes_for(layouts, trains))
 
     def usd_per_sample(self, limits: Limits) -> float:
         """USD per trained sample, for the nodes that the plan takes."""
@@ -209,7 +235,7 @@ class Cycle:
         return length_ratio(excess, limits.mean_tokens)
 
     def violations(self, limits: Limits) -> list[str]:
-        """The limits that it breaks: "bias", "slo", "memory"."""
+        """The limits that it breaks: "bias", "slo", "memory", "sharding"."""
         broken = []
         short, long = self.short, self.long
         if math.isfinite(limits.bias_budget):
@@ -226,8 +252,11 @@ class Cycle:
         if limits.slo and self.slow_share() > SLOW_SHARE + 1e-9:
             broken.append("slo")
         layouts = {short.layout, long.layout} if long else {short.layout}
-        if sum(limits.host_bytes[k] for k in layouts) > limits.host_memory_bytes:
+        trains = {self.train, self.long_train} if long else {self.train}
+        if limits.on_node(layouts, trains, limits.pool_nodes) > limits.host_memory_bytes:
             broken.append("memory")
+        if limits.one_sharding and len({limits.sharding_of(train) for train in trains}) > 1:
+            broken.append("sharding")
         return broken
 
 
@@ -264,14 +293,21 @@ def all_cycles(
     return cycles
 
 
+def train_pairs(short: Column, long: Column, limits: Limits) -> set[tuple[int, int]]:
+    """Pairs of update choices of a short and a long column that can be part of a best cycle."""
+    return _train_pairs(_best_trains(short, limits), _best_trains(long, limits))
+
+
 def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[int]]:
     """By (nodes at most, sharding): the fastest update choice, and, under an SLO, the one with the fewest slow steps.
 
-    Sharding -1 is any: what a cycle takes that changes shards between its kinds of round.
+    Sharding -1 is any: what a cycle takes that changes shards between its kinds of round, where it may.
     """
     choices = range(len(column.step_s))
     levels = sorted({limits.train_nodes_of(m) for m in choices}) if limits.objective == "usd" else [0]
-    shardings = {-1} | ({limits.sharding_of(m) for m in choices} if limits.reshard_s > 0 else set())
+    shardings = set() if limits.one_sharding else {-1}
+    if limits.one_sharding or limits.reshard_s > 0:
+        shardings |= {limits.sharding_of(m) for m in choices}
     found: dict[tuple[int, int], list[int]] = {}
     for level in levels:
         for sharding in shardings:

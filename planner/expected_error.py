@@ -8,8 +8,10 @@ too low is so everywhere. The errors of two phases are independent, so with rela
 
 r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, with their own lengths), else of other
 layouts' rounds, whose factors stand in for its own (costs.decode_cost), else what `evidence` says of decoding, else of
-the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the law (`TrainLaw.error`). s and e: what
-`evidence` says, 0 where they were measured: medians of repeats. Layouts and updates are weighed by their seconds.
+the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the law, more where no run was fitted to
+the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of repeats; the sleep
+and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts and updates are
+weighed by their seconds.
 
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
@@ -27,6 +29,8 @@ from ..plans.errors import InputError
 from ..plans.predicted import StepNoise
 from ..profiles.fit import MEAN_OVER_DEVIATION
 from ..profiles.schema import Profile, Spread
+from ..profiles.train_error import law_error
+from .colocation import LINK_ERROR, sleep_and_wake_s
 from .costs import LayoutKey, TrainCost, checks_of, entry_of
 from .kinds import measured_update
 from .parts import Part
@@ -37,11 +41,11 @@ _P95_DEVIATIONS = 1.6449  # of a normal law, from its median
 
 def step_error(profile: Profile, parts: Sequence[Part]) -> float:
     """Relative standard deviation of the mean step of a cycle, for its costs."""
-    sync, reward = _sync_error, profile.reward.evidence.get("per_sample_s")
+    reward = profile.reward.evidence.get("per_sample_s")
     off = {
         "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in parts),
         "train": sum(p.share * p.log.train_s(p.train) * update_error(profile, p.train) for p in parts),
-        "sync": sum(p.share * p.log.sync_s * sync(profile, p.layout) for p in parts),
+        "sync": sum(p.share * _sync_off_s(profile, p.layout, p.log.sync_s) for p in parts),
         "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in parts),
     }
     step_s = sum(p.share * mean(p.step_s()) for p in parts)
@@ -65,7 +69,7 @@ def update_error(profile: Profile, train: TrainCost) -> float:
     entry, law = measured_update(profile, train), profile.train_law
     if entry is None and law is None:
         raise InputError(f"the profile has no update of dp {train.dp} and {train.micro_batch_tokens} tokens")
-    stated = entry.error if entry is not None else law.error if law is not None else 0.0
+    stated = entry.error if entry is not None else law_error(law, train) if law is not None else 0.0
     return stated / MEAN_OVER_DEVIATION
 
 
@@ -95,6 +99,12 @@ def _of_spread(spread: Spread) -> float:
     if spread.repeats < 2 or spread.p50 <= 0 or spread.p95 <= spread.p50:
         return 0.0
     return math.log(spread.p95 / spread.p50) / _P95_DEVIATIONS
+
+
+def _sync_off_s(profile: Profile, layout: LayoutKey, seconds: float) -> float:
+    """Seconds by which a weight transfer of so many may be off, with the sleep and wake that are in it."""
+    turns_s = sleep_and_wake_s(profile, layout.tp)
+    return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
 
 
 def _sync_error(profile: Profile, layout: LayoutKey) -> float:

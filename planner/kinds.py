@@ -18,12 +18,15 @@ from .costs import (
     LayoutKey,
     RewardCost,
     TrainCost,
+    engines_of,
     layout_cost,
     reward_cost,
     train_cost,
     train_cost_in,
 )
 from .drafts import Drafts, beside_judge, drafted
+from .memory import memory_table
+from .memory_bars import Bar, Engines
 
 Update = RoundTrain | Train | TrainCost
 
@@ -107,18 +110,42 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     )
 
 
-def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool) -> int:
-    """Nodes that a plan takes of its pool: for engines, for trainers, and for the host memory of all its engines.
+def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float) -> int:
+    """Nodes that a plan takes of its pool: for engines, for trainers, and for the host memory of both; where no number
+    of the pool's nodes has that, all of them.
 
-    Raises InputError if the profile lacks a layout of the plan.
+    `weight_bytes`: of an engine's parameter. Raises InputError if the profile lacks a layout of the plan.
     """
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
-    held = {cost.key: cost.host_bytes for cost in (decode_of(profile, kind.rollout) for kind in rounds)}
+    for kind in rounds:
+        decode_of(profile, kind.rollout)
+    nodes, most = 1, pool.nodes
+    while nodes < most:  # on more nodes the fullest holds no more
+        middle = (nodes + most) // 2
+        table = table_of(planned, profile, pool, weight_bytes, middle)
+        if all(bar.fits for bar in table if bar.place == "host"):
+            most = middle
+        else:
+            nodes = middle + 1
     return max(
-        -(-sum(held.values()) // pool.host_memory_bytes),
+        most,
         *(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds),
         *(pool.nodes_of(1, kind.train.accelerators) for kind in rounds),
     )
+
+
+def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, TrainLayout]]:
+    """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
+    rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
+    return [
+        (engines_of(profile, LayoutKey(kind.rollout.tp, kind.rollout.engines)), layout_of(kind.train))
+        for kind in rounds
+    ]
+
+
+def table_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float, nodes: int) -> tuple[Bar, ...]:
+    """The memory table of a plan on so many nodes. The profile prices all of its layouts."""
+    return memory_table(profile, pool, weight_bytes, nodes, in_use(planned, profile))
 
 
 def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:

@@ -41,7 +41,7 @@ _LOTS = (3_000_017, 3_000_029)  # added to the seed: luck that neither the choic
 
 def length_error(search: Search, cycle: Cycle, model: LengthModel, seed: int) -> float:
     """Relative standard deviation of the cycle's cost over what the trace might have held, in [0, inf)."""
-    samples = search.setting.target * search.setting.group_size
+    samples = search.setting.simulated_target * search.setting.group_size
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
     costs = np.array([_costs(search, cycle, model, seed, rounds, place) for place in range(TRACES)])
     variance = float(np.cov(costs.T)[0, 1])
@@ -53,14 +53,14 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
     rng = np.random.default_rng([seed, 53, place])
     for _ in range(REDRAWS):
         other = model.another(rng)
-        if _can_train(search.setting, cycle, other):
+        if can_train(search.setting, cycle, other):
             costs = _simulate(search, cycle, other, seed, rounds)
             if costs is not None:
                 return costs
     return [cycle.cost(search.limits)] * len(_LOTS)
 
 
-def _can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
+def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether enough groups are short, and some prompt has rewards that differ where only such groups are trained."""
     law = cycle.short.law
     if law.mode == "exact" and model.short_groups(law.cutoff, setting.group_size) < LEAST_ACCEPTED:

@@ -8,7 +8,6 @@ be. In the replay it gets the cap, so the machine aborts it again, for the same 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,9 @@ from typing import Any
 
 from ..plans.errors import InputError
 from ..plans.plan import Plan, load_plan
+from ..plans.reading import must_be_readable
+from ..plans.run_folder import must_be_run_folder
+from ..rounds.cycle_means import CycleMeans
 from ..rounds.events import SampleKey
 from ..rounds.exact import ExactLongRound, ExactShortRound
 from ..rounds.race import RaceRound
@@ -48,6 +50,20 @@ class MeasuredStep:
     rows: tuple[Mapping[str, Any], ...]
     warm: bool
 
+    def row(self) -> dict[str, Any]:
+        """The step as its trace has it, as far as means are made of it."""
+        return {
+            "kind": self.kind,
+            "trained_samples": self.samples,
+            "deferred": self.deferred,
+            "rollout_s": self.rollout_s,
+            "reward_exposed_s": self.reward_exposed_s,
+            "train_s": self.train_s,
+            "sync_s": self.sync_s,
+            "other_s": self.other_s,
+            "total_s": self.total_s,
+        }
+
     @cached_property
     def trained_tokens(self) -> tuple[int, int]:
         """(sum, sum of squares) over the trained samples' tokens, prompts included."""
@@ -70,31 +86,29 @@ class MeasuredRun:
         """The copy of its plan in the run's folder."""
         return self.home / PLAN_COPY
 
+    @cached_property
+    def over_cycle(self) -> CycleMeans:
+        """Its means over the cycle, by which `rlplan report` tells them too."""
+        issue, long = self.plan.job.issue, self.plan.predicted.rounds.long
+        planned = {} if long is None else {"total_s": long.step_s.mean, "rollout_s": long.rollout_s.mean}
+        rows = [step.row() for step in self.steps]
+        return CycleMeans(rows, issue.prompts_per_step, issue.samples_per_prompt, planned)
+
     @property
     def seconds_per_sample(self) -> float:
-        """Measured seconds over trained samples; deferred prompts that are owed cost what this run's long rounds, or
-        those that the plan predicts, took per prompt (as executor/report_cycle.py charges them)."""
-        seconds = math.fsum(s.total_s for s in self.steps)
-        samples = sum(s.samples for s in self.steps)
-        owed, issue = self.steps[-1].deferred, self.plan.job.issue
-        long = [s for s in self.steps if s.kind == "long"]
-        prompts = sum(s.samples for s in long) / issue.samples_per_prompt
-        if prompts:
-            seconds += owed * math.fsum(s.total_s for s in long) / prompts
-        elif self.plan.predicted.rounds.long is not None:
-            seconds += owed * self.plan.predicted.rounds.long.step_s.mean / issue.prompts_per_step
-        return seconds / max(1, samples + owed * issue.samples_per_prompt)
+        """Measured seconds over trained samples, over the cycle."""
+        return self.over_cycle.seconds_per_sample
 
 
 def load_run(folder: Path) -> MeasuredRun:
     """Read the `--out` folder of one executed plan. Raises InputError if it is none, damaged or without a step."""
-    if not folder.is_dir():
-        raise InputError("no such run folder; give the --out of rlplan execute", str(folder))
+    must_be_run_folder(folder)
     if not (folder / TRACE).is_file():
         runs = sorted(p.parent.name for p in folder.glob(f"*/{TRACE}"))
         hint = f"it holds the runs {', '.join(runs)}: name one" if runs else "give the --out of rlplan execute"
         raise InputError(f"holds no {TRACE}; {hint}", str(folder))
     plan = load_plan(folder / PLAN_COPY)
+    must_be_readable(folder / TRACE)
     try:
         log = read_run(folder / TRACE)
     except TraceError as error:

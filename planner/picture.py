@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ..rounds.events import SampleKey
 from ..rounds.round_shape import shape, tail_begins_s
 from .candidates import LongKey, ShortKey
+from .cells import scaled, similar_cell
 from .columns import LongColumn, Setting, ShortColumn
 from .round_log import mean
 from .simulator import Observe
@@ -19,6 +20,9 @@ from .simulator import Observe
 FEWEST, MOST, SAMPLES = 8, 48, 10_000
 """Of a kind as many rounds are watched as issue SAMPLES, within these bounds: a watched round takes some forty times as
 long as one that is only counted, a second for so many samples, and few rounds of few samples are noise."""
+
+FEWEST_LARGE = 2
+"""Where rounds are simulated by cells, which have samples enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +92,19 @@ class RoundWatch:
 
 def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
     """How many rounds of a kind to watch."""
-    return min(MOST, max(FEWEST, SAMPLES // _issued(setting, key)))
+    fewest = FEWEST if setting.target <= setting.simulated_target else FEWEST_LARGE
+    setting, key = _seen(setting, key)
+    return min(MOST, max(fewest, SAMPLES // _issued(setting, key)))
 
 
 def picture(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str], rounds: int) -> Picture:
     """Watch the first `rounds` rounds of a column; `pool`: the deferred prompts of a long one (Search.pool).
 
+    Of large rounds a cell each (cells.py), since all that is told are shares, and what one engine holds.
     Scoring has no slack in a round under dynamic sampling that drew anew: what is filtered is known by its scores, and
     what is drawn in its place waits for them.
     """
+    setting, key = _seen(setting, key)
     seen: list[RoundWatch] = []
 
     def watch() -> Observe:
@@ -126,6 +134,12 @@ def picture(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str], roun
         kv_tokens=max(one.kv_tokens for one in kept),
         preemptions=mean([float(one.preemptions) for one in kept]),
     )
+
+
+def _seen(setting: Setting, key: ShortKey | LongKey) -> tuple[Setting, ShortKey | LongKey]:
+    """What is watched of a kind: whole rounds or cells."""
+    cell = similar_cell(setting, key)
+    return (setting, key) if cell.whole else scaled(setting, key, cell)
 
 
 def _issued(setting: Setting, key: ShortKey | LongKey) -> int:

@@ -3,7 +3,8 @@
 Kept together, samples save the prefill of their prompt's whole blocks, and the memory of these; but the samples of a
 hard prompt are long together, and an engine that holds many of them ends late. Which weighs more hangs on the lengths
 of prompts and answers, on how alike a prompt's answers are, and on how tight memory is, so plain synchronous rounds are
-simulated both ways, on luck that no candidate is judged by. What is not clearly faster is spread, the simpler way.
+simulated both ways (large ones by their cells, cells.py), on luck that no candidate is judged by. What is not clearly
+faster is spread, the simpler way.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 from ..rounds.balance import PrefixSharing, shared_tokens
 from .candidates import Space
+from .cells import on_engines, sized_cell
 from .costs import DecodeCost, LayoutKey, RewardCost
 from .draws import Draws
 from .play import Luck, RoundSetup, play
+from .setting import CELL_PROMPTS
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
 LEADS = (1, 2, 4)
@@ -44,18 +47,15 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    rounds = max(ROUNDS, SAMPLES // (prompts * samples))
-    numbers = np.arange(rounds * prompts)
-    tokens = draws.prompt_tokens_of(numbers)
-    lengths = draws.firsts(numbers, _STREAM)[:, 0, :samples]
-    setup = RoundSetup("short", False, prompts, prompts, samples, samples, cap_tokens)
-    lucks = [
-        Luck(lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens)
-        for at in range(0, len(numbers), prompts)
-    ]
     found: dict[LayoutKey, Placement] = {}
+    drawn: dict[int, list[Luck]] = {}
     for layout, cost in space.decode.items():
-        best = _best(cost, setup, lucks)
+        cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
+        if cell.trained not in drawn:
+            rounds = max(cell.simulated(ROUNDS), SAMPLES // (cell.trained * samples))
+            drawn[cell.trained] = _lucks(draws, rounds, cell.trained, samples)
+        setup = RoundSetup("short", False, cell.trained, cell.trained, samples, samples, cap_tokens)
+        best = _best(on_engines(cost, cell.engines), setup, drawn[cell.trained])
         if best is not None:
             found[layout] = best
     return replace(
@@ -67,6 +67,17 @@ def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: in
         },
         kept_together={layout: placement.saved for layout, placement in found.items()},
     )
+
+
+def _lucks(draws: Draws, rounds: int, prompts: int, samples: int) -> list[Luck]:
+    """What so many rounds draw."""
+    numbers = np.arange(rounds * prompts)
+    tokens = draws.prompt_tokens_of(numbers)
+    lengths = draws.firsts(numbers, _STREAM)[:, 0, :samples]
+    return [
+        Luck(lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens)
+        for at in range(0, len(numbers), prompts)
+    ]
 
 
 def _best(cost: DecodeCost, setup: RoundSetup, lucks: Sequence[Luck]) -> Placement | None:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..plans.cluster import Pool
+from ..plans.length_basis import LengthBasis
 from ..plans.predicted import (
     FrontPoint,
     LengthDrift,
@@ -20,12 +21,15 @@ from ..plans.predicted import (
     RoundMemory,
 )
 from ..profiles.schema import Profile
+from .baseline import keeps_slo
 from .candidates import ShortKey
-from .costs import entry_of
+from .costs import engines_of
 from .cycle import Cycle
 from .expected_error import step_error
 from .length_drift import Drift
 from .length_error import length_error
+from .memory import memory_table
+from .memory_bars import Bar
 from .noise import Mixture, spread_of, step_deviations
 from .parts import Part, mean_phases, parts_of
 from .picture import enough_rounds, picture
@@ -51,18 +55,32 @@ def _phase(values: Sequence[float], deviation: float) -> Quantiles:
 
 
 def predict(
-    unseen: Unseen, profile: Profile, pool: Pool, points: tuple[FrontPoint, ...], drift: Drift | None
+    unseen: Unseen,
+    profile: Profile,
+    pool: Pool,
+    points: tuple[FrontPoint, ...],
+    drift: Drift | None,
+    weight_bytes: float,
+    basis: LengthBasis | None = None,
 ) -> Predicted:
     """What the steady state of the chosen schedule costs; transients, such as the queue that starts empty, are not in
     it.
 
     Seconds are of all rounds of `unseen`; what only watched rounds tell (picture.py) is told as shares of them.
-    `points`: the front, which the choice's own rounds tell; `drift`: of the trace, if it shows one.
+    `points`: the front, which the choice's own rounds tell; `drift`: of the trace, if it shows one; `weight_bytes`: of
+    an engine's parameter; `basis`: how far the trace shows the lengths that are simulated.
     """
     search, cycle, baseline = unseen.search, unseen.cycle, unseen.baseline
     size, limits, draws = search.limits.group_size, search.limits, search.setting.draws
     parts = parts_of(search, cycle)
-    kinds = [_kind(search, part, profile, pool) for part in parts]
+    held = memory_table(
+        profile,
+        pool,
+        weight_bytes,
+        cycle.nodes(limits),
+        [(engines_of(profile, part.layout), part.train.layout) for part in parts],
+    )
+    kinds = [_kind(search, part, profile, _trainer_bar(held, number)) for number, part in enumerate(parts)]
     (base,) = parts_of(search, baseline)
     return Predicted(
         step_s=spread_of(_mixture(search, parts)),
@@ -70,6 +88,8 @@ def predict(
         baseline=PredictedBaseline(
             step_s=spread_of(_mixture(search, [base])),
             seconds_per_sample=baseline.seconds_per_sample(size),
+            nodes=baseline.nodes(limits),
+            keeps_slo=keeps_slo(baseline, limits) if limits.slo else None,
         ),
         phases_s=mean_phases(parts),
         rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
@@ -78,23 +98,34 @@ def predict(
             costs=step_error(profile, parts),
             lengths=length_error(search, cycle, draws.model, draws.seed),
             sampling=cycle.cost_error(limits) / cycle.cost(limits),
+            extrapolation=basis.step_share if basis is not None and basis.extrapolated else None,
         ),
         nodes=cycle.nodes(limits),
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
-        host_memory=MemoryBar(
-            needed_bytes=sum(limits.host_bytes[layout] for layout in {part.layout for part in parts}),
-            capacity_bytes=cycle.nodes(limits) * pool.host_memory_bytes,
-        ),
+        host_memory=_bar(max((bar for bar in held if bar.place == "host"), key=lambda bar: bar.needed_bytes)),
         lengths_tokens=draws.model.quantiles(),
+        length_basis=basis,
         drift=None if drift is None else LengthDrift(**dataclasses.asdict(drift)),
         usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
         front=points,
     )
 
 
-def _kind(search: Search, part: Part, profile: Profile, pool: Pool) -> PredictedRound:
+def _bar(bar: Bar) -> MemoryBar:
+    return MemoryBar(
+        needed_bytes=bar.needed_bytes, capacity_bytes=bar.capacity_bytes, holds_bytes=dict(bar.holds_bytes)
+    )
+
+
+def _trainer_bar(held: Sequence[Bar], kind: int) -> MemoryBar | None:
+    """What a trainer's accelerator holds while it trains; None where the profile does not know all of it."""
+    training = next((b for b in held if (b.kind, b.place, b.phase) == (kind, "device", "train")), None)
+    return _bar(training) if training is not None and training.known else None
+
+
+def _kind(search: Search, part: Part, profile: Profile, trainer: MemoryBar | None) -> PredictedRound:
     log, key = part.log, part.key
-    prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.target)
+    prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.simulated_target)
     seen = picture(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
     noise = search.setting.noise(part.layout, part.train)
     rollout, reward = _phase(log.rollout_s, noise.rollout), _phase(log.reward_s, noise.reward_exposed)
@@ -109,20 +140,15 @@ def _kind(search: Search, part: Part, profile: Profile, pool: Pool) -> Predicted
         running=seen.running,
         tail_s=seen.tail * rollout.mean,
         reward_slack_s=seen.reward_slack * (rollout.mean + reward.mean),
-        memory=_memory(part, seen.kv_tokens, profile, pool),
+        memory=RoundMemory(kv=_kv(part, seen.kv_tokens, profile), train=trainer),
     )
 
 
-def _memory(part: Part, kv_tokens: int, profile: Profile, pool: Pool) -> RoundMemory:
-    entry = entry_of(profile, part.layout)
-    assert entry is not None, "the column was priced by it"
-    peak = part.train.peak_bytes
-    return RoundMemory(
-        kv=MemoryBar(
-            needed_bytes=kv_tokens * entry.kv_bytes_per_token,
-            capacity_bytes=entry.kv_capacity_tokens * entry.kv_bytes_per_token,
-        ),
-        train=MemoryBar(needed_bytes=peak, capacity_bytes=pool.accelerators.memory_bytes) if peak else None,
+def _kv(part: Part, kv_tokens: int, profile: Profile) -> MemoryBar:
+    entry = engines_of(profile, part.layout).entry
+    return MemoryBar(
+        needed_bytes=kv_tokens * entry.kv_bytes_per_token,
+        capacity_bytes=entry.kv_capacity_tokens * entry.kv_bytes_per_token,
     )
 
 

@@ -7,7 +7,8 @@ Variables, per S = P n trained samples (one step's worth, so that numbers are ne
     min  sum t[s, m] u[s, m] + sum t[l, m] v[l, m] + 2 t_engines c + 2 t_shards d
     one step's worth of samples is trained; of each law, what short rounds defer is what long rounds take
     u <= U x, u <= U y, v <= V z, v <= V w;  one x, one y, one w;  one z of a law if its x defers, else none
-    x <= e, z <= e of their layout; the engines of all layouts in use fit into host memory together
+    x <= e, z <= e of their layout; the engines of all layouts in use, and the trainers that take most, fit into the
+    host memory of the fullest node together
     c >= sum v where x and z differ in layout; d >= sum v where y and w shard differently
     bias: the excess of trained tokens, plus its error, within the budget; SLO: at most 5 % of the steps are slow
 Minimising USD, the price of a second depends on the nodes in use: the program is solved once for each number of nodes,
@@ -20,6 +21,7 @@ Discipline (refs/planners.md 5): columns sorted, names zero-padded, lpSum; how i
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +34,11 @@ from ..plans.errors import Infeasible
 from .candidates import Law
 from .cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, all_cycles, make_cycle
 from .highs import MAX_NODES, minimise
+
+NOTHING_TRAINED = (
+    "no simulated round trained a group: nearly all samples of a prompt have one reward, and dynamic sampling filters "
+    "such groups; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,10 @@ def solve_program(
         max_nodes: of the branch and bound, the same on every machine; what is found until then is returned with its
             gap to what was proven.
     """
-    short, long = sorted(short, key=lambda c: c.name), sorted(long, key=lambda c: c.name)
+    # Few rounds of dynamic sampling may have trained no group at all: such a column has no rate.
+    short, long = (sorted((c for c in cs if c.groups > 0), key=lambda c: c.name) for cs in (short, long))
+    if not short:
+        raise Infeasible(NOTHING_TRAINED)
     found: list[tuple[Cycle, float, bool]] = []
     for part in _parts(short, long, limits):
         solved = _solve(*part, needs_long, limits, group_target, max_nodes)
@@ -86,23 +96,24 @@ def solve_program(
 
 
 _Part = tuple[list[Column], list[Column], list[int], float, int]
-"""Columns, update choices, the price of a second, and bytes of host memory."""
+"""Columns, update choices, the price of a second, and nodes."""
 
 
 def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> list[_Part]:
     """One program for seconds; for USD one for each number of nodes."""
     trains = list(range(len(short[0].step_s))) if short else []
     if limits.objective == "seconds":
-        return [(list(short), list(long), trains, 1.0, limits.host_memory_bytes)]
+        return [(list(short), list(long), trains, 1.0, limits.pool_nodes)]
     counts = {limits.nodes_of(c.layout) for c in [*short, *long]} | {limits.train_nodes_of(m) for m in trains}
-    counts |= {limits.nodes_for([s, w]) for s in {c.layout for c in short} for w in {c.layout for c in [*short, *long]}}
+    states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
+    pairs = itertools.product({c.layout for c in short}, {c.layout for c in [*short, *long]}, states)
+    counts |= {limits.nodes_for([s, w], [m]) for s, w, m in pairs}
     parts = []
     for nodes in sorted(counts):
         few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes] for columns in (short, long))
         fitting = [m for m in trains if limits.train_nodes_of(m) <= nodes]
         if few and fitting:
-            memory = min(limits.host_memory_bytes, nodes * limits.node_memory_bytes or limits.host_memory_bytes)
-            parts.append((few, many, fitting, nodes * limits.usd_per_node_s, memory))
+            parts.append((few, many, fitting, nodes * limits.usd_per_node_s, min(nodes, limits.pool_nodes)))
     return parts
 
 
@@ -111,14 +122,14 @@ def _solve(
     long: list[Column],
     trains: list[int],
     price: float,
-    memory_bytes: int,
+    nodes: int,
     needs_long: set[Law],
     limits: Limits,
     group_target: int,
     max_nodes: int,
 ) -> tuple[Cycle, float, bool] | None:
     """(choice, bound of the objective per sample, proven); None if infeasible."""
-    limits = dataclasses.replace(limits, host_memory_bytes=memory_bytes)
+    limits = dataclasses.replace(limits, pool_nodes=nodes)
     build = _Build(short, long, trains, needs_long, limits, group_target)
     first = minimise(build.problem, build.cost, max_nodes)
     if first is None:
@@ -213,6 +224,10 @@ class _Build:
         deferring = pulp.lpSum(self.z)
         for m in self.trains:
             self.problem += self.w[m] - self.y[m] <= deferring, f"idle_update_{m:05d}"
+        for sharding in sorted({self.limits.sharding_of(m) for m in self.trains} if self.limits.one_sharding else ()):
+            alike = [m for m in self.trains if self.limits.sharding_of(m) == sharding]
+            here, there = pulp.lpSum([self.y[m] for m in alike]), pulp.lpSum([self.w[m] for m in alike])
+            self.problem += here == there, f"one_sharding_{sharding:05d}"
         for number, law in enumerate(sorted({c.law for c in [*self.short, *self.long]})):
             short = [s for s, c in enumerate(self.short) if c.law == law]
             long = [i for i, c in enumerate(self.long) if c.law == law]
@@ -235,8 +250,15 @@ class _Build:
         for i, column in enumerate(self.long):
             self.problem += self.z[i] <= exists[column.layout], f"long_engines_{i:05d}"
         # In GB: coefficients of 1e10 beside 1 are what tolerances are lost on.
-        held = pulp.lpSum([self.limits.host_bytes[k] / 1e9 * e for k, e in exists.items()])
-        self.problem += held <= self.limits.host_memory_bytes / 1e9, "host_memory"
+        limits, nodes = self.limits, self.limits.pool_nodes
+        held = pulp.lpSum([limits.engines_on_node(k, nodes) / 1e9 * e for k, e in exists.items()])
+        states = {m: limits.trainers_on_node(m, nodes) / 1e9 for m in self.trains}
+        if any(states.values()):
+            trainers = pulp.LpVariable("trainers_on_host", 0, cat=pulp.LpContinuous)
+            for name, choices in (("short", self.y), ("long", self.w)):
+                self.problem += trainers >= pulp.lpSum([states[m] * c for m, c in choices.items()]), f"{name}_trainers"
+            held += trainers
+        self.problem += held <= limits.host_memory_bytes / 1e9, "host_memory"
 
     def _changes(self, group_target: int) -> None:
         """Long rounds that change engines or shards; only where that costs something."""
@@ -289,11 +311,12 @@ def _why_infeasible(
 ) -> str:
     """Name the limit that binds: the one without which there is a plan, by solving again with each lifted."""
     limits = dataclasses.replace(limits, objective="seconds")  # what is feasible does not depend on the price
+    everything = limits.on_node(limits.host_bytes, range(len(limits.train_host)), 1)
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),
         "slo.step_p95_s; raise it": dataclasses.replace(limits, slo=False),
-        "host memory for the engines; add memory or fewer layouts": dataclasses.replace(
-            limits, host_memory_bytes=max(1, sum(limits.host_bytes.values()))
+        "host memory of a node for engines, trainers and their offloaded states; add memory, nodes or fewer layouts": (
+            dataclasses.replace(limits, host_memory_bytes=max(1, math.ceil(everything)))
         ),
     }
     reasons = [

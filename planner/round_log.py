@@ -32,6 +32,7 @@ class RoundLog:
     leak: list[int] = field(default_factory=list)  # the part of the excess that is of exhausted prompts (rounds/exact)
     issued: list[int] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)  # decoded tokens that were trained
     preemptions: int = 0
     windows: list[Window] = field(default_factory=list)  # for each round, where engines are to be handed over
     _streamed: dict[TrainCost, list[Streamed]] = field(default_factory=dict, repr=False, compare=False)
@@ -54,6 +55,18 @@ class RoundLog:
         done = self._streamed.setdefault(train, [])
         done += [window.streamed(train) for window in self.windows[len(done) :]]
         return [exposed_update_s(train, t, q, 0, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
+
+    def step_error(self, train: TrainCost) -> float:
+        """Standard error of the mean step, seconds."""
+        return standard_error(self.step_s(train))
+
+    def excess_error(self) -> float:
+        """Standard error of the mean excess, tokens."""
+        return standard_error(self.excess)
+
+    def leak_error(self) -> float:
+        """Standard error of the mean leak, tokens."""
+        return standard_error(self.leak)
 
     def train_s(self, train: TrainCost) -> float:
         """Mean seconds of the update."""
@@ -82,6 +95,35 @@ def standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """The draws that a round trained, in order of issue.
+
+    Attributes:
+        draws: their numbers in the round.
+        prompts: their prompts, by place in the luck.
+        tokens: of their trained samples, prompts included.
+        squares: sums over these of squared tokens.
+        excess: their response tokens beyond those of the prompt's first draw.
+    """
+
+    draws: NDArray[np.int64]
+    prompts: NDArray[np.int32]
+    tokens: NDArray[np.int64]
+    squares: NDArray[np.int64]
+    excess: NDArray[np.int64]
+
+
+def trained_draws(setup: RoundSetup, luck: Luck, played: Played, firsts: NDArray[np.int64]) -> Trained:
+    """What a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
+    trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
+    lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
+    kept, prompts = played.kept[trained], played.prompt[trained]
+    whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
+    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), own)
+
+
 def record_round(
     log: RoundLog,
     setup: RoundSetup,
@@ -95,25 +137,22 @@ def record_round(
 
     `key`: of a long round, which may hand engines over.
     """
-    trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
-    lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
-    kept, prompts = played.kept[trained], played.prompt[trained]
-    whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
-    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    trained = trained_draws(setup, luck, played, firsts)
     log.rollout_s.append(played.times.decode_end_s)
     log.reward_s.append(played.times.reward_exposed_s)
-    log.tokens.append(int(whole.sum()))
-    log.squares.append(int((whole * whole).sum()))
-    log.groups.append(len(trained))
-    log.settled.append(len(trained) + int((played.fate == FATES[Fate.FILTERED]).sum()))
+    log.tokens.append(int(trained.tokens.sum()))
+    log.squares.append(int(trained.squares.sum()))
+    log.groups.append(len(trained.draws))
+    log.settled.append(len(trained.draws) + int((played.fate == FATES[Fate.FILTERED]).sum()))
     log.deferred.append(int((played.fate == FATES[Fate.DEFERRED]).sum()))
-    log.excess.append(int(own.sum()) + put_off_excess)
-    log.leak.append(int(own[played.exhausted[prompts]].sum()))
+    log.excess.append(int(trained.excess.sum()) + put_off_excess)
+    log.leak.append(int(trained.excess[played.exhausted[trained.prompts]].sum()))
     log.issued.append(played.kept.size)
     log.decoded.append(played.times.decoded_tokens)
+    log.kept.append(int((trained.excess + firsts[trained.prompts]).sum()))
     log.preemptions += played.times.preemptions
     if key is not None and key.hand_over:
-        ready, sums, squares = played.ready_s[trained], whole.sum(axis=1), (whole * whole).sum(axis=1)
+        ready, sums, squares = played.ready_s[trained.draws], trained.tokens, trained.squares
         log.windows.append(
             Window(
                 freed_s=played.times.freed_s,

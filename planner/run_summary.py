@@ -17,6 +17,7 @@ from typing import Any
 
 from ..plans.cluster import Pool
 from ..plans.plan import Plan
+from ..plans.price import usd_per_node_hour
 from .costs import DecodeCost
 from .run_simulator import SimulatedRun, SimulatedStep, Watch
 from .simulator import Observe
@@ -93,7 +94,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool, nodes
         "long": _part(_of_kind(every, "long"), run, accelerators),
         "seconds_per_sample": seconds_per_sample,
         "accelerator_s_per_1k_samples": 1000 * seconds_per_sample * accelerators,
-        "usd_per_1k_samples": 1000 * seconds_per_sample * nodes * pool.usd_per_node_hour / 3600,
+        "usd_per_1k_samples": 1000 * seconds_per_sample * nodes * usd_per_node_hour(pool) / 3600,
         "length_ratio": run.length_ratio(),
         "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,

@@ -19,11 +19,13 @@ from typing import cast
 
 from ..plans.base import Mode
 from .candidates import Law, LongKey, ShortKey, Space, defers
+from .cell_columns import long_column, short_column
 from .columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
+from .costs import RewardCost
 from .cycle import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio, make_cycle
 from .draws import Draws
 from .noise import share_within, step_deviations
-from .round_log import mean, standard_error
+from .round_log import mean
 
 Progress = Callable[[str, float], None]
 """Told what is done (text) and how far the whole solve is, 0 to 1."""
@@ -76,8 +78,8 @@ class Search:
         self.space = space
         self.limits = limits
         self._slo_step_s = slo_step_s
-        self.short = {key: ShortColumn(setting, key) for key in space.short}
-        self.long = {key: LongColumn(setting, key) for key in space.long}
+        self.short = {key: short_column(setting, key) for key in space.short}
+        self.long = {key: long_column(setting, key) for key in space.long}
         self.needs_long: set[Law] = {k.law for k in space.short if defers(k.law, setting.target)}
         self._pools: dict[Law, list[str]] = {}
 
@@ -105,7 +107,9 @@ class Search:
         for key, column in self.short.items():
             if key.mode == "sync":
                 column.extend(rounds)
-        best = min(self.cycles(), key=lambda c: (c.cost(self.limits), c.name))
+        best = min(self.cycles(), key=lambda c: (c.cost(self.limits), c.name), default=None)
+        if best is None:
+            return
 
         def hopeful(key: ShortKey | LongKey) -> bool:
             return key.law.mode in UNBIASED or key.layout == best.short.layout
@@ -142,15 +146,17 @@ class Search:
         return keep
 
     def _eligible(self, cycle: Cycle) -> bool:
-        """Whether it may be chosen at all: it is of the forced mode; or of no mode that must be forced, and unbiased
-        where there is no budget."""
-        mode = cycle.short.law.mode
+        return self.may_choose(cycle.short.law.mode)
+
+    def may_choose(self, mode: Mode) -> bool:
+        """Whether schedules of a mode may be chosen at all: it is the forced one; or none that must be forced, and
+        unbiased where there is no budget."""
         if self.mode is not None:
             return mode == self.mode
         return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
-        pool = self.pool(key.law, rounds * self.setting.target)
+        pool = self.pool(key.law, rounds * self.setting.simulated_target)
         # Empty if the law's few rounds deferred nobody; such a law has no cycle and falls out.
         if pool:
             self.long[key].extend(rounds, pool)
@@ -171,12 +177,13 @@ class Search:
             self._pools[law] = pool
         return pool
 
-    def anew(self, cycles: Sequence[Cycle], draws: Draws) -> Search:
-        """A search of these schedules alone, on other luck; nothing is simulated yet."""
+    def anew(self, cycles: Sequence[Cycle], draws: Draws, reward: RewardCost | None = None) -> Search:
+        """A search of these schedules alone, on other luck, and with other reward costs if any are given; nothing is
+        simulated yet."""
         short = {cast(ShortKey, c.short.key) for c in cycles}
         long = {cast(LongKey, c.long.key) for c in cycles if c.long}
         space = dataclasses.replace(self.space, short=tuple(sorted(short)), long=tuple(sorted(long)))
-        setting = dataclasses.replace(self.setting, draws=draws)
+        setting = dataclasses.replace(self.setting, draws=draws, reward=reward or self.setting.reward)
         limits = dataclasses.replace(self.limits, mean_tokens=draws.model.mean_tokens)
         return Search(setting, space, limits, self._slo_step_s, self.mode, self.passes)
 
@@ -201,8 +208,13 @@ class Search:
         return short, long
 
     def cycles(self) -> list[Cycle]:
-        """Every schedule of the simulated columns."""
-        return all_cycles(*self.columns(), self.needs_long, self.limits)
+        """Every schedule of the simulated columns that trained somebody."""
+        return [c for c in all_cycles(*self.columns(), self.needs_long, self.limits) if c.trains]
+
+    def plain_cycles(self) -> list[Cycle]:
+        """The plain synchronous schedules among them."""
+        plain = [self._column(k, c) for k, c in self.short.items() if len(c.log) and is_plain_key(k)]
+        return all_cycles(plain, [], self.needs_long, self.limits)
 
     def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
         log = column.log
@@ -221,7 +233,7 @@ class Search:
             groups=mean(log.groups),
             moved=moved,
             excess_tokens=0.0 if unbiased else mean(log.excess),
-            excess_error=0.0 if unbiased else standard_error(log.excess),
+            excess_error=0.0 if unbiased else log.excess_error(),
             slow=tuple(
                 0.0
                 if math.isinf(limit)
@@ -229,7 +241,7 @@ class Search:
                 for seconds, train, scatter in zip(steps, self.space.train, noise, strict=True)
             ),
             rounds=len(log),
-            step_error=standard_error(steps[0]),
+            step_error=log.step_error(self.space.train[0]),
         )
 
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
@@ -258,7 +270,8 @@ class Search:
         short, *rest = [log.leak if unbiased else log.excess for log in logs]
         long = rest[0] if rest else [0]
         ratio = length_ratio(u * mean(short) + v * mean(long), unit)
-        return ratio, math.hypot(u * standard_error(short), v * standard_error(long)) / unit
+        short_error, *errors = [log.leak_error() if unbiased else log.excess_error() for log in logs]
+        return ratio, math.hypot(u * short_error, v * (errors[0] if errors else 0.0)) / unit
 
 
 def _may_keep(cycle: Cycle, limits: Limits) -> bool:
@@ -273,7 +286,11 @@ def _may_keep(cycle: Cycle, limits: Limits) -> bool:
 
 def is_plain(cycle: Cycle) -> bool:
     """Whether it is what the baseline is chosen from: synchronous, and without levers that a job has to ask for."""
-    key = cycle.short.key
+    return is_plain_key(cycle.short.key)
+
+
+def is_plain_key(key: ShortKey | LongKey) -> bool:
+    """The same of a kind of round."""
     return key.law.mode == "sync" and not key.draft_tokens
 
 

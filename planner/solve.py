@@ -13,9 +13,10 @@ from typing import cast
 from ..plans.base import Mode
 from ..plans.cluster import Cluster
 from ..plans.critical_path import path_of
-from ..plans.digest import job_decisions
+from ..plans.digest import job_decisions, job_predictions
 from ..plans.errors import Infeasible, InputError
 from ..plans.job import Job
+from ..plans.length_basis import few_lengths
 from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
 from ..plans.origin import Inputs, Solver
 from ..plans.plan import (
@@ -33,42 +34,49 @@ from ..plans.plan import (
     StepIssue,
     SyncPlan,
 )
+from ..plans.predicted import Predicted
+from ..plans.price import usd_per_node_hour
 from ..profiles.lengths import LengthTrace
+from ..profiles.reward_tables import RewardTable, with_reward_times
 from ..profiles.schema import Profile
+from .assumed_why import rewards_named, with_assumed
 from .candidates import MODES, LongKey, ShortKey, enumerate_space
 from .columns import Setting
 from .costs import reward_cost
 from .cycle import Cycle, Limits, Objective, count_cycles
+from .decide import Decided, choice_words, decide
 from .draws import Draws
 from .expected_error import noise_of
 from .front import front
 from .highs import MAX_NODES
+from .length_basis import length_basis
 from .length_drift import Drift, fit_drift
 from .length_model import fit_lengths
 from .loss_divisors import expected_loss
+from .memory_bars import WEIGHT_BYTES
 from .placement import place
-from .predict import least_p95, predict, step_p95
-from .program import Solution, solve_program
+from .predict import predict
+from .program import Solution
 from .refills import few_for_refills
-from .search import ON_REQUEST, PASSES, Pass, Progress, Search, is_plain
-from .unseen import Unseen, simulate_unseen
+from .search import PASSES, Pass, Progress, Search
 from .volatile import volatile
 from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10
 
-# Below so many prompts a bootstrap over them says nothing of 1 % of the samples.
-FEWEST_PROMPTS = 20
-
 
 @dataclass(frozen=True)
 class Solved:
-    """A plan, and the search that it came from (for tests and for reports that want more than the plan's `why`)."""
+    """A plan, and the search that it came from (for tests and for reports that want more than the plan's `why`).
+
+    `solution.cycle` is the proven best schedule, `cycle` the plan's: the simplest that is tied with it (ties.py).
+    """
 
     plan: Plan
     search: Search
     solution: Solution
+    cycle: Cycle
     baseline: Cycle
 
 
@@ -136,6 +144,7 @@ def solve_fully(
 ) -> Solved:
     """Like `solve`, with what it was decided on, and with a say in how much is simulated (`passes`)."""
     began = time.perf_counter()
+    profile, rewards = with_reward_times(profile, job.reward.kind)
     search = prepare(
         cluster,
         job,
@@ -149,22 +158,21 @@ def solve_fully(
         prompts=prompts,
     )
     search.run_passes(progress)
-    baseline = _baseline(search)
-    solution, unseen = _decide(search, baseline, max_nodes, progress)
-    _warn_of_refills(search, solution.cycle, prompts)
+    decided = decide(search, profile, max_nodes, progress)
+    solution, cycle = decided.solution, decided.cycle
+    _warn_of_refills(search, cycle, prompts)
     progress("writing the plan", 0.99)
-    points = front(search, solution.cycle, unseen)
-    predicted = predict(unseen, profile, cluster.pools[search.space.pool], points, _drift(trace, seed))
+    predicted, why = said_of(search, decided, cluster, job, profile, trace, rewards, seed)
     budget = search.limits.bias_budget
     if math.isinf(budget):
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
     planned = PlannedJob(
         name=job.name,
-        bias=Bias(mode=solution.cycle.short.law.mode, budget=budget),
+        bias=Bias(mode=cycle.short.law.mode, budget=budget),
         issue=StepIssue(
             prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
         ),
-        rounds=_rounds(search, solution.cycle, job),
+        rounds=_rounds(search, cycle, job),
         reward=RewardPlan(
             workers=job.reward.workers,
             deadline_s=job.reward.deadline_s,
@@ -172,17 +180,18 @@ def solve_fully(
         ),
         loss=expected_loss(search.setting.draws.model, job),
         sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
-        why=explain(search, solution.cycle, baseline, unseen, path_of(predicted)) | _overridden(job),
+        why=why,
     )
     plan = Plan(
         rlplan=1,
-        inputs=inputs,
+        inputs=inputs.model_copy(update={"rewards": rewards_named(rewards)}),
         solver=Solver(
             name=solution.solver,
             status="optimal" if solution.optimal else "feasible",
             gap=solution.gap,
             bound=solution.bound,
             reached=solution.objective,
+            given_up=decided.given_up(search) or None,
             objective="usd_per_sample" if objective == "usd" else "seconds_per_sample",
             forced_mode=mode,
             forced_budget=None if mode is None else bias_budget,
@@ -191,10 +200,31 @@ def solve_fully(
         decisions_sha256=job_decisions(planned),
         job=planned,
         predicted=predicted,
+        predicted_sha256=job_predictions(predicted),
         volatile=volatile(began),
     )
     progress("done", 1.0)
-    return Solved(plan, search, solution, baseline)
+    return Solved(plan, search, solution, cycle, decided.baseline)
+
+
+def said_of(
+    search: Search,
+    decided: Decided,
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    rewards: RewardTable | None,
+    seed: int,
+) -> tuple[Predicted, dict[str, str]]:
+    """(`predicted`, `why`) of a plan. `rewards`: the table of reward seconds that were assumed, if any."""
+    cycle, unseen = decided.cycle, decided.unseen
+    pool, points = cluster.pools[search.space.pool], front(search, cycle, unseen)
+    weight_bytes, basis = WEIGHT_BYTES[job.model.dtype], length_basis(unseen, trace)
+    predicted = predict(unseen, profile, pool, points, drift_of(trace, seed), weight_bytes, basis)
+    predicted, assumed = with_assumed(predicted, unseen, job, trace, rewards, seed)
+    why = explain(search, cycle, decided.baseline, unseen, path_of(predicted))
+    return predicted, why | choice_words(decided, search, profile) | overridden(job) | assumed
 
 
 def prepare(
@@ -210,10 +240,12 @@ def prepare(
     passes: Sequence[Pass] = PASSES,
     prompts: int | None = None,
 ) -> Search:
-    """Length model, candidates and limits; nothing is simulated yet."""
+    """Length model, candidates and limits; nothing is simulated yet. An assumed reward is replaced by its kind's."""
+    profile, _ = with_reward_times(profile, job.reward.kind)
     rollout = job.rollout
     model = fit_lengths(trace, rollout.max_response_tokens, seed)
-    for caution in (model.caution, _few_lengths(trace), _unpriced_timeouts(job, profile)):
+    few = few_lengths(len(trace.prompts), len(trace.rows))
+    for caution in (model.caution, few, _unpriced_timeouts(job, profile)):
         if caution is not None:
             warnings.warn(caution, stacklevel=2)
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
@@ -224,10 +256,10 @@ def prepare(
     modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
     space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=objective == "usd", prompts=prompts)
     pool = cluster.pools[space.pool]
-    if objective == "usd" and pool.usd_per_node_hour == 0:
+    if objective == "usd" and usd_per_node_hour(pool) == 0:
         raise InputError(
-            f"pool '{space.pool}' costs nothing (usd_per_node_hour: 0), so no plan is cheaper than another; give its "
-            "price or minimise seconds"
+            f"pool '{space.pool}' costs nothing (usd_per_node_hour or usd_per_gpu_hour is 0), so no plan is cheaper "
+            "than another; give its price or minimise seconds"
         )
     width = max(key.samples for key in space.short)
     # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same luck as a free one.
@@ -254,33 +286,25 @@ def prepare(
         slo=job.slo.step_p95_s is not None,
         host_memory_bytes=space.host_memory_bytes,
         host_bytes={key: cost.host_bytes for key, cost in space.decode.items()},
+        train_host=space.train_host,
         sharding=space.sharding,
         reshard_s=space.reshard_s,
         layout_switch_s=space.layout_switch_s,
         objective=objective,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(pool.nodes_of(1, t.accelerators) for t in space.train),
-        usd_per_node_s=pool.usd_per_node_hour / 3600,
-        node_memory_bytes=pool.host_memory_bytes,
+        usd_per_node_s=usd_per_node_hour(pool) / 3600,
+        pool_nodes=pool.nodes,
+        # Layouts that were measured are the executor's own, and it starts trainers once, for both kinds of round.
+        one_sharding=profile.train_law is None,
     )
     return Search(setting, space, limits, job.slo.step_p95_s, mode, passes)
 
 
-def _overridden(job: Job) -> dict[str, str]:
+def overridden(job: Job) -> dict[str, str]:
     """What of its algorithm the job sets otherwise; a plan's reader should not take the name for the paper's."""
     overrides = job.algorithm.overrides()
     return {"algorithm": f"the job overrides its algorithm: {', '.join(overrides)}"} if overrides else {}
-
-
-def _few_lengths(trace: LengthTrace) -> str | None:
-    """What a reader must know if the trace holds too few lengths to tell rare ones; None if it holds enough."""
-    prompts, samples = len(trace.prompts), len(trace.rows)
-    if prompts >= FEWEST_PROMPTS and samples >= 2 * prompts:
-        return None
-    return (
-        f"the length trace holds {samples} samples of {prompts} prompts; with fewer than {FEWEST_PROMPTS} prompts, or "
-        "one sample of each, how long the longest of a step are, and whose, is a guess"
-    )
 
 
 def _unpriced_timeouts(job: Job, profile: Profile) -> str | None:
@@ -305,55 +329,12 @@ def _warn_of_refills(search: Search, cycle: Cycle, prompts: int | None) -> None:
         warnings.warn(caution, stacklevel=3)
 
 
-def _drift(trace: LengthTrace, seed: int) -> Drift | None:
+def drift_of(trace: LengthTrace, seed: int) -> Drift | None:
     """How the trace's lengths move from epoch to epoch; None if no two prompts were drawn in two of them."""
     try:
         return fit_drift(trace, seed)
     except ValueError:
         return None
-
-
-def _decide(search: Search, baseline: Cycle, max_nodes: int, progress: Progress) -> tuple[Solution, Unseen]:
-    """Solve the program over the columns that came through all passes, until its choice keeps the limits on rounds
-    that it has not seen, too."""
-    last = search.passes[-1]
-    short, long = search.columns()
-    mode = search.mode
-    eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
-    # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
-    # looked at only when nothing else is left, so that the error can say which limit binds.
-    finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
-    partners = [c for c in long if c.rounds >= last.long_rounds] or long
-    progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    tried_s = math.inf  # p95 of a step, of choices that kept the limits by luck
-    try:
-        while True:
-            solution = solve_program(
-                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes
-            )
-            progress("simulating the choice on rounds of its own", 0.985)
-            unseen = simulate_unseen(search, solution.cycle, baseline)
-            if unseen.keeps_the_limits:
-                return solution, unseen
-            tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
-            corrected = unseen.corrected(finalists), unseen.corrected(partners)
-            if corrected == (finalists, partners):
-                # The program's own tolerance let it through.
-                raise Infeasible("no simulated plan keeps its limits on other rounds than those it was chosen on")
-            finalists, partners = corrected
-    except Infeasible as error:
-        names = {c.name for c in eligible}
-        schedules = [c for c in search.cycles() if c.short.name in names]
-        if not search.limits.slo or not schedules:
-            raise
-        lowest_s = least_p95(search, schedules) if math.isinf(tried_s) else tried_s
-        raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None
-
-
-def _baseline(search: Search) -> Cycle:
-    """The best plain synchronous plan: its best layout and update."""
-    sync = [c for c in search.cycles() if is_plain(c) and c.short.rounds >= search.passes[-1].short_rounds]
-    return min(sync, key=lambda c: (c.cost(search.limits), c.name))
 
 
 def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:

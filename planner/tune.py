@@ -30,6 +30,7 @@ from .draws import Draws
 from .kinds import kinds, nodes_of, scoring, sizes
 from .length_model import LengthModel, fit_lengths
 from .measured import MeasuredRun, Replayed
+from .memory_bars import WEIGHT_BYTES
 from .refit import Refit, price, refit, replay_run, transfer_error, update_transfer_error
 from .run_lengths import epoch_prompts, refit_lengths
 from .run_simulator import round_spec, simulate_run
@@ -54,6 +55,7 @@ class Tuned:
         error: what the gain has to exceed; `errors` names its candidates.
         phases: predicted beside measured, with the reason.
         profile, trace: refitted.
+        step_s, seconds_per_sample: of the run over its cycle, as `rlplan report` has them.
         length_factor: mean length over the old trace's.
         not_run: layouts and updates of either plan that the run did not use, in words.
     """
@@ -64,6 +66,8 @@ class Tuned:
     error: float
     errors: dict[str, float]
     phases: dict[str, Phase]
+    step_s: float
+    seconds_per_sample: float
     profile: Profile
     trace: LengthTrace
     length_factor: float
@@ -134,7 +138,21 @@ def tune(
     error = max(errors.values())
     progress("done", 1.0)
     others = _not_run(found, plan, force.plan)
-    return Tuned(plan, gain > error, gain, error, errors, explained, profile, trace, factor, found, others)
+    return Tuned(
+        plan=plan,
+        change=gain > error,
+        gain=gain,
+        error=error,
+        errors=errors,
+        phases=explained,
+        step_s=run.over_cycle.seconds("total_s"),
+        seconds_per_sample=run.seconds_per_sample,
+        profile=profile,
+        trace=trace,
+        length_factor=factor,
+        costs=found,
+        not_run=others,
+    )
 
 
 def decisions(planned: PlannedJob) -> dict[str, object]:
@@ -262,7 +280,8 @@ def _gain(
     job, pool = force.job, force.cluster.pools[old.rounds.short.rollout.pool]
     price = 1.0
     if force.plan.solver.objective == "usd_per_sample":
-        price = nodes_of(new, profile, pool) / nodes_of(old, profile, pool)
+        weight_bytes = WEIGHT_BYTES[job.model.dtype]
+        price = nodes_of(new, profile, pool, weight_bytes) / nodes_of(old, profile, pool, weight_bytes)
     epoch = int("predict" in (new.bias.mode, old.bias.mode))
     target, size = old.issue.prompts_per_step, old.issue.samples_per_prompt
     width = max(new.rounds.short.issue.samples, old.rounds.short.issue.samples)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ..plans.critical_path import CriticalPath
+from ..plans.phase_words import PHASE_WORDS
 from ..plans.why_line import TIE_PERCENT, Alternative
 from ..rounds.timeouts import TimeoutSpec
 from .candidates import LongKey, ShortKey
@@ -31,10 +32,12 @@ def explain(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen, path:
     mode = cycle.short.law.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
     own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
-    for key, value, text in _decisions(search, mode, cycle.long is not None):
+    decided = decisions(search, mode, cycle.long is not None)
+    for key, value, text in decided:
         alternative = _alternative(search, own, cycle, value)
         if alternative is not None:
-            why[key] = _compare(search, cycle, alternative, text)
+            kept = all(rest(alternative) == rest(cycle) for other, rest, _ in decided if other != key)
+            why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
         elif len({value(c) for c in cycles if c.short.law.mode == mode}) > 1:
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
     if (timeouts := _timeouts(search.setting.reward)) is not None:
@@ -77,7 +80,7 @@ Value = Callable[[Cycle], Any]
 Text = Callable[[Cycle], str]
 
 
-def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
+def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
     """(plan key, what it is in a cycle, how to say it)."""
     trains = search.space.train
 
@@ -162,6 +165,25 @@ def _decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Va
     return found
 
 
+def tie_text(search: Search, fastest: Cycle, chosen: Cycle, tolerance: float) -> str | None:
+    """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
+    (ties.py); None if they are one."""
+    percent = 100 * (chosen.cost(search.limits) / fastest.cost(search.limits) - 1)
+    mode = fastest.short.law.mode
+    both = chosen.long is not None and fastest.long is not None
+    if chosen.short.law.mode != mode:
+        words = [f"mode {mode}"]
+    else:
+        words = [text(fastest) for _, value, text in decisions(search, mode, both) if value(chosen) != value(fastest)]
+    if not words:
+        return None
+    unit = "cheaper" if search.limits.objective == "usd" else "faster"
+    return (
+        f"{', '.join(words)} would be {percent:.1f}% {unit}, within the costs' error; the simplest within "
+        f"{100 * tolerance:.1f}% is planned"
+    )
+
+
 def drafts_text(tokens: int) -> str:
     """Drafts in words."""
     return f"with drafts of {tokens} tokens" if tokens else "without drafts"
@@ -189,7 +211,7 @@ def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Valu
     return min(solid or others, key=lambda c: (c.cost(search.limits), c.name), default=None)
 
 
-def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
+def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
     # On as many rounds as both have, which are on the same luck.
     short = min(chosen.short.rounds, other.short.rounds)
     long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
@@ -200,13 +222,20 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text) -> str:
     price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
     change = 100 * (price * sum(theirs.values()) / total - 1)
     moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
+    where = f"{PHASE_WORDS[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
+    if search.limits.objective == "usd" and nodes != instead:
+        # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
+        where = f"takes {nodes} node{'s' * (nodes != 1)} instead of {instead}"
+    tie = abs(change) < TIE_PERCENT
     alternative = Alternative(
         chosen=text(chosen),
         other=text(other),
-        percent=None if abs(change) < TIE_PERCENT else change,
+        percent=None if tie else change,
         about=short < search.passes[-1].short_rounds,
         unit="cost" if search.limits.objective == "usd" else "time",
-        where=f"{moved} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%",
+        where=where,
+        rest="" if tie else rest,
     )
     return alternative.text()
 
@@ -215,9 +244,9 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen) -> str:
     size = search.limits.group_size
     mine, base = unseen.cycle.seconds_per_sample(size), unseen.baseline.seconds_per_sample(size)
     ratio, error = unseen.search.measured_ratio(unseen.cycle)
-    parts = [f"{base / mine:.2f}x sync ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
+    parts = [f"{base / mine:.2f}x plain synchronous rounds ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
     if cycle.short.law.mode != "sync":
-        parts.append(f"trained/unconditioned length {ratio:.3f} +- {error:.3f}")
+        parts.append(f"length ratio {ratio:.3f} +- {error:.3f}")
     if cycle.short.law.mode == "predict":
         parts.append(_plain_epoch(search, cycle))
     for mode in ("exact", "predict", "defer", "race"):
@@ -228,8 +257,8 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen) -> str:
         if best is not None:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
-            only = " from the second epoch on, if forced by its name," if mode in ON_REQUEST else ""
-            parts.append(f"{mode} at its fastest would be{only} about {gain:.2f}x at length {bias:.2f}")
+            when = f" from the second epoch on (planned only by --mode {mode})" if mode in ON_REQUEST else ""
+            parts.append(f"mode {mode} at its fastest would be about {gain:.2f}x{when}, at length ratio {bias:.2f}")
     return "; ".join(parts)
 
 

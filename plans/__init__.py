@@ -7,6 +7,7 @@
     workload   workload.yaml: jobs that share nodes          groups_plan   groups.yaml: which share which
     check      whether a plan fits its inputs, its cluster and its job; over checks/, the rules of `rlplan check`
     policy     rlplan.policy.yaml: what a team does not merge
+    solver_read  digests of what the solver reads of a plan's inputs    phase_words   what phases are called in prose
     digest     of the decisions      critical_path, round_bars   a step as a graph, a round as bars
     diff       two plans by meaning  page    plans and runs as HTML
     editor     JSON Schemas for editors, and documents written with them    fmt   canonical form of edited documents

@@ -15,6 +15,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
+from .limits import MOST_CHOICES, MOST_TOKENS
+
 
 class Strict(BaseModel):
     """Base of every document model."""
@@ -48,6 +50,11 @@ def is_false(value: object) -> bool:
     return value is False
 
 
+def is_zero(value: object) -> bool:
+    """Likewise, for numbers that are 0 where there is nothing to say."""
+    return value == 0
+
+
 N = TypeVar("N", int, float)
 
 
@@ -77,8 +84,9 @@ PhaseSeconds = Annotated[float, Field(ge=1e-3, le=MAX_SECONDS)]
 Delay = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 """Seconds that something takes in between; none, up to three years."""
 
-Price = Annotated[float, Field(ge=0, le=1e6)]
-"""USD per node and hour; the upper bound is there because a solver's numbers end somewhere."""
+MAX_USD_PER_NODE_HOUR = 1e6
+Price = Annotated[float, Field(ge=0, le=MAX_USD_PER_NODE_HOUR)]
+"""USD per node (or GPU) and hour; the upper bound is there because a solver's numbers end somewhere."""
 
 Mode = Literal["sync", "race", "defer", "exact", "predict"]
 """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
@@ -90,5 +98,10 @@ Recompute = Literal["none", "selective", "full"]
 MemoryBytes = Annotated[int, Field(ge=1_000_000, le=10**18)]
 """Bytes. The lower bound is there to catch `24` written for 24 GB."""
 
-Choices = Annotated[tuple[Count, ...], Field(min_length=1, strict=False), AfterValidator(ascending)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+"""Tokens of a prompt or of a response, at least one."""
+
+Choices = Annotated[
+    tuple[Count, ...], Field(min_length=1, max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)
+]
 """A non-empty, strictly ascending list of positive integers (a list is taken as well as a tuple)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from .base import Count, MemoryBytes, Name, Price, Strict, cross_error
+from .base import MAX_USD_PER_NODE_HOUR, Count, MemoryBytes, Name, Price, Strict, cross_error, is_none
 
 
 class Accelerators(Strict):
@@ -27,7 +27,11 @@ class Accelerators(Strict):
 
 
 class Pool(Strict):
-    """Equal nodes that a phase can be placed on."""
+    """Equal nodes that a phase can be placed on. Their price is stated per node or per GPU; plans/price.py reads it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["usd_per_node_hour"]}, {"required": ["usd_per_gpu_hour"]}]}
+    )
 
     nodes: Annotated[int, Field(ge=1, le=1_000_000)]
     """Number of nodes in the pool."""
@@ -41,11 +45,35 @@ class Pool(Strict):
     host_memory_bytes: MemoryBytes
     """Bytes of host memory of each node."""
 
-    usd_per_node_hour: Price
-    """Price of one node for one hour in USD."""
+    usd_per_node_hour: Annotated[Price | None, Field(exclude_if=is_none)] = None
+    """Price of one node for one hour in USD; write either this or `usd_per_gpu_hour`."""
+
+    usd_per_gpu_hour: Annotated[Price | None, Field(exclude_if=is_none)] = None
+    """Price of one GPU for one hour in USD, as clouds list it; a node costs that times `accelerators.per_node`."""
 
     slots: Count = 1
     """Equal parts of a node that a phase of a co-execution group may hold; 1: whole nodes only."""
+
+    @model_validator(mode="after")
+    def _there_is_one_price(self) -> Pool:
+        if self.usd_per_node_hour is None and self.usd_per_gpu_hour is None:
+            raise cross_error(
+                "a pool needs a price; add usd_per_gpu_hour, the price of one GPU and hour in USD, or "
+                "usd_per_node_hour (0 if nobody pays for it)",
+                rule="missing-key",
+            )
+        if self.usd_per_node_hour is not None and self.usd_per_gpu_hour is not None:
+            raise cross_error("says the price a second time; keep it or usd_per_node_hour", "usd_per_gpu_hour")
+        if self.usd_per_gpu_hour is not None and self.accelerators.kind == "cpu":
+            raise cross_error("the pool is of kind cpu and has no GPU; write usd_per_node_hour", "usd_per_gpu_hour")
+        of_node = (self.usd_per_gpu_hour or 0.0) * self.accelerators.per_node
+        if of_node > MAX_USD_PER_NODE_HOUR:
+            raise cross_error(
+                f"makes a node cost {of_node:.6g} USD an hour, and at most {MAX_USD_PER_NODE_HOUR:.6g} can be planned "
+                "with; write the price of one GPU and hour",
+                "usd_per_gpu_hour",
+            )
+        return self
 
     @model_validator(mode="after")
     def _slots_hold_whole_accelerators(self) -> Pool:

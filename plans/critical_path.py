@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
+from .phase_words import PHASE_WORDS, RESOURCE_WORDS
 from .plan import Plan
 from .predicted import Predicted, PredictedPhases
 
@@ -24,14 +25,6 @@ RESOURCE_OF = {
     "train": "trainers",
 }
 """Which resource a phase runs on."""
-
-
-SPARE = {"rewards": "all scores but the last"}
-"""What of a resource its slack is about, where that is not all of it."""
-
-
-def _percent(share: float) -> str:
-    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 class PathStep(NamedTuple):
@@ -55,11 +48,21 @@ class CriticalPath(NamedTuple):
     slack_s: dict[str, float]
     total_s: float
 
+    @property
+    def told(self) -> tuple[PathStep, ...]:
+        """The phases that are worth a word: those of half a percent of the step and more."""
+        return tuple(step for step in self.steps if step.share >= 0.005)
+
     def text(self) -> str:
         """In one line."""
-        path = ", ".join(f"{step.phase.replace('_', ' ')} {_percent(step.share)}" for step in self.steps)
-        spare = [f"{SPARE.get(name, name)} {seconds:.3g} s" for name, seconds in self.slack_s.items() if seconds > 0]
-        return f"critical path of the mean step ({self.total_s:.3g} s): {path}; slack: {', '.join(spare) or 'none'}"
+        path = ", ".join(f"{PHASE_WORDS[step.phase]} {step.share:.0%}" for step in self.told)
+        spare = [
+            f"{RESOURCE_WORDS[name]} could come {seconds:.3g} s later without a longer step"
+            for name, seconds in self.slack_s.items()
+            if seconds > 0
+        ]
+        text = f"critical path of the mean step ({self.total_s:.3g} s): {path}"
+        return f"{text}; {'; '.join(spare) or 'nothing beside it has time to spare'}"
 
 
 def critical_path(plan: Plan) -> CriticalPath:

@@ -1,6 +1,8 @@
-"""The digest of a plan's decisions: whether a plan is still what the solver wrote, or was edited since.
+"""The digests of a plan's decisions and of its predictions: whether they are still what the solver wrote, or were
+edited since.
 
-It covers what is done, not what is said about it: no predictions, no `why`, no inputs.
+The first covers what is done, not what is said about it (no predictions, no `why`, no inputs); the second the figures
+by which a reviewer merges.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from .groups_plan import GroupsPredicted
 from .plan import PlannedJob
 from .planned_group import PlannedGroup
+from .predicted import Predicted
 
 
 def job_decisions(job: PlannedJob) -> str:
@@ -32,6 +36,21 @@ def groups_decisions(groups: Mapping[str, PlannedGroup]) -> str:
             for key, group in groups.items()
         }
     )
+
+
+def job_predictions(predicted: Predicted) -> str:
+    """Digest of the predictions of one job, 64 hexadecimal digits."""
+    return _digest(predicted.model_dump(mode="json"))
+
+
+def groups_predictions(predicted: GroupsPredicted, groups: Mapping[str, PlannedGroup]) -> str:
+    """Digest of what groups are predicted to cost and each job to be slowed down by, 64 hexadecimal digits."""
+    slowdowns = {
+        name: member.slowdown.model_dump(mode="json")
+        for group in groups.values()
+        for name, member in group.jobs.items()
+    }
+    return _digest({"predicted": predicted.model_dump(mode="json"), "slowdowns": slowdowns})
 
 
 def _digest(value: Any) -> str:

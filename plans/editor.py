@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from .errors import InputError
 from .yaml_io import SCHEMA_FOLDER, atomic_write, document_name, dump, read_text
 
 SHIPPED = Path(__file__).parent / "schemas"
@@ -29,7 +30,8 @@ def write_document(model: BaseModel, path: str | Path, digits: int | None = None
     dump(model, path, digits)
     name = document_name(type(model))
     assert name is not None, "a part of a document has no file"
-    place_schema(Path(path).parent, name)
+    if Path(path).is_file():  # beside standard output, a device or a pipe nobody edits
+        place_schema(Path(path).parent, name)
 
 
 def place_schema(folder: Path, name: str) -> None:
@@ -43,5 +45,6 @@ def place_schema(folder: Path, name: str) -> None:
         target.parent.mkdir(exist_ok=True)
         atomic_write(target.parent / ".gitignore", "*\n")
         atomic_write(target, text)
-    except OSError as error:
-        warnings.warn(f"{target}: the schema for editors cannot be written ({error.strerror})", stacklevel=2)
+    except (OSError, InputError) as error:
+        why = error.message if isinstance(error, InputError) else error.strerror
+        warnings.warn(f"{target}: the schema for editors cannot be written ({why})", stacklevel=2)

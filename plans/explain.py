@@ -1,4 +1,4 @@
-"""From pydantic's list of errors to the one line that tells the user what to write instead.
+"""From pydantic's list of errors to the lines that tell the user what to write instead, one for each fault.
 
 Order of precedence: unknown keys (a misspelt key also makes the right one missing), then wrong values, then missing
 keys; within each, by line. Units get most care: `deadline_ms: 2000`, `deadline: 2` and `deadline_s: 2 min` each get the
@@ -44,7 +44,10 @@ _UNIT_NAMES = {
     "tokens": "tokens",
     "usd_per_hour": "USD per hour",
     "usd_per_node_hour": "USD per node and hour",
+    "usd_per_gpu_hour": "USD per GPU and hour",
 }
+# Prices that take each other's place: which one is meant cannot be told from a misspelt key.
+_OR = dict.fromkeys(("usd_per_node_hour", "usd_per_gpu_hour"), "usd_per_node_hour' or 'usd_per_gpu_hour")
 _RANK = {"extra_forbidden": 0, "missing": 2}
 
 
@@ -56,12 +59,6 @@ class Explained:
     loc: Loc
     line: int
     message: str
-
-
-def explain(error: ValidationError, document: Document, model: type[BaseModel]) -> tuple[str, int]:
-    """The message and the line for the fault to be mended first; further faults are counted."""
-    first, *others = explain_all(error, document, model)
-    return first.message + (f" (and {len(others)} more)" if others else ""), first.line
 
 
 def explain_all(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Explained]:
@@ -115,8 +112,8 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
         )
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'|(-?\d+)", ctx["expected"])
-        near = difflib.get_close_matches(str(value), [a or b for a, b in choices], 1, 0.6)
-        hint = f"; did you mean '{near[0]}'?" if near else about
+        meant = _meant_choice(str(value), [a or b for a, b in choices])
+        hint = f"; did you mean '{meant}'?" if meant else about
         return f"{key}: must be {ctx['expected']}, not {shown}{hint}"
     if kind in ("float_type", "int_type", "int_from_float", "float_parsing", "int_parsing"):
         whole = kind.startswith("int")
@@ -142,6 +139,18 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
     if kind == "string_pattern_mismatch":
         return f"{key}: {shown} does not have the form needed{about or ': ' + ctx['pattern']}"
     return f"{key}: {item['msg'][:1].lower()}{item['msg'][1:]}, not {shown}{about}"
+
+
+_SYNONYMS = {"gpu": "cuda", "gpus": "cuda", "nvidia": "cuda", "core": "cpu", "cores": "cpu"}
+"""Words that people write for one of our choices and that are spelt like another one."""
+
+
+def _meant_choice(value: str, choices: list[str]) -> str | None:
+    """The choice that `value` stands for: another word for it, or nearly spelt so."""
+    synonym = _SYNONYMS.get(value.lower())
+    if synonym in choices:
+        return synonym
+    return next(iter(difflib.get_close_matches(value, choices, 1, 0.6)), None)
 
 
 _BOUNDS = {
@@ -180,7 +189,7 @@ def _unknown_key(loc: Loc, value: Any, model: type[BaseModel]) -> str:
         return f"unknown key '{key}'; remove it" + (f", the keys here are {', '.join(known)}" if known else "")
     conversion = _conversion(str(loc[-1]), meant)
     if conversion is None:
-        return f"unknown key '{key}'; did you mean '{meant}'?"
+        return f"unknown key '{key}'; did you mean '{_OR.get(meant, meant)}'?"
     suffix = _suffix(meant)
     assert suffix is not None
     write = f"'{meant}: {_rounded(value * conversion)}'" if _is_number(value) else f"'{meant}'"

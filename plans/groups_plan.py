@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from .base import GROUP_ID_PATTERN, Count, Name, NonNegative, Strict, cross_error
+from .base import GROUP_ID_PATTERN, Count, Name, NonNegative, Strict, cross_error, is_none
 from .origin import InputFile, Sha256, Volatile
 from .planned_group import Index, PlannedGroup
 from .workload import GroupRules
@@ -182,6 +182,10 @@ class GroupsPlan(Strict):
     predicted: GroupsPredicted
     """What the plan costs."""
 
+    predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
+    """Digest of `predicted`, and of the jobs' slowdowns, as they were solved (digest.py), so that an edited figure is
+    found; null: a plan of before there was one, which is to be solved again."""
+
     volatile: Volatile
     """Facts about the solve itself."""
 
@@ -211,7 +215,7 @@ def load_groups_plan(path: str | Path) -> GroupsPlan:
     return load(path, GroupsPlan)
 
 
-_MARK = re.compile(r"""^(["']?)(rlplan\w*)\1[ \t]*:""", re.MULTILINE)
+MARK = re.compile(r"""^(["']?)(rlplan\w*)\1[ \t]*:""", re.MULTILINE)
 
 
 def document_kind(path: str | Path) -> str | None:
@@ -219,5 +223,5 @@ def document_kind(path: str | Path) -> str | None:
     looked at. Raises InputError when it cannot be read."""
     from .yaml_io import read_text
 
-    found = _MARK.search(read_text(path))
+    found = MARK.search(read_text(path))
     return found[2] if found else None

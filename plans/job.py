@@ -12,9 +12,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .algorithm import Algorithm
-from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, cross_error, is_none
-from .errors import InputError
+from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, Tokens, cross_error, is_none
+from .data_spec import DataSpec
+from .errors import joined
+from .heads import model_heads as model_heads
+from .heads import tp_divides as tp_divides
 from .levers import AdaptiveTimeout, FinishedShares, SearchDrafts, TimeoutNumbers, timeout_fault, timeout_numbers
+from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 
 
 class ModelSpec(Strict):
@@ -27,20 +31,13 @@ class ModelSpec(Strict):
     """Type of weights and activations, in the engine and in the trainer."""
 
 
-class DataSpec(Strict):
-    """The prompts."""
-
-    path: Annotated[str, Field(min_length=1)]
-    """JSONL file, relative to job.yaml; each row has `id`, `prompt` (text or chat messages) and `answer`."""
-
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the order in which prompts are drawn in each epoch."""
+RewardKind = Literal["function", "math", "code"]
 
 
 class RewardSpec(Strict):
     """How a response is scored."""
 
-    kind: Literal["function", "math", "code"]
+    kind: RewardKind
     """`function`: a Python function; `math`: equality of the last answer; `code`: tests in a sandbox."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
@@ -83,16 +80,16 @@ class RewardSpec(Strict):
 class RolloutSpec(Strict):
     """The size of a step and the limits of a sample."""
 
-    prompts_per_step: Count
+    prompts_per_step: Annotated[int, Field(ge=1, le=MOST_PROMPTS_PER_STEP)]
     """P: prompts trained in one step."""
 
-    samples_per_prompt: Annotated[int, Field(ge=2)]
+    samples_per_prompt: Annotated[int, Field(ge=2, le=MOST_SAMPLES_PER_STEP)]
     """n: samples per prompt that are trained; at least 2, because advantages compare samples of one prompt."""
 
-    max_prompt_tokens: Count
+    max_prompt_tokens: Tokens
     """Longest prompt in tokens; a longer one is an error when the data is read."""
 
-    max_response_tokens: Count
+    max_response_tokens: Tokens
     """Cap on a response in tokens; a response that reaches it is truncated."""
 
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
@@ -112,6 +109,16 @@ class RolloutSpec(Strict):
         """S = P n."""
         return self.prompts_per_step * self.samples_per_prompt
 
+    @model_validator(mode="after")
+    def _a_step_can_be_planned(self) -> RolloutSpec:
+        if self.samples_per_step > MOST_SAMPLES_PER_STEP:
+            raise cross_error(
+                f"a step has {self.samples_per_step} samples (prompts_per_step x samples_per_prompt), and at most "
+                f"{MOST_SAMPLES_PER_STEP} can be planned; lower one of the two",
+                "prompts_per_step",
+            )
+        return self
+
 
 class Search(Strict):
     """What is measured by `profile` and considered by `solve`."""
@@ -127,6 +134,12 @@ class Search(Strict):
 
     drafts: SearchDrafts | None = None
     """Speculative decoding; null: none is considered."""
+
+    max_over_issue: Annotated[float, Field(ge=1, le=100)] = 2.0
+    """Samples that a round may issue at its start for each sample that it trains: prompts times samples of a short
+    round over prompts_per_step times samples_per_prompt, and the copies of a long round. Most of what is issued beyond
+    1 is decoded and not trained. The default has room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain
+    synchronous rounds and mode predict."""
 
 
 class Slo(Strict):
@@ -177,6 +190,18 @@ class Job(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _prompts_fill_a_step(self) -> Job:
+        prompts, needed = self.data.prompts, self.rollout.prompts_per_step
+        if prompts is not None and prompts < needed:
+            raise cross_error(
+                f"is {prompts}, and a step trains {needed} different ones (rollout.prompts_per_step); lower that, or "
+                "use more data",
+                "data.prompts",
+                rule="too-few-prompts",
+            )
+        return self
+
 
 def load_job(path: str | Path) -> Job:
     """Read job.yaml. Raises InputError. Paths inside it are not looked at; see `job_paths`."""
@@ -191,13 +216,13 @@ class JobPaths:
 
     Attributes:
         model: what transformers and vLLM take: the absolute path of the local folder, or the hub id.
-        data: absolute path of the JSONL file.
+        data: absolute path of the JSONL file; None where it is not there and `data.prompts` stands for it.
         model_folder: the local folder, or None for a hub id.
         reward_folder: where the module of `reward.function` is looked for first: the folder of job.yaml.
     """
 
     model: str
-    data: Path
+    data: Path | None
     model_folder: Path | None
     reward_folder: Path
 
@@ -209,28 +234,42 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     """Resolve the job's relative paths against the folder of job.yaml (at `job_path`).
 
     A `model.path` that is a folder is local; otherwise `owner/name` is a hub id, which is not looked up here.
-    Raises InputError when the data file is missing, or when `model.path` is neither a folder nor a hub id.
+    Raises InputError when the data file is missing and the job does not say how many prompts it holds, or when
+    `model.path` is neither a folder nor a hub id.
     """
     from .yaml_io import error_at
 
-    for loc, fault in missing_files(job, job_path):
-        raise error_at(job_path, loc, f"{'.'.join(loc)}: {fault}")
+    missing = [error_at(job_path, loc, f"{'.'.join(loc)}: {fault}") for loc, fault in missing_files(job, job_path)]
+    if missing:
+        raise joined(missing)
     model, data = _located(job, job_path)
     model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
-    assert data is not None, "missing_files has looked for it"
-    return JobPaths(str(model_folder or job.model.path), data, model_folder, Path(job_path).resolve().parent)
+    here = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
+    return JobPaths(str(model_folder or job.model.path), here, model_folder, Path(job_path).resolve().parent)
 
 
-def missing_files(job: Job, job_path: str | Path) -> Iterator[tuple[tuple[str, str], str]]:
-    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up."""
+def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:
+    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up.
+
+    `to_train`: the prompts themselves are needed, and their number (`data.prompts`) does not stand for them.
+    """
     model, data = _located(job, job_path)
     if (model is None or not os.path.isdir(model)) and not _HUB_ID.match(job.model.path):  # noqa: PTH112
         yield (
             ("model", "path"),
             f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
         )
-    if data is None or not os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+    if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+        return
+    if job.data.prompts is None:
         yield ("data", "path"), f"no such file: '{job.data.path}'; paths are relative to this file"
+    elif to_train:
+        what = "no file is named" if job.data.path is None else f"no such file: '{job.data.path}'"
+        yield (
+            ("data", "path"),
+            f"{what}; data.prompts is enough to plan, but measuring and training need the prompts: name a JSONL file, "
+            'each row {"id": …, "prompt": …, "answer": …}',
+        )
 
 
 def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
@@ -239,43 +278,7 @@ def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
     found: list[Path | None] = []
     for text in (job.model.path, job.data.path):
         try:
-            found.append(folder / Path(text).expanduser())
+            found.append(None if text is None else folder / Path(text).expanduser())
         except RuntimeError:  # `~name` of nobody
             found.append(None)
     return found[0], found[1]
-
-
-def tp_divides(tp: int, heads: tuple[int, int]) -> bool:
-    """Whether `tp` ranks can hold these (attention, key-value) heads; ranks share key-value heads that are fewer."""
-    attention, kv = heads
-    return attention % tp == 0 and (kv % tp == 0 or tp % kv == 0)
-
-
-def model_heads(model_path: str | Path) -> tuple[int, int] | None:
-    """(attention heads, key-value heads) from the config.json of a local model folder, without transformers.
-
-    None when `model_path` is not a folder (a hub id) or the config names no heads. For multimodal models the language
-    model's `text_config` is read. Raises InputError when the folder has no readable config.json.
-    """
-    import json
-
-    if not Path(model_path).is_dir():
-        return None
-    file = Path(model_path) / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no config.json: this folder is not a Hugging Face model", str(model_path)) from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"not valid JSON: {error.msg}", str(file), error.lineno) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", str(file)) from None
-    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
-        config = config["text_config"]
-    if not isinstance(config, dict):
-        raise InputError("must hold one JSON object", str(file))
-    heads = config.get("num_attention_heads", config.get("n_head"))
-    if not isinstance(heads, int):
-        return None
-    kv_heads = config.get("num_key_value_heads")
-    return heads, kv_heads if isinstance(kv_heads, int) else heads

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import AfterValidator, Field
 
 from .base import Choices, Count, Positive, Strict, ascending
+from .limits import MOST_CHOICES
 
 Finished = Annotated[float, Field(ge=0.01, lt=1)]
 """A share of a round's samples; below a hundredth it would say nothing."""
@@ -26,7 +27,9 @@ class SearchDrafts(Strict):
     """Chance that a drafted token is accepted when those before it were, as measured or assumed."""
 
 
-FinishedShares = Annotated[tuple[Finished, ...], Field(strict=False), AfterValidator(ascending)]
+FinishedShares = Annotated[
+    tuple[Finished, ...], Field(max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)
+]
 """Ascending shares of finished samples; may be empty."""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .base import Count, Mode, NonNegative, Strict, cross_error, is_none
+from .base import Count, Mode, Name, NonNegative, Strict, cross_error, is_false, is_none
 
 
 def _relative(value: str) -> str:
@@ -42,8 +42,74 @@ class ProfileFile(InputFile):
     """Whether its costs were measured on hardware, derived from other measurements, or estimated."""
 
 
+class LengthsInput(Strict):
+    """The response lengths that the plan was solved from: a file, a table that ships, or stated quantiles."""
+
+    path: Annotated[RelativePath | None, Field(exclude_if=is_none)] = None
+    """Length trace, path relative to the plan's folder; null: no file."""
+
+    library: Annotated[Name | None, Field(exclude_if=is_none)] = None
+    """Name of a table of lengths that ships (`rlplan lengths list`); null: none."""
+
+    assumed: Annotated[str | None, Field(min_length=1, max_length=400, exclude_if=is_none)] = None
+    """Quantiles that nobody measured, `p50=800,p95=4000,max=16384,icc=0.5`; null: none."""
+
+    sha256: Sha256
+    """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text."""
+
+    @property
+    def file(self) -> InputFile | None:
+        """The file; None without one."""
+        return None if self.path is None else InputFile(path=self.path, sha256=self.sha256)
+
+    @property
+    def name(self) -> str:
+        """Path, table or quantiles, whichever it is."""
+        return self.path or self.library or self.assumed or ""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> LengthsInput:
+        given = [key for key in ("path", "library", "assumed") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = f"it has {' and '.join(given)}" if given else "it has none of them"
+            raise cross_error(f"names lengths by exactly one of path, library and assumed; {found}")
+        return self
+
+
+def _lengths_of_file(value: object) -> object:
+    """A trace's file is a way to give lengths."""
+    return LengthsInput(path=value.path, sha256=value.sha256) if isinstance(value, InputFile) else value
+
+
+class LibraryInput(Strict):
+    """Figures that ship with rlplan and that the plan was solved from."""
+
+    library: Name
+    """Their name."""
+
+    sha256: Sha256
+    """SHA-256 of their text."""
+
+
+Digest64 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+"""The first 64 bits of a SHA-256: enough to tell that something was edited, and short enough to read past."""
+
+
+class SolverRead(Strict):
+    """Digests of the values that the solver reads of three files (solver_read.py)."""
+
+    cluster: Digest64
+    """Of cluster.yaml."""
+
+    job: Digest64
+    """Of job.yaml."""
+
+    profile: Digest64
+    """Of profile.yaml."""
+
+
 class Inputs(Strict):
-    """The files that the plan was solved from; when one changes, the plan is stale."""
+    """The files that the plan was solved from; when what the solver reads of one changes, the plan is stale."""
 
     cluster: InputFile
     """cluster.yaml."""
@@ -54,8 +120,15 @@ class Inputs(Strict):
     profile: ProfileFile
     """profile.yaml."""
 
-    lengths: InputFile
-    """The length trace beside the profile."""
+    lengths: Annotated[LengthsInput, BeforeValidator(_lengths_of_file)]
+    """Response lengths."""
+
+    rewards: Annotated[LibraryInput | None, Field(exclude_if=is_none)] = None
+    """Reward seconds that ship by kind of reward, where the profile was not measured; null: the profile's own."""
+
+    solver_read: Annotated[SolverRead | None, Field(exclude_if=is_none)] = None
+    """What the solver read of the files, so that a change of anything else (a learning rate, a comment) does not make
+    the plan stale; null: every change of a file does."""
 
 
 class Solver(Strict):
@@ -74,7 +147,12 @@ class Solver(Strict):
     """Proven lower bound of the objective, in its unit."""
 
     reached: NonNegative
-    """The objective on the rounds that the choice was made on, which flatter it; `predicted` is of other rounds."""
+    """The proven best objective on the rounds that the choice was made on, which flatter it; `predicted` is of other
+    rounds."""
+
+    given_up: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Share by which the plan costs more than `reached` on these rounds, for being simpler to run; no more than the
+    error of the costs (`job.why.ties`). Null: the plan is the proven best."""
 
     objective: Literal["seconds_per_sample", "usd_per_sample"]
     """What was minimised."""
@@ -88,6 +166,10 @@ class Solver(Strict):
 
     candidates: Count
     """Number of simulated candidates that the choice was made from."""
+
+    refreshed: Annotated[bool, Field(exclude_if=is_false)] = False
+    """The decisions were edited by hand after they were solved, and predicted anew by `rlplan refresh`; `gap` is then
+    how far they are from what the solver proved of its own candidates."""
 
 
 class Volatile(Strict):

@@ -22,6 +22,7 @@ from .levers import (
     timeout_fault,
     timeout_numbers,
 )
+from .limits import MOST_ISSUED, MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .origin import Inputs, Sha256, Solver, Volatile
 from .predicted import Predicted
 
@@ -39,10 +40,10 @@ class Bias(Strict):
 class StepIssue(Strict):
     """What one step trains."""
 
-    prompts_per_step: Count
+    prompts_per_step: Annotated[int, Field(ge=1, le=MOST_PROMPTS_PER_STEP)]
     """P, as in the job."""
 
-    samples_per_prompt: Annotated[int, Field(ge=2)]
+    samples_per_prompt: Annotated[int, Field(ge=2, le=MOST_SAMPLES_PER_STEP)]
     """n, as in the job."""
 
 
@@ -55,12 +56,31 @@ class RoundIssue(Strict):
     samples: Count
     """Samples issued per prompt; what exceeds n is over-issue."""
 
+    @property
+    def issued(self) -> int:
+        """Samples that are issued when the round begins."""
+        return self.prompts * self.samples
+
+    @model_validator(mode="after")
+    def _can_be_simulated(self) -> RoundIssue:
+        if self.issued > MOST_ISSUED:
+            raise cross_error(
+                f"a round issues {self.issued} samples, and at most {MOST_ISSUED} can be simulated; write fewer",
+                "prompts",
+            )
+        return self
+
 
 class LongIssue(RoundIssue):
     """What a long round issues."""
 
     copies: Count = 1
     """Draws started at once for each deferred group until one is long; mode exact only, 1 elsewhere."""
+
+    @property
+    def issued(self) -> int:
+        """Samples that are issued when the round begins, all copies together."""
+        return self.copies * super().issued
 
 
 class RoundRollout(Strict):
@@ -377,6 +397,10 @@ class Plan(Strict):
 
     predicted: Predicted
     """What the simulator expects of them."""
+
+    predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
+    """Digest of `predicted` as it was solved (digest.py), so that an edited figure is found; null: a plan of before
+    there was one, which is to be solved again."""
 
     volatile: Volatile
     """Facts about the solve itself."""

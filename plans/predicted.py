@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Mode, NonNegative, Positive, Strict
+from .base import Count, Mode, Name, NonNegative, Positive, Strict, is_none, is_zero
+from .length_basis import LengthBasis
 
 ROUGH_ROUNDS = 32
 """Figures of fewer simulated rounds are no more than about right."""
@@ -37,6 +39,9 @@ class MemoryBar(Strict):
     capacity_bytes: Positive
     """Bytes that there are."""
 
+    holds_bytes: dict[Name, NonNegative] = Field(default={}, exclude_if=operator.not_)
+    """Who holds how many of the needed bytes at that moment; empty where one holds all of them."""
+
     @property
     def headroom(self) -> float:
         """Share that stays free; below 0 if it does not fit."""
@@ -55,10 +60,30 @@ class PredictedError(Strict):
     sampling: NonNegative
     """Of the simulation: standard error of its mean."""
 
+    assumed_lengths: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
+    """Of lengths that were not measured on this job, but taken from a table (`inputs.lengths`); 0: they were."""
+
+    assumed_rewards: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
+    """Of reward seconds that were not measured, but taken from a table (`inputs.rewards`); 0: the profile's own."""
+
+    extrapolation: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Of responses longer than any in the length trace: the share of the step that they make, since there may be none
+    of them, or as many again. Null: the trace shows all lengths up to the job's cap."""
+
+    @property
+    def of_lengths(self) -> float:
+        """Of all that is open about lengths: the trace's prompts, what the trace does not reach, what is assumed."""
+        return math.hypot(self.lengths, self.extrapolation or 0.0, self.assumed_lengths)
+
+    @property
+    def of_costs(self) -> float:
+        """Of all that is open about costs: what the profile measured, and reward seconds that are assumed."""
+        return math.hypot(self.costs, self.assumed_rewards)
+
     @property
     def total(self) -> float:
-        """Of all three, which are independent."""
-        return math.hypot(self.costs, self.lengths, self.sampling)
+        """Of all parts, which are independent."""
+        return math.hypot(self.of_costs, self.of_lengths, self.sampling)
 
 
 class LengthDrift(Strict):
@@ -101,13 +126,20 @@ class StepNoise(Strict):
 
 
 class PredictedBaseline(Strict):
-    """The plain synchronous plan, best layout, simulated in the same way."""
+    """The fastest plain synchronous rounds on at most as many nodes as the plan takes, simulated in the same way."""
 
     step_s: Quantiles
     """Seconds per step."""
 
     seconds_per_sample: Positive
     """Seconds per trained sample."""
+
+    nodes: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """Nodes of the pool that it takes; null: solved before baselines were held to the plan's nodes."""
+
+    keeps_slo: Annotated[bool | None, Field(exclude_if=is_none)] = None
+    """Whether it keeps the job's slo.step_p95_s; false where no plain rounds on these nodes do. Null: the job has no
+    SLO."""
 
 
 class PredictedPhases(Strict):
@@ -244,10 +276,14 @@ class Predicted(Strict):
     """USD per 1000 trained samples, for these nodes."""
 
     host_memory: MemoryBar
-    """Host memory of the pool: engines of both kinds of round, those that sleep included."""
+    """Host memory of the fullest node: engines of both kinds of round, those that sleep included, trainers and states
+    that are offloaded to it, weights on their way."""
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
+
+    length_basis: Annotated[LengthBasis | None, Field(exclude_if=is_none)] = None
+    """How far the length trace shows the lengths that are simulated; null: solved before this was stated."""
 
     drift: LengthDrift | None
     """How lengths moved over the epochs of the trace; null: it has no two epochs of the same prompts. No prediction

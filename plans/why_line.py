@@ -21,7 +21,10 @@ class Alternative(NamedTuple):
         percent: what the next best costs more per sample; None: less than TIE_PERCENT either way.
         about: few rounds of it were simulated.
         unit: `time` or `cost`.
-        where: the phase in which most of it is, with its percents; empty for a tie.
+        where: the phase in which most of it is, with its percents, or the nodes that it takes more or fewer; empty for
+            a tie.
+        rest: whether the other decisions are the plan's own (`kept`), as `simulate --set` leaves them, or what is best
+            beside this alternative (`chosen anew`); empty for a tie, and in plans of earlier versions.
     """
 
     chosen: str
@@ -30,19 +33,21 @@ class Alternative(NamedTuple):
     about: bool = False
     unit: str = "time"
     where: str = ""
+    rest: str = ""
 
     def text(self) -> str:
         """The line."""
         head = f"{self.chosen}; next best: {self.other}, "
         if self.percent is None:
             return f"{head}within {TIE_PERCENT:g}% of it"
-        return f"{head}{'about ' * self.about}{self.percent:+.1f}% {self.unit} per sample ({self.where})"
+        rest = f", the rest {self.rest}" if self.rest else ""
+        return f"{head}{'about ' * self.about}{self.percent:+.1f}% {self.unit} per sample{rest} ({self.where})"
 
 
 _LINE = re.compile(
     r"(?P<chosen>.+?); next best: (?P<other>.+), "
-    r"(?:within [\d.]+% of it|(?P<about>about )?(?P<percent>[+-][\d.]+)% (?P<unit>time|cost) per sample "
-    r"\((?P<where>[^()]*)\))"
+    r"(?:within [\d.]+% of it|(?P<about>about )?(?P<percent>[+-][\d.]+)% (?P<unit>time|cost) per sample"
+    r"(?:, the rest (?P<rest>kept|chosen anew))? \((?P<where>[^()]*)\))"
 )
 
 
@@ -54,6 +59,5 @@ def parse(text: str) -> Alternative | None:
     chosen, other = found["chosen"], found["other"]
     if found["percent"] is None:
         return Alternative(chosen, other, None)
-    return Alternative(
-        chosen, other, float(found["percent"]), found["about"] is not None, found["unit"], found["where"]
-    )
+    about, percent = found["about"] is not None, float(found["percent"])
+    return Alternative(chosen, other, percent, about, found["unit"], found["where"], found["rest"] or "")

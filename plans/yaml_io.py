@@ -1,44 +1,32 @@
 """Read and write rlplan's documents: pydantic models as YAML files.
 
-Reading turns every fault into one `InputError` with file, line, key and remedy. Writing is canonical: equal models
-give equal bytes, so digests, diffs and reviews mean something.
+Reading turns every fault into an `InputError` with file, line, key and remedy; the faults of one document are told
+together. Writing is canonical: equal models give equal bytes, so digests, diffs and reviews mean something.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import InputError
-from .explain import explain
+from .errors import InputError, joined
+from .explain import explain_all
+from .reading import chunks, read_text
 from .yaml_doc import Document, Loc, parse
 from .yaml_write import write
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_text(path: str | Path) -> str:
-    """The file's text (UTF-8; a byte order mark is skipped). Raises InputError when it is missing or no text."""
-    try:
-        return Path(path).read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
-    except IsADirectoryError:
-        raise InputError("is a folder; a file is needed", str(path)) from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8 text", str(path), line) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", str(path)) from None
-
-
 def load(path: str | Path, model: type[M]) -> M:
-    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for whatever is wrong with it."""
+    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for each thing that is wrong."""
     return loads(read_text(path), model, str(path))
 
 
@@ -49,8 +37,8 @@ def loads(text: str, model: type[M], path: str = "<text>") -> M:
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        message, line = explain(error, document, model)
-        raise InputError(message, path, line) from None
+        found = explain_all(error, document, model)
+        raise joined([InputError(fault.message, path, fault.line) for fault in found]) from None
 
 
 def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:
@@ -119,27 +107,46 @@ def header(model: type[BaseModel]) -> str:
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of the file's bytes as 64 hexadecimal digits. Raises InputError when it cannot be read."""
     digest = hashlib.sha256()
-    try:
-        with Path(path).open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", str(path)) from None
+    for chunk in chunks(path):
+        digest.update(chunk)
     return digest.hexdigest()
+
+
+STDOUT = Path("-")
+"""As the name of an output: standard output."""
 
 
 def atomic_write(path: str | Path, text: str) -> None:
     """Write `text` (UTF-8, LF) so that a reader, and a crash, see the old file or the new one and nothing between.
 
-    A link stays one: what it leads to is written. What is no regular file (a device, a pipe) is written to as it is.
+    A link stays one: what it leads to is written. What is no regular file (a device, a pipe) is written to as it is,
+    and `-` is standard output. Raises InputError when it cannot be written (a full disk, a name that is too long).
     """
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8", newline="\n")
+    if Path(path) == STDOUT:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
         return
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", newline="\n")
+        else:
+            _replace(target, text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}; {_remedy(error)}", str(path)) from None
+
+
+def _remedy(error: OSError) -> str:
+    """What to do about a file that could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room, then run this again"
+    return "choose another name or another folder"
+
+
+def _replace(target: Path, text: str) -> None:
+    # The target's name is no part of the temporary one: beside a name of 250 bytes nothing longer could be made.
+    descriptor, name = tempfile.mkstemp(prefix=".rlplan-", dir=target.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
@@ -162,6 +169,7 @@ def _mode(target: Path) -> int:
 
 
 __all__ = [
+    "STDOUT",
     "WRITTEN_DIGITS",
     "atomic_write",
     "document_name",

@@ -50,7 +50,7 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
         yield Unfit("profile-of-other-machine", what, "run rlplan profile on this cluster")
     if not measured:
         yield from _model(profile, job)
-    elif paths is not None and subject_digest(job, paths) != profile.measured:
+    elif paths is not None and paths.data is not None and subject_digest(job, paths) != profile.measured:
         yield Unfit(
             "profile-of-earlier-job",
             "was measured before the job's model, data, reward or rollout section (or the data file, or the model's "

@@ -66,6 +66,16 @@ GPUS: dict[str, Gpu] = {
     )
 }
 
+# The largest card that is sold under a name, where that is not the one of the table: H100 of 96 GB and NVL of 94 GB,
+# H800 of 94 GB, H20 of 141 GB, GH200 of 144 GB (HBM3e), B200 of 192 GB, B300 and GB300 of 288 GB, GB200 of 192 GB.
+_LARGEST_GB = {"H100": 96, "H800": 96, "H20": 141, "GH200": 144, "B200": 192, "B300": 288, "GB200": 192, "GB300": 288}
+
+
+def largest_memory_bytes(gpu: Gpu) -> int:
+    """Memory of the largest accelerator that is sold under the name of `gpu`, bytes."""
+    return max(gpu.memory_bytes, int(_LARGEST_GB.get(gpu.name, 0) * GIGA))
+
+
 # Longest name first, so that "GB200" is not taken for a "B200".
 _NAMES = sorted(GPUS, key=lambda name: (-len(name), name))
 # Spellings that hold no name of the table.

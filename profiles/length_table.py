@@ -17,6 +17,7 @@ import zlib
 from pathlib import Path
 
 from ..plans.errors import InputError
+from ..plans.reading import read_bytes
 from .lengths import LengthRow, LengthTrace
 
 COLUMNS = ("source", "step", "prompt_id", "sample_id", "response_tokens", "reward")
@@ -32,10 +33,8 @@ def read_length_table(path: str | Path, cap_tokens: int | None = None) -> dict[s
     no numbers, a sample that is there twice, no rows.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError("no such file; name a length trace", str(path)) from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as CSV or gzipped CSV ({error})", str(path)) from None
     reader = csv.DictReader(io.StringIO(text))

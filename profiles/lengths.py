@@ -23,9 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.errors import InputError
-from ..plans.yaml_io import atomic_write, read_text
+from ..plans.json_text import parse_json
+from ..plans.limits import DATA_BYTES, MOST_NUMBER, MOST_TOKENS
+from ..plans.reading import read_text
+from ..plans.yaml_io import atomic_write
 
 _WHOLE_FATES = ("trained", "filtered")
+_MOST = {"tokens": MOST_TOKENS, "prompt_tokens": MOST_TOKENS, "epoch": MOST_NUMBER, "sample": MOST_NUMBER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace
     Args:
         cap_tokens: length cap under which the rows were sampled; a row beyond it is an error.
     """
-    text = read_text(path)
+    text = read_text(path, DATA_BYTES)
     lines = text.split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -177,10 +181,7 @@ def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace
 
 def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
     """A row and what identifies it; None for lines of a run's trace that hold no whole sample. Raises ValueError."""
-    try:
-        data = json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
-        raise ValueError("not valid JSON") from None
+    data = parse_json(line)
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")
     if "event" in data and (data["event"] != "sample" or data.get("fate") not in _WHOLE_FATES):
@@ -196,6 +197,9 @@ def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
     )
     if row.tokens < 1 or row.prompt_tokens < 1 or row.epoch < 0 or row.sample < 0 or not row.prompt:
         raise ValueError("tokens and prompt_tokens must be at least 1, epoch and sample at least 0, prompt not empty")
+    for key, most in _MOST.items():
+        if getattr(row, key) > most:
+            raise ValueError(f"{key} is {getattr(row, key)}, and at most {most} is believed")
     return row, (row.prompt, row.epoch, data.get("round"), data.get("draw"), row.sample)
 
 

@@ -31,6 +31,8 @@ def differences(profile: Profile, machine: Machine) -> list[str]:
         there, here = gpu_of(then.accelerator), gpu_of(machine.accelerator)
         if then.kind == machine.kind and (there is not None and there == here):
             return []
+        if then.kind != machine.kind:
+            return [f"accelerators of kind {then.kind} there, of kind {machine.kind} here"]
         return [f"accelerator {then.accelerator!r} there, {machine.accelerator!r} here"]
     found = [
         f"{name} {getattr(then, name)!r} there, {getattr(machine, name)!r} here"

@@ -66,6 +66,7 @@ async def _measure(
 ) -> Measurements:
     began = time.perf_counter()
     tokenizer = load_tokenizer(paths.model)
+    assert paths.data is not None, "rlplan profile has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens)
     samples = job.rollout.samples_per_step
     start_ray()

@@ -14,7 +14,8 @@ from .hardware import Gpu
 from .train_model import TrainLayout
 
 # Bytes of a parameter while training: float32 weight, gradient, two Adam moments; the bf16 copy is gathered by layer.
-STATE_BYTES, GRADIENT_BYTES = 12.0, 4.0
+MASTER_BYTES, MOMENT_BYTES, GRADIENT_BYTES = 4.0, 8.0, 4.0
+STATE_BYTES = MASTER_BYTES + MOMENT_BYTES  # what an update starts from and leaves, the gradient not counted
 RUNTIME_BYTES = 2.5e9  # context, communication buffers, workspaces
 LOGIT_CHUNK_TOKENS = 2048  # the loss is computed in chunks of so many tokens
 LOGIT_BYTES = 10.0  # of a logit in such a chunk: bf16, float32, gradient
@@ -27,15 +28,25 @@ ENGINE_RESERVE_BYTES = 4e9  # captured graphs, activations of the largest step, 
 
 @dataclass(frozen=True, slots=True)
 class TrainMemory:
-    """Bytes on a rank.
+    """Bytes on a rank, by what holds them.
 
     Attributes:
-        persistent: all the time.
-        instants: on top of it at one moment each, by name.
+        kept: all the time.
+        moments: on top of it at one moment each, by the moment's name.
     """
 
-    persistent: float
-    instants: dict[str, float]
+    kept: dict[str, float]
+    moments: dict[str, dict[str, float]]
+
+    @property
+    def persistent(self) -> float:
+        """What is held all the time."""
+        return sum(self.kept.values())
+
+    @property
+    def instants(self) -> dict[str, float]:
+        """What comes on top of it at one moment each, by the moment's name."""
+        return {moment: sum(held.values()) for moment, held in self.moments.items()}
 
     @property
     def peak_bytes(self) -> int:
@@ -58,9 +69,10 @@ def layer_activation_bytes(a: Architecture) -> float:
 def train_memory(a: Architecture, layout: TrainLayout, activations: float = 1.0) -> TrainMemory:
     """Memory of a rank. `activations`: the fitted factor on them."""
     shard = a.parameters / layout.ranks
-    kept = shard * (0.0 if layout.offload else STATE_BYTES)
+    on_device = not layout.offload
     # Unsharded, a replica's ranks keep weights in bf16 and whole gradients.
-    kept += shard * GRADIENT_BYTES if layout.sharded else a.parameters / layout.replica * (2 + GRADIENT_BYTES)
+    weights = 0.0 if layout.sharded else 2 * a.parameters / layout.replica
+    gradients = (shard if layout.sharded else a.parameters / layout.replica) * GRADIENT_BYTES
     gathered = LIVE_LAYERS * 2 * (a.parameters - 2 * a.vocab * a.hidden) / a.layers / max(layout.tp, 1)
     if a.experts and layout.ep > 1:
         gathered /= layout.ep
@@ -79,10 +91,19 @@ def train_memory(a: Architecture, layout: TrainLayout, activations: float = 1.0)
         held = tokens * (flights * layers * one + one)
     logits = min(LOGIT_CHUNK_TOKENS, layout.micro_batch_tokens) * a.vocab * LOGIT_BYTES / layout.tp
     return TrainMemory(
-        persistent=RUNTIME_BYTES + kept,
-        instants={
-            "micro_batch": gathered + activations * held + logits,
-            "optimizer": shard * OPTIMIZER_BYTES,
+        kept={
+            "trainer_context": RUNTIME_BYTES,
+            "trainer_parameters": shard * MASTER_BYTES * on_device + weights,
+            "trainer_optimizer": shard * MOMENT_BYTES * on_device,
+            "trainer_gradients": gradients,
+        },
+        moments={
+            "micro_batch": {
+                "trainer_gathered_weights": gathered,
+                "trainer_activations": activations * held,
+                "trainer_logits": logits,
+            },
+            "optimizer": {"trainer_update": shard * OPTIMIZER_BYTES},
         },
     )
 

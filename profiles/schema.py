@@ -141,18 +141,53 @@ class Train(_Model):
     )
 
 
+Scale = Annotated[float, Field(gt=0)]
+
+
 class TrainLaw(_Model):
     """Training in any layout: data-sheet physics (train_model.py) of this model here, times these fitted factors."""
 
     model: str = Field(description="Name in the table of architectures")
     accelerator: str = Field(description="Name in the table of data sheets")
-    factors: dict[str, float] = Field(description="By name: the factor over the seconds that the data sheets give")
-    memory_factors: dict[str, float] = Field(description="Over computed memory: activations, and the rest")
+    factors: dict[str, Scale] = Field(description="By name: the factor over the seconds that the data sheets give")
+    memory_factors: dict[str, Scale] = Field(description="Over computed memory: activations, and the rest")
     fabric_bytes_per_s: float = Field(gt=0, description="Network between nodes, per accelerator, one direction")
     accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
     error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
     memory_error: float = Field(ge=0, description="The same of peak memory")
+    physics_error: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Mean relative error of layouts that no run was fitted to (tp, pp, cp or ep above 1, or ranks on "
+        "several nodes), beside `error`; null: 0.5 (train_error.py)",
+    )
+    parallel_factor: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=is_none,
+        description="Seconds of layouts with tp, pp, cp or ep above 1, over what the factors give; null: 1.9 "
+        "(train_error.py)",
+    )
     source: str = Field(description="Key of the profile's `sources`")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> TrainLaw:
+        from .architecture import ARCHITECTURES
+        from .hardware import GPUS
+        from .train_model import FACTORS
+
+        for field, names in (
+            ("factors", [factor.name for factor in FACTORS]),
+            ("memory_factors", ["activations", "rest"]),
+        ):
+            lacking = [name for name in names if name not in getattr(self, field)]
+            if lacking:
+                raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
+        for field, known in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
+            if getattr(self, field) not in known:
+                raise cross_error(f"'{getattr(self, field)}' is not known; it is one of {', '.join(known)}", field)
+        return self
 
 
 Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..plans.errors import InputError
+from ..plans.reading import must_be_readable
 from .served import Served
 
 COLUMNS = (
@@ -37,6 +38,7 @@ class Group(NamedTuple):
 def read_served(path: str | Path) -> dict[Group, Served]:
     """The points by group, as the file has them. Raises InputError: no file, a missing column, not a number."""
     rows: dict[Group, list[list[float]]] = {}
+    must_be_readable(path)
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)

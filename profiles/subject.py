@@ -21,7 +21,8 @@ def subject_digest(job: Job, paths: JobPaths) -> str:
     sections = {name: getattr(job, name).model_dump(mode="json") for name in SECTIONS}
     for key in ("adaptive_timeout", "memory_bytes"):
         sections["reward"].pop(key, None)
-    files = [paths.data]
+    sections["data"].pop("prompts", None)  # nothing can be measured without the file, whose bytes are in the digest
+    files = [paths.data] if paths.data is not None else []
     if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():
         files.append(paths.model_folder / "config.json")
     text = json.dumps([sections, [sha256_file(file) for file in files]], sort_keys=True)

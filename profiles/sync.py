@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.errors import InputError
+from ..plans.reading import must_be_readable
 from .architecture import Architecture, architecture_of
 from .factors import Factor, Factors, fit_factors
 
@@ -76,6 +77,7 @@ def reshard_s(
 def read_syncs(path: str | Path) -> list[SyncRun]:
     """Full copies of models in the table. Raises InputError (no file, missing columns, no number, nothing to fit)."""
     runs: list[SyncRun] = []
+    must_be_readable(path)
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.errors import InputError
+from ..plans.reading import must_be_readable
 from .architecture import Architecture, architecture_of
 from .factors import Factor, Factors, fit_factors
 from .hardware import Gpu, gpu_of
@@ -60,6 +61,7 @@ class TrainRun:
 def read_runs(path: str | Path) -> list[TrainRun]:
     """The runs that this model is for (see above), of models and GPUs that are known. Raises InputError."""
     runs: list[TrainRun] = []
+    must_be_readable(path)
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)

@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..plans.base import Recompute
 from .memory import train_memory
 from .schema import TrainLaw
+from .train_error import parallel_factor
 from .train_model import TrainLayout, TrainPhysics, fits_heads
 
-MEMORY_SHARE = 0.95  # of an accelerator's memory that a trainer may plan to fill
+# Of an accelerator's memory that a trainer may plan to fill. The rest is for who sleeps beside it: a sleeping vLLM
+# engine keeps its CUDA context and communicators (1.3 GB of an 80 GB GPU: vllm-project/vllm pull request 11743) and its
+# captured graphs (1.5 GB: issue 47654).
+MEMORY_SHARE = 0.95
 SIZES = (1, 2, 4, 8)
 
 
@@ -23,7 +27,12 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
     if law.model not in shapes or law.accelerator not in GPUS:
         raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")
     return TrainPhysics(
-        shapes[law.model], GPUS[law.accelerator], law.factors, law.fabric_bytes_per_s, law.accelerators_per_node
+        shapes[law.model],
+        GPUS[law.accelerator],
+        law.factors,
+        law.fabric_bytes_per_s,
+        law.accelerators_per_node,
+        parallel_factor(law),
     )
 
 
@@ -45,16 +54,18 @@ def train_layouts(
     ep: Sequence[int] = SIZES,
     recompute: Sequence[Recompute] = ("none", "selective", "full"),
     offload: Sequence[bool] = (False, True),
+    memory_bytes: int | None = None,
 ) -> Iterator[TrainLayout]:
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
 
+    `memory_bytes`: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
     `tp`, `cp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Of layouts that differ in
     recomputation or offloading only, the first that fits is yielded, from the cheapest on: saving memory that is not
     short only costs time.
     """
     physics = physics_of(law)
     a = physics.architecture
-    limit = MEMORY_SHARE * physics.gpu.memory_bytes
+    limit = MEMORY_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
     for t, c, p, e, budget in itertools.product(tp, cp, pp, ep if a.experts else (1,), sorted(micro_batch_tokens)):
         if accelerators % (t * c * p):
             continue

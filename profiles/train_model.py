@@ -100,6 +100,8 @@ class TrainPhysics:
         factors: each of `FACTORS` by name, over what the data sheets give.
         fabric_bytes_per_s: between nodes, per accelerator, one direction.
         per_node: accelerators that share the fast links.
+        parallel_factor: seconds of layouts whose replicas have several ranks, or share out experts, over what the other
+            factors give: no run was fitted to them.
     """
 
     architecture: Architecture
@@ -107,6 +109,10 @@ class TrainPhysics:
     factors: Mapping[str, float]
     fabric_bytes_per_s: float = 50e9
     per_node: int = 8
+    parallel_factor: float = 1.0
+
+    def _beyond_runs(self, layout: TrainLayout) -> float:
+        return self.parallel_factor if max(layout.replica, layout.ep) > 1 else 1.0
 
     def passes(self, layout: TrainLayout) -> float:
         """Passes over the layers, in forward passes' operations."""
@@ -121,7 +127,7 @@ class TrainPhysics:
         moved = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
         moved += a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
         own = flops / self.gpu.bf16_flops + moved / self.gpu.memory_bytes_per_s
-        return own / layout.replica + f["exchange"] * self._exchanged_s(layout)
+        return self._beyond_runs(layout) * (own / layout.replica + f["exchange"] * self._exchanged_s(layout))
 
     def _exchanged_s(self, layout: TrainLayout) -> float:
         """Per token of a replica: sums of tensor ranks, KV of context ranks, tokens on their way to experts."""
@@ -142,13 +148,14 @@ class TrainPhysics:
         """Seconds of a replica per squared token of a sample (half of the pairs are masked)."""
         passes = 1 + ATTENTION_BACKWARD + (layout.recompute != "none")
         work = passes * self.architecture.attention_flops_per_pair / 2
-        return self.factors["attention"] * work / self.gpu.bf16_flops / layout.replica
+        return self._beyond_runs(layout) * self.factors["attention"] * work / self.gpu.bf16_flops / layout.replica
 
     def micro_batch_s(self, layout: TrainLayout) -> float:
         """Seconds of a micro-batch whatever is in it: launches, and gathering weights as far as nothing hides it."""
         a, passes = self.architecture, self.passes(layout)
         launch = self.factors["launch"] * LAUNCH_S * passes * a.layers / layout.pp
-        return launch + layout.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
+        gathered = layout.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
+        return self._beyond_runs(layout) * (launch + gathered)
 
     def _gathered_s(self, layout: TrainLayout) -> float:
         """One gathering (or scattering) of a rank's weights in bf16 over the ranks that shard them."""

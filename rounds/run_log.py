@@ -19,6 +19,9 @@ PLAN_COPY = "plan.yaml"
 LONGEST_S, MOST = 1e9, 1e15
 """No time of a run is longer (it is 30 years), and no count of it larger: what is, is damage."""
 
+MOST_TOKENS, MOST_DRAWS = 10_000_000, 100_000_000
+"""Likewise of the tokens of one sample, and of the number of a draw within its round."""
+
 _SECONDS = ("total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s")
 _COUNTS = (
     "step", "trained_samples", "trained_tokens", "max_tokens", "median_tokens", "decoded_tokens", "deferred",
@@ -147,6 +150,13 @@ def _check_step(event: dict[str, Any]) -> None:
 def _check_sample(event: dict[str, Any]) -> None:
     """Likewise for a sample event."""
     _check_whole(event, "step", "epoch", "draw", "sample", "tokens", "prompt_tokens")
+    for name, most in (("tokens", MOST_TOKENS), ("prompt_tokens", MOST_TOKENS), ("draw", MOST_DRAWS)):
+        if event[name] > most:
+            raise TypeError(f"{name} of a sample is {_shown(event[name])}, and at most {most} is believed")
+    for name in ("reward", "reward_s"):
+        value = event.get(name)
+        if value is not None and not isinstance(value, int | float):
+            raise TypeError(f"{name} of a sample is {_shown(value)}, which is no number")
     if not isinstance(event["prompt"], str) or not isinstance(event["truncated"], bool):
         raise TypeError(f"a sample has prompt {_shown(event['prompt'])} and truncated {_shown(event['truncated'])}")
     if event["fate"] is not None and not isinstance(event["fate"], str):

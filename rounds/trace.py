@@ -104,7 +104,7 @@ def read_trace(path: Path) -> Iterator[dict[str, Any]]:
             event = json.loads(line.decode("utf-8"))
             if not isinstance(event, dict):
                 raise ValueError("not an object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TraceError(path, number, f"not a trace event ({error}); restore the file or cut it here") from error
         yield event
     if torn:

@@ -119,13 +119,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises InputError, before anything is written, when `folder` is a file or holds anything, or cannot be made.
     """
     target = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow a link that is to be replaced
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise InputError("exists and is no folder; choose another name", str(folder))
     try:
+        if target.is_symlink() or (target.exists() and not target.is_dir()):
+            raise InputError("exists and is no folder; choose another name", str(folder))
         if target.is_dir() and any(target.iterdir()):
             raise InputError("is not empty; choose a new folder, nothing was written", str(folder))
         target.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        building = Path(tempfile.mkdtemp(prefix=".rlplan-", dir=target.parent))
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", str(folder)) from None
     try:

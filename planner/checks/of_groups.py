@@ -9,7 +9,7 @@ from ...plans.checks.finding import Fault
 from ...plans.checks.groups import against_cluster, against_workload, of_itself
 from ...plans.checks.inputs import input_path, stale_inputs
 from ...plans.checks.policy_rules import group_breaches, unknown_pools
-from ...plans.checks.solved import edited, other_version, undated
+from ...plans.checks.solved import edited, other_version, predictions_edited, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.groups_plan import GroupsPlan
@@ -18,6 +18,7 @@ from ...plans.workload import faults as way_faults
 from ...plans.yaml_doc import Loc
 from ..groups.from_plans import Problem, problem_of
 from ..groups.limits import shortages
+from .accelerators import unlike_names_at
 from .asked import Asked, opened
 from .groups_state import against_jobs
 
@@ -25,6 +26,7 @@ from .groups_state import against_jobs
 def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     """(faults, a line on what was checked)."""
     found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *of_itself(plan)]
+    found += predictions_edited(plan)
     found += undated(plan, asked.now)
     inputs = plan.inputs
     cluster = opened(input_path(inputs.cluster, path), inputs.cluster.path, Cluster, ("inputs", "cluster"), found)
@@ -32,13 +34,14 @@ def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]
     workload = opened(workload_path, inputs.workload.path, Workload, ("inputs", "workload"), found)
     if cluster is not None:
         found += against_cluster(plan, cluster)
+        found += unlike_names_at(("inputs", "cluster"), cluster)
     if workload is not None:
         found += against_workload(plan, workload)
     if workload is not None and cluster is not None and not any(way_faults(workload, cluster)):
         try:
             found += against_jobs(plan, problem_of(workload, workload_path, cluster))
         except InputError as error:
-            found.append(_unsolvable(("inputs", "workload"), error))
+            found += [_unsolvable(("inputs", "workload"), each) for each in error.each()]
     if asked.policy is not None:
         found += group_breaches(plan, asked.policy)
         found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
@@ -56,6 +59,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
     cluster = opened(cluster_path, workload.cluster, Cluster, ("cluster",), found)
     if cluster is None:
         return found
+    found += unlike_names_at(("cluster",), cluster)
     for loc, text in way_faults(workload, cluster):
         what, _, remedy = text.partition("; ")
         found.append(Fault("unknown-pool" if loc[-1] == "pool" else "does-not-fit-pool", loc, what, remedy))
@@ -64,7 +68,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
     try:
         problem = problem_of(workload, Path(path), cluster)
     except InputError as error:
-        return [_unsolvable(("jobs",), error)]
+        return [_unsolvable(("jobs",), each) for each in error.each()]
     return _too_large(problem)
 
 

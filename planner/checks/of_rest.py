@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ...plans.checks.finding import Fault
-from ...plans.data import read_prompts
+from ...plans.data import other_count, read_prompts
 from ...plans.errors import InputError
 from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
 from ...plans.plan import PlannedJob
@@ -23,8 +23,9 @@ def job_faults(job: Job, path: str) -> list[Fault]:
     if missing:
         split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
         return [Fault("input-missing", loc, what, remedy) for loc, what, remedy in split]
-    folder = job_paths(job, path).model_folder
-    found = few_prompts(job, job_paths(job, path).data, ("data", "path"))
+    paths = job_paths(job, path)
+    folder = paths.model_folder
+    found = [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
     try:
         heads = model_heads(folder) if folder else None
     except InputError as error:
@@ -35,15 +36,35 @@ def job_faults(job: Job, path: str) -> list[Fault]:
     return [*found, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
 
 
-def few_prompts(job: Job, data: Path, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
-    """Data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a time."""
+def _miscounted(job: Job, data: Path | None) -> list[Fault]:
+    """A number of prompts that is not that of the data file."""
+    if data is None or job.data.prompts is None:
+        return []
     try:
-        rows = len(read_prompts(data))
+        rows = len(read_prompts(data, job.reward.kind))
+    except InputError:
+        return []  # few_prompts says so
+    if rows == job.data.prompts:
+        return []
+    what, _, remedy = other_count(job, rows).partition("; ")
+    return [Fault("prompts-miscounted", ("data", "prompts"), what, remedy)]
+
+
+def few_prompts(job: Job, data: Path | None, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
+    """Data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a time.
+
+    `data`: None where the file is not here; then the job says how many it holds, and that they fill a step.
+    """
+    named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
+    try:
+        rows = len(read_prompts(data, job.reward.kind)) if data is not None else job.data.prompts
     except InputError as error:
-        return [Fault("input-unreadable", at, f"'{job.data.path}' {error.message}")]
+        return [_data_fault(job.data.path or "data", at, each) for each in error.each()]
+    if rows is None:
+        return []
     needed = job.rollout.prompts_per_step
     if rows < needed:
-        what = f"'{job.data.path}' has {rows} prompts, and a step trains {needed} different ones"
+        what = f"{named} has {rows} prompts, and a step trains {needed} different ones"
         return [Fault("too-few-prompts", at, what, "add rows, or lower rollout.prompts_per_step")]
     if plan is None:
         return []
@@ -51,8 +72,15 @@ def few_prompts(job: Job, data: Path, at: Loc, plan: PlannedJob | None = None) -
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
     if rows >= wanted:
         return []
-    what = f"'{job.data.path}' has {rows} prompts; a round's and those that wait for another are up to {wanted}"
+    what = f"{named} has {rows} prompts; a round's and those that wait for another are up to {wanted}"
     return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), what, "solve again")]
+
+
+def _data_fault(named: str, at: Loc, error: InputError) -> Fault:
+    """The line is the data's, which `at`, a key of the job or of the plan, leads to."""
+    place = named if error.line is None else f"{named}:{error.line}"
+    what, _, remedy = error.message.partition("; ")
+    return Fault("input-unreadable", at, f"{place}: {what}", remedy)
 
 
 def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:
@@ -63,7 +91,8 @@ def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:
     trace = Path(path).parent / profile.lengths.path
     if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
         what = f"no such file: '{profile.lengths.path}'"
-        return [*found, Fault("input-missing", ("lengths", "path"), what, "it stands beside the profile")]
+        remedy = "it stands beside the profile; rlplan profile measures both"
+        return [*found, Fault("input-missing", ("lengths", "path"), what, remedy)]
     try:
         changed = sha256_file(trace) != profile.lengths.sha256
     except InputError as error:

@@ -14,9 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ...plans.assumed_words import assumed_notes
 from ...plans.checks.documents import ReadDocument, read_document
 from ...plans.checks.finding import Fault, Finding, located
-from ...plans.checks.inputs import input_path
+from ...plans.checks.inputs import UNREAD_TEXT, input_path, unread_changes
 from ...plans.checks.policy_rules import waived
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -29,6 +30,7 @@ from ...plans.yaml_io import document_name
 from ...profiles.documents import ALL_MODELS
 from ...profiles.schema import Profile
 from . import of_groups, of_plan, of_rest
+from .accelerators import unlike_names
 from .asked import Asked
 
 
@@ -97,6 +99,16 @@ class Checker:
         held = policy.path if policy else None
         return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read))
 
+    def judge(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
+        """Faults of the plan at `path`, as it would be with other values, as findings: by line, without those that its
+        policy waives."""
+        policy, _ = self._policy_for(path)
+        read = read_document(path, ALL_MODELS)
+        if read.document is None:
+            return list(read.findings)
+        kept = (fault for fault in faults if not waived(fault.rule, policy.policy if policy else None))
+        return list(dict.fromkeys(sorted(located(kept, path, read.document), key=lambda finding: finding.line or 0)))
+
     def _policy_for(self, path: str) -> tuple[PolicyFile | None, str | None]:
         """(the policy that holds for a file, the path of one that should and cannot be read)."""
         if self.policy is not None:
@@ -146,13 +158,19 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
 
 
 def _notes(read: ReadDocument) -> tuple[str, ...]:
-    """What the job, or the plan's job, sets otherwise than its algorithm does."""
+    """What the job, or the plan's job, sets otherwise than its algorithm does; inputs of a plan that have changed in
+    nothing that the solver reads; and what a plan assumes."""
     job: Any = read.value
+    notes: list[str] = []
+    assumed = assumed_notes(job.inputs) if isinstance(job, Plan) else []
     if isinstance(job, Plan):
+        notes += [f"'{path}' {UNREAD_TEXT}" for path in unread_changes(job, read.path)]
+        notes += ["the decisions were edited by hand, and predicted anew by rlplan refresh"] * job.solver.refreshed
         # A job that cannot be read is a finding of the plan's.
         job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
-    return (f"the job overrides its algorithm: {', '.join(overrides)}",) if overrides else ()
+    overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
+    return (*notes, *overridden, *assumed)
 
 
 def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
@@ -168,6 +186,6 @@ def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
     if isinstance(value, Profile):
         return of_rest.profile_faults(value, read.path, asked), of_rest.profile_said(value, asked)
     if isinstance(value, Cluster):
-        return [], f"cluster {value.name}"
+        return unlike_names(value), f"cluster {value.name}"
     assert isinstance(value, Policy), "these are all kinds of document"
     return [], "policy"

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from ...plans.check import input_path
 from ...plans.cluster import Cluster
-from ...plans.errors import InputError
+from ...plans.errors import InputError, joined
 from ...plans.job import load_job
 from ...plans.plan import Plan, load_plan
+from ...plans.price import usd_per_node_hour
+from ...plans.units import bytes_text
 from ...plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
 from ...plans.yaml_io import error_at
 from ...profiles.architecture import Architecture, architecture_of
@@ -54,19 +56,27 @@ class Problem:
 
 
 def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
-    """The problem that the workload at `path` states. Raises InputError: a source that cannot be read, a model of
-    unknown size where something has to be derived from it, a state that no node can hold."""
+    """The problem that the workload at `path` states. Raises InputError, of all jobs at once: a source that cannot be
+    read or is of other machines, a model of unknown size where something has to be derived from it, a state that no
+    node can hold."""
     kinds = {
-        name: NodeKind(name, pool.usd_per_node_hour, float(pool.host_memory_bytes), pool.slots, pool.nodes)
+        name: NodeKind(name, usd_per_node_hour(pool), float(pool.host_memory_bytes), pool.slots, pool.nodes)
         for name, pool in sorted(cluster.pools.items())
     }
     jobs: dict[str, GroupJob] = {}
     read: dict[str, Path] = {}
+    faults: list[InputError] = []
     for name, document in sorted(workload.jobs.items()):
-        job = _Job(name, document, path, cluster, workload.rules)
-        jobs[name] = job.build(kinds)
+        try:
+            job = _Job(name, document, path, cluster, workload.rules)
+            jobs[name] = job.build(kinds)
+        except InputError as error:
+            faults.append(error)
+            continue
         if job.read is not None:
             read[name] = job.read
+    if faults:
+        raise joined(faults)
     _must_be_alike(jobs, path)
     remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
     ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
@@ -153,8 +163,10 @@ class _Job:
         return from_run(run)
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
-        for loc, fault in other_machines(plan, plan_path, source, self.document.phases, self.cluster):
-            raise self._error(fault, *loc)
+        found = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
+        faults = [self._error(fault, *loc) for loc, fault in found]
+        if faults:
+            raise joined(faults)
 
     def _ways(
         self, name: str, phase: Phase, seconds: float, sync_s: float, kinds: Mapping[str, NodeKind]
@@ -204,8 +216,8 @@ class _Job:
         memory = kinds[pool].host_memory_bytes
         if held >= memory:
             raise self._error(
-                f"its state takes {held / 1e9:.0f} GB of host memory on a node, {(held - memory) / 1e9:.0f} GB more "
-                f"than a node of pool '{pool}' has ({memory / 1e9:.0f} GB); "
+                f"its state takes {bytes_text(held)} of host memory on a node, {bytes_text(held - memory)} more "
+                f"than a node of pool '{pool}' has ({bytes_text(memory)}); "
                 + ("write less, or take nodes with more" if given else "raise tp, or write host_copies: one"),
                 *where,
             )
@@ -222,8 +234,8 @@ class _Job:
                 enough += 1
             what = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
             raise self._error(
-                f"{self.model}'s {what} at least {least / 1e9:.1f} GB of an accelerator at tp {tp}, and one of pool "
-                f"'{pool}' has {memory / 1e9:.1f} GB; raise tp to {enough} or more",
+                f"{self.model}'s {what} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
+                f"'{pool}' has {bytes_text(memory)}; raise tp to {enough} or more",
                 *where,
             )
 

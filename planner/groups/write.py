@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...plans.digest import groups_decisions
+from ...plans.digest import groups_decisions, groups_predictions
 from ...plans.groups_plan import (
     CostFigures,
     DeclinedMoves,
@@ -46,6 +46,11 @@ def write_plan(
     got = {key: slowdowns(group, state.jobs, problem.rules) for key, group in state.groups.items()}
     greedy = placed_in_turn(Algorithm1(problem.kinds, problem.rules), problem.jobs)
     groups = {key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))}
+    predicted = GroupsPredicted(
+        plan=figures(state, problem, got),
+        solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),
+        algorithm_1=figures(greedy, problem),
+    )
     return GroupsPlan(
         rlplan_groups=1,
         inputs=inputs,
@@ -55,11 +60,8 @@ def write_plan(
         groups=groups,
         moves=tuple(moves),
         declined=declined,
-        predicted=GroupsPredicted(
-            plan=figures(state, problem, got),
-            solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),
-            algorithm_1=figures(greedy, problem),
-        ),
+        predicted=predicted,
+        predicted_sha256=groups_predictions(predicted, groups),
         volatile=volatile,
     )
 

@@ -13,24 +13,65 @@ from .compiled import compiled
 from .engines import admit, look_ahead, pass_to, queue, remove
 from .rewards import submit
 from .state import GONE, OPEN, TRAINED, WAITING
+from .tournaments import leave_out, note_load
 
 
 @compiled
 def assign(W: Any, i: int) -> int:
     """Pick the engine of a sample: the least loaded, or one that holds its prompt (rounds/balance)."""
-    R, E, X = W.R[0], W.E, W.X
-    prompt = W.S[i].whose
-    lead = W.P[prompt].lead
-    best, e, had = math.inf, 0, False
-    for other in range(R.stay if R.freed else len(E)):
-        has = lead > 0 and X[prompt, other].had
-        load = E[other].load if has else E[other].load + lead
-        if load < best or (load == best and has and not had):
-            best, e, had = load, other, has
-    X[prompt, e].had = True
+    R, E, P, S, X = W.R[0], W.E, W.P, W.S, W.X
+    prompt = S[i].whose
+    e, lead = W.B[1], P[prompt].lead
+    if lead > 0:
+        # The least loaded engine counts as more loaded by the lead, unless it is among those that hold the prompt.
+        best, holder = math.inf, -1
+        x = P[prompt].holders
+        while x >= 0:
+            other = X[x].engine
+            alive = not R.freed or other < R.stay
+            if alive and (E[other].load < best or (E[other].load == best and other < holder)):
+                best, holder = E[other].load, other
+            x = X[x].other
+        if best <= E[e].load + lead:
+            e = holder
+    S[i].held = _held(W, prompt, e) if lead > 0 or P[prompt].shared > 0 else -1
     E[e].load += R.expected
-    W.S[i].engine = e
-    return e
+    note_load(E, W.B, e)
+    S[i].engine = e
+    return int(e)
+
+
+@compiled
+def _held(W: Any, prompt: int, e: int) -> int:
+    """What engine `e` holds of the prompt."""
+    R, P, X = W.R[0], W.P, W.X
+    x = P[prompt].holders
+    while x >= 0:
+        if X[x].engine == e:
+            return int(x)
+        x = X[x].other
+    x = R.prefixes
+    R.prefixes += 1
+    X[x].engine, X[x].other = e, P[prompt].holders
+    X[x].users, X[x].computed, X[x].intact_until = 0, -1, -1
+    P[prompt].holders = x
+    return int(x)
+
+
+@compiled
+def drop_load(W: Any, e: int) -> None:
+    """A sample of the engine is gone."""
+    W.E[e].load -= W.R[0].expected
+    note_load(W.E, W.B, e)
+
+
+@compiled
+def _touch(W: Any, e: int) -> None:
+    """The engine is to let in who waits."""
+    if not W.E[e].touched:
+        W.E[e].touched = True
+        W.touched[W.R[0].touched] = e
+        W.R[0].touched += 1
 
 
 @compiled
@@ -57,7 +98,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
         e = assign(W, i)
         pass_to(S, E, R, W.heaps, e, now, W.steps_s)
         queue(S, E, e, i)
-        E[e].touched = True
+        _touch(W, e)
     return int(d)
 
 
@@ -72,9 +113,9 @@ def abort_live(W: Any, d: int, now: float) -> None:
                 e = S[i].engine
                 pass_to(S, E, R, W.heaps, e, now, W.steps_s)
                 remove(S, E, R, W.X, W.heaps, i)
-                E[e].load -= R.expected
+                drop_load(W, e)
                 R.decode_end = now
-                E[e].touched = True
+                _touch(W, e)
 
 
 @compiled
@@ -148,7 +189,7 @@ def _give_up(W: Any, e: int) -> None:
 
 @compiled
 def _move(W: Any, i: int, e: int) -> None:
-    W.E[e].load -= W.R[0].expected
+    drop_load(W, e)
     W.S[i].state = WAITING
     queue(W.S, W.E, assign(W, i), i)
     W.R[0].moved += 1
@@ -174,22 +215,24 @@ def free(W: Any, now: float) -> None:
     if R.freed:
         for e in range(R.stay, len(E)):
             R.freed_s = max(R.freed_s, E[e].now)
+            leave_out(E, W.B, e)
         for e in range(R.stay, len(E)):
             _give_up(W, e)
     for e in range(len(E)):
         admit(S, E, R, W.X, W.heaps, e)
-        look_ahead(S, E, R, W.heaps, e, W.steps_s)
+        look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
 
 
 @compiled
 def catch_up(W: Any, now: float) -> None:
     """Engines that were touched let in who waits; a hand-over that is due is decided."""
     R, E, S = W.R[0], W.E, W.S
-    for e in range(len(E)):
-        if E[e].touched:
-            E[e].touched = False
-            admit(S, E, R, W.X, W.heaps, e)
-            look_ahead(S, E, R, W.heaps, e, W.steps_s)
+    for k in range(R.touched):
+        e = W.touched[k]
+        E[e].touched = False
+        admit(S, E, R, W.X, W.heaps, e)
+        look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
+    R.touched = 0
     if R.asked:
         R.asked = False
         free(W, now)

@@ -12,6 +12,7 @@ from typing import Any
 
 from .compiled import compiled
 from .state import GONE, RUNNING, WAITING
+from .tournaments import note_upcoming
 
 
 @compiled
@@ -76,15 +77,15 @@ def _leave(S: Any, E: Any, R: Any, X: Any, heap: Any, e: int, i: int) -> None:
     shared = S[i].shared
     if shared == 0:
         return
-    prompt = S[i].whose
-    X[prompt, e].users -= 1
-    if X[prompt, e].users > 0:
+    x = S[i].held
+    X[x].users -= 1
+    if X[x].users > 0:
         E[e].shared -= shared
-    elif X[prompt, e].computed == E[e].step:
+    elif X[x].computed == E[e].step:
         E[e].prefill -= _prefix_s(R, shared)
-        X[prompt, e].intact_until = -1
+        X[x].intact_until = -1
     else:
-        X[prompt, e].intact_until = E[e].filled + (R.capacity - E[e].kv + E[e].shared) - shared
+        X[x].intact_until = E[e].filled + (R.capacity - E[e].kv + E[e].shared) - shared
 
 
 @compiled
@@ -127,12 +128,13 @@ def _steps_to_event(S: Any, E: Any, R: Any, heap: Any, e: int) -> int:
 
 
 @compiled
-def look_ahead(S: Any, E: Any, R: Any, heaps: Any, e: int, steps_s: Any) -> None:
-    """Note when the engine has something to tell next."""
+def look_ahead(S: Any, E: Any, R: Any, T: Any, heaps: Any, e: int, steps_s: Any) -> None:
+    """Note when the engine has something to tell next, also in the tournament `T`."""
     if E[e].running > 0:
         E[e].upcoming = _time_after(E, e, _steps_to_event(S, E, R, heaps[e], e), steps_s)
     else:
         E[e].upcoming = math.inf
+    note_upcoming(E, T, e)
 
 
 @compiled
@@ -222,21 +224,21 @@ def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
         i = E[e].first
         if S[i].state == WAITING:
             count, needed = E[e].running, S[i].prompt + S[i].base
-            shared, prompt = S[i].shared, S[i].whose
-            users = X[prompt, e].users
+            shared, x = S[i].shared, S[i].held
+            users = X[x].users if shared > 0 else 0
             held = E[e].kv - E[e].shared + (needed - shared if users > 0 else needed)
             if count > 0 and (count >= R.most or held + count + 1 > R.capacity):
                 return
             if shared > 0:
                 if users > 0:
                     E[e].shared += shared
-                if users > 0 or E[e].filled <= X[prompt, e].intact_until:
+                if users > 0 or E[e].filled <= X[x].intact_until:
                     E[e].cached += shared
                 else:
                     E[e].prefill += _prefix_s(R, shared)
                     E[e].filled += shared
-                    X[prompt, e].computed = E[e].step
-                X[prompt, e].users = users + 1
+                    X[x].computed = E[e].step
+                X[x].users = users + 1
             E[e].prefill += _prefill_s(S, R, i)
             E[e].kv += needed
             E[e].filled += needed - shared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .actions import catch_up, issue, release
+from .actions import catch_up, drop_load, issue, release
 from .compiled import compiled, entry, sources_digest
 from .engines import admit, look_ahead, take_event
 from .machines import draw_again, finished, judge, reached_cutoff, scored
@@ -21,7 +21,10 @@ class World(NamedTuple):
     S: Any  # by sample
     D: Any  # by draw
     P: Any  # by prompt
-    X: Any  # (prompt, engine) what engines hold of prompts
+    X: Any  # what engines hold of prompts
+    T: Any  # tournament of engines, whose next event is first (tournaments.py)
+    B: Any  # and who is the least loaded
+    touched: Any  # by engine: those that are to let in who waits
     L: Any  # (row, place) what is drawn; short rounds: row k is the k-th prompt's
     Q: Any  # heap of rewards that are due
     free: Any  # heap: when each reward worker is free
@@ -50,10 +53,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
     _start(W, prompts, copies)
     now = 0.0
     while not R.done:
-        e = 0
-        for other in range(1, len(E)):
-            if E[other].upcoming < E[e].upcoming:
-                e = other
+        e = W.T[1]
         if R.held >= 0 and E[e].upcoming == math.inf:
             release(W, R.decode_end)
         due = Q[0].at if R.rewards_due > 0 else math.inf
@@ -69,14 +69,14 @@ def _run(W: World, prompts: int, copies: int) -> float:
             now = E[e].now
             if i >= 0:
                 if S[i].state == GONE:
-                    E[e].load -= R.expected
+                    drop_load(W, e)
                     R.decode_end = now + E[e].held_up
                     finished(W, i, now)
                 else:
                     reached_cutoff(W, i, now)
                 catch_up(W, now)
                 admit(S, E, R, W.X, W.heaps, e)
-            look_ahead(S, E, R, W.heaps, e, W.steps_s)
+            look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
         if R.status == RAN_OUT:
             return now
     return now

@@ -14,6 +14,7 @@ from ..play import Luck, Played, RanOut, RoundSetup
 from ..simulator import RoundTimes, weight
 from . import state
 from .kernel import World, simulate
+from .tournaments import tournament
 
 
 @lru_cache(maxsize=256)
@@ -81,17 +82,11 @@ def _prompts(luck: Luck, decode: DecodeCost) -> Any:
     prompts["shared"] = shared_tokens(tokens, decode.block_tokens)
     if decode.sharing is not None:
         prompts["lead"] = decode.sharing.lead(tokens) * weight(luck.expected_tokens)
-    prompts["first"] = prompts["chosen"] = -1
+    prompts["first"] = prompts["chosen"] = prompts["holders"] = -1
     if luck.offset is not None:
         prompts["offset"] = luck.offset[:-1]
         prompts["given"] = np.diff(luck.offset)
     return prompts
-
-
-def _prefixes(prompts: int, engines: int) -> Any:
-    prefixes = np.zeros((prompts, engines), dtype=state.PREFIX)
-    prefixes["computed"] = prefixes["intact_until"] = -1
-    return prefixes
 
 
 def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
@@ -133,7 +128,11 @@ def run(
         S=np.empty(rows * setup.samples, dtype=state.SAMPLE),
         D=np.empty(rows, dtype=state.DRAW),
         P=_prompts(luck, decode),
-        X=_prefixes(len(luck.prompt_tokens), len(engines)),
+        # Each sample is put on an engine once, and once more if that is handed over.
+        X=np.empty((1 if hand_over is None else 2) * rows * setup.samples, dtype=state.PREFIX),
+        T=tournament(len(engines)),
+        B=tournament(len(engines)),
+        touched=np.empty(len(engines), dtype=np.int32),
         L=drawn,
         Q=np.empty(rows * setup.samples, dtype=state.REWARD),
         free=np.zeros(reward.workers),

@@ -39,7 +39,6 @@ ENGINE = np.dtype(
         ("first", "i4"),  # head and tail of the queue
         ("last", "i4"),
         ("touched", "b1"),
-        ("freed", "b1"),  # handed over to training
     ],
     align=True,
 )
@@ -54,7 +53,8 @@ SAMPLE = np.dtype(
         ("watch", "i4"),
         ("prompt", "i4"),  # tokens of its prompt,
         ("shared", "i4"),  # those of them that its samples share,
-        ("whose", "i4"),  # and the prompt's number in the round
+        ("held", "i4"),  # what its engine holds of the prompt; -1 where nobody asks
+        ("whose", "i4"),  # the prompt's number in the round
         ("draw", "i4"),
         ("place", "i4"),  # its number in its draw
         ("engine", "i4"),
@@ -89,6 +89,7 @@ PROMPT = np.dtype(
     [
         ("tokens", "i4"),
         ("shared", "i4"),  # tokens that its samples share on an engine
+        ("holders", "i4"),  # the latest of the engines that were given samples of it
         ("lead", "f8"),  # by which engines that hold it may be ahead (rounds/balance); 0: they are not preferred
         ("offset", "i4"),  # row of its first draw, and how many rows it has
         ("given", "i4"),
@@ -101,8 +102,11 @@ PROMPT = np.dtype(
     align=True,
 )
 
-# By prompt and engine: engine.Prefix, and whether the balancer has put a sample of the prompt there.
-PREFIX = np.dtype([("users", "i4"), ("computed", "i4"), ("intact_until", "i8"), ("had", "b1")], align=True)
+# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: engine.Prefix; `other` is
+# the next of the prompt's engines.
+PREFIX = np.dtype(
+    [("users", "i4"), ("computed", "i4"), ("intact_until", "i8"), ("engine", "i4"), ("other", "i4")], align=True
+)
 
 # What a sample draws: its length without the limit, its reward, and a worker's seconds for that.
 LUCK = np.dtype([("natural", "i4"), ("reward", "f8"), ("reward_s", "f8")], align=True)
@@ -132,6 +136,8 @@ ROUND = np.dtype(
         ("pending", "i4"),
         ("draws", "i4"),
         ("samples", "i4"),
+        ("prefixes", "i4"),
+        ("touched", "i4"),  # engines that are to let in who waits
         ("rows", "i4"),  # rows that are given
         ("more", "b1"),  # the feed has more than was given
         ("status", "i1"),

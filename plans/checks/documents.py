@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -72,7 +70,8 @@ class ReadDocument:
 def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> ReadDocument:
     """Read the file at `path` as whatever it is marked as. Raises nothing for what a file may hold."""
     try:
-        _refuse_special(path)
+        if not path:
+            raise InputError("an empty word is no file; name the file")
         text = read_text(path)
     except InputError as error:
         return ReadDocument(path, None, None, None, (_unreadable(error, path),))
@@ -110,18 +109,6 @@ def _shared_jobs(path: str, document: Document) -> list[Finding]:
                 found.append(Finding("job-in-two-groups", path, document.line_of(at), ".".join(at), what))
             seen.setdefault(name, key)
     return found
-
-
-def _refuse_special(path: str) -> None:
-    """Raise InputError for what is no file at all: of a pipe the other end may never write."""
-    if not path:
-        raise InputError("an empty word is no file; name the file")
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 (pathlib raises for what can be no path)
-    except (OSError, ValueError):
-        return  # reading says so
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InputError("is a pipe or a device; a file is needed", path)
 
 
 _REMEDIES = {

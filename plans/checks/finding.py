@@ -66,6 +66,11 @@ class Finding:
         return RULES[self.rule].bad_input
 
     @property
+    def warning(self) -> bool:
+        """Whether the plan can be run as it is."""
+        return RULES[self.rule].warning
+
+    @property
     def text(self) -> str:
         """All of it but the place, on one line."""
         told = f"{self.message}; {self.remedy}" if self.remedy else self.message
@@ -74,6 +79,7 @@ class Finding:
     def data(self) -> dict[str, Any]:
         """As JSON has it, the file left out."""
         found: dict[str, Any] = {"rule": self.rule, "line": self.line, "key": self.key, "message": self.message}
+        found |= {"warning": True} if self.warning else {}
         return {**found, "remedy": self.remedy} if self.remedy else found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..cluster import Cluster
 from ..groups_plan import GroupsPlan
 from ..planned_group import GroupMember, PlannedGroup, Span
+from ..price import usd_per_node_hour
 from ..workload import OtherWay, Phase, Workload
 from ..yaml_doc import Loc
 from .finding import Fault
@@ -131,7 +132,7 @@ def against_cluster(plan: GroupsPlan, cluster: Cluster) -> Iterator[Fault]:
                 yield Fault("unknown-pool", (*at, "pool"), what, f"its pools are {', '.join(cluster.pools)}")
                 continue
             taken[node.pool] += 1
-            price += pool.usd_per_node_hour
+            price += usd_per_node_hour(pool)
             if node.slots != pool.slots:
                 what = f"is {node.slots}, and a node of pool '{node.pool}' has {pool.slots}"
                 yield Fault("node-unlike-pool", (*at, "slots"), what, "solve again")

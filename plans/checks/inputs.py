@@ -10,9 +10,20 @@ from ..errors import InputError
 from ..groups_plan import GroupsPlan
 from ..origin import InputFile
 from ..plan import Plan
+from ..solver_read import UNREAD, read_digest
 from ..yaml_doc import Loc
 from ..yaml_io import sha256_file
 from .finding import Fault
+
+# How to get an input that is not there, where a command makes one.
+_MAKERS: dict[str, str] = {
+    "cluster": " from another (rlplan init --gpus 8x8xH100 --model NAME FOLDER writes one)",
+    "job": " from another (rlplan init --gpus 8x8xH100 --model NAME FOLDER writes one)",
+    "profile": " from another (rlplan profile JOB measures one; rlplan profile JOB --shipped MODEL needs no GPU)",
+    "lengths": " from another (rlplan profile JOB measures one; rlplan solve JOB --trace FILE takes any)",
+    "workload": "",
+    "sources": " from another (rlplan solve writes plans, rlplan execute runs)",
+}
 
 
 def input_path(file: InputFile, plan_path: str | Path) -> Path:
@@ -24,12 +35,14 @@ def input_files(plan: Plan | GroupsPlan) -> list[tuple[Loc, InputFile]]:
     """The input files of a plan with their places in it."""
     if isinstance(plan, Plan):
         of_job = plan.inputs
-        return [
+        lengths = of_job.lengths.file
+        named: list[tuple[Loc, InputFile]] = [
             (("inputs", "cluster"), of_job.cluster),
             (("inputs", "job"), of_job.job),
             (("inputs", "profile"), of_job.profile),
-            (("inputs", "lengths"), of_job.lengths),
         ]
+        # A table that ships is no file of the plan's: planner/checks looks whether it is still the same.
+        return named + ([(("inputs", "lengths"), lengths)] if lengths is not None else [])
     of_groups = plan.inputs
     found: list[tuple[Loc, InputFile]] = [
         (("inputs", "workload"), of_groups.workload),
@@ -40,7 +53,21 @@ def input_files(plan: Plan | GroupsPlan) -> list[tuple[Loc, InputFile]]:
 
 
 def stale_inputs(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault]:
-    """Inputs that are missing or have changed; the running plan that a plan of groups began from is no more needed."""
+    """Inputs that are missing, or of which something changed that the solver reads; the running plan that a plan of
+    groups began from is no more needed."""
+    return (found for found in _looked_at(plan, plan_path) if isinstance(found, Fault))
+
+
+def unread_changes(plan: Plan | GroupsPlan, plan_path: str | Path) -> list[str]:
+    """Paths, as the plan has them, of inputs that have changed in nothing that the solver reads: no fault, a notice."""
+    return [found for found in _looked_at(plan, plan_path) if isinstance(found, str)]
+
+
+UNREAD_TEXT = "has changed since the plan was solved, in nothing that the solver reads; the plan holds"
+"""What is said of such an input, behind its path."""
+
+
+def _looked_at(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault | str]:
     for loc, file in input_files(plan):
         path = input_path(file, plan_path)
         if not os.path.isfile(path):  # noqa: PTH113 (a path from a document may be one that pathlib raises for)
@@ -48,7 +75,7 @@ def stale_inputs(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fau
                 "input-missing",
                 (*loc, "path"),
                 f"no such file: '{file.path}'",
-                "paths are relative to the plan, put the file back or solve again",
+                f"paths are relative to the plan; put the file back, or solve again{_MAKERS[str(loc[1])]}",
             )
             continue
         try:
@@ -56,11 +83,27 @@ def stale_inputs(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fau
         except InputError as error:
             yield Fault("input-unreadable", loc, f"'{file.path}' {error.message}", "make it readable or solve again")
             continue
-        if actual != file.sha256:
-            yield Fault(
-                "input-changed",
-                loc,
-                f"'{file.path}' has changed since the plan was solved (sha256 {actual[:12]}…, the plan "
-                f"has {file.sha256[:12]}…)",
-                "run `rlplan solve` again or restore the file",
-            )
+        if actual == file.sha256:
+            continue
+        if _reads_alike(plan, str(loc[-1]), path):
+            yield file.path
+            continue
+        yield Fault(
+            "input-changed",
+            loc,
+            f"'{file.path}' has changed since the plan was solved (sha256 {actual[:12]}…, the plan "
+            f"has {file.sha256[:12]}…)",
+            "run `rlplan solve` again or restore the file",
+        )
+
+
+def _reads_alike(plan: Plan | GroupsPlan, name: str, path: Path) -> bool:
+    """Whether the file still has all that the solver read of it."""
+    known = plan.inputs.solver_read if isinstance(plan, Plan) else None
+    kind = next((kind for kind in UNREAD if kind == name), None)
+    if known is None or kind is None:
+        return False
+    try:
+        return read_digest(kind, path) == str(getattr(known, kind))
+    except InputError:
+        return False  # it is no document of its kind any more, which those who read it report

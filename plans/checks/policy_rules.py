@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ..assumed_words import assumed_notes
 from ..cluster import Cluster
 from ..groups_plan import GroupsPlan
 from ..job import Job
@@ -76,6 +77,10 @@ def breaches(plan: Plan, file: PolicyFile, job: Job | None) -> Iterator[Fault]:
     if policy.allowed_provenance is not None and provenance not in policy.allowed_provenance:
         at: Loc = ("inputs", "profile", "provenance")
         yield held.fault("policy-provenance", at, f"is {provenance}", "allowed_provenance")
+    if policy.refuse_assumed:
+        for note in assumed_notes(plan.inputs):
+            name, _, what = note.partition("-assumed: ")
+            yield held.fault("policy-assumed", ("inputs", name), what.partition("; ")[0], "refuse_assumed")
     yield from _nodes(held, ("predicted", "nodes"), {plan.job.rounds.short.rollout.pool: predicted.nodes})
     for loc, bar in memory_bars(plan):
         yield from _headroom(held, loc, bar.headroom)

@@ -13,6 +13,7 @@ from ..cluster import Cluster, Pool
 from ..job import Job
 from ..plan import Plan, RoundRollout, RoundTrain
 from ..predicted import PredictedRound, Quantiles
+from ..price import usd_per_node_hour
 from ..yaml_doc import Loc
 from .finding import Fault
 
@@ -120,6 +121,16 @@ def baseline_of(plan: Plan, job: Job) -> Iterator[Fault]:
     yield Fault("phases-do-not-add-up", ("predicted", "baseline", "seconds_per_sample"), what, AGAIN)
 
 
+def thin_trace(plan: Plan) -> Iterator[Fault]:
+    """A length trace that is too thin for what is predicted from it."""
+    predicted = plan.predicted
+    if predicted.length_basis is None:
+        return
+    for what in predicted.length_basis.thin(predicted.baseline.seconds_per_sample / predicted.seconds_per_sample):
+        remedy = "measure more responses under the job's cap, of more prompts, and solve again"
+        yield Fault("thin-trace", ("predicted", "length_basis"), what, remedy)
+
+
 def lengths_of(plan: Plan, job: Job) -> Iterator[Fault]:
     """Predicted lengths beyond the job's cap."""
     longest, cap = plan.predicted.lengths_tokens[-1], job.rollout.max_response_tokens
@@ -177,7 +188,7 @@ def _gap(plan: Plan) -> Iterator[Fault]:
 
 
 def nodes_taken(plan: Plan, pool: Pool) -> int:
-    """Nodes of `pool` that the engines and trainers of either kind of round take."""
+    """Nodes of `pool` that the accelerators of the engines and trainers of either kind of round take."""
     rounds = plan.job.rounds
     parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
     if rounds.long is not None:
@@ -188,20 +199,26 @@ def nodes_taken(plan: Plan, pool: Pool) -> int:
     )
 
 
-def prices_of(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
-    """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs."""
+def prices_of(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fault]:
+    """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs.
+
+    `taken`: nodes for their accelerators and their host memory; None where the profile does not tell what host memory
+    they take, and then a plan may have more than their accelerators take.
+    """
     predicted, rounds = plan.predicted, plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is None:
         return
-    taken = nodes_taken(plan, pool)
+    least = nodes_taken(plan, pool)
+    if taken is None:
+        taken = max(least, predicted.nodes)
     if predicted.nodes != taken:
         what = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), what, AGAIN)
-    price = predicted.nodes * pool.usd_per_node_hour
+    price = predicted.nodes * usd_per_node_hour(pool)
     if not close(predicted.usd_per_hour, price):
         what = (
-            f"is {predicted.usd_per_hour:.6g}, and {predicted.nodes} node(s) of {pool.usd_per_node_hour:.6g} USD "
+            f"is {predicted.usd_per_hour:.6g}, and {predicted.nodes} node(s) of {usd_per_node_hour(pool):.6g} USD "
             f"are {price:.6g}"
         )
         yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), what, AGAIN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..cluster import Cluster
+from ..cluster import Cluster, Pool
 from ..job import Job
 from ..plan import Plan, RoundTrain
 from ..yaml_doc import Loc
@@ -34,19 +34,25 @@ def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
             yield Fault("not-in-search", ("job", "rounds", kind, "rollout", "tp"), what, "add it there, or solve again")
 
 
+def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
+    """What is wrong, and what to do, if so many reward workers have no core each in the pool called `name`; None if
+    they have."""
+    cores = pool.nodes * pool.cores
+    if workers <= cores:
+        return None
+    return f"{workers} reward workers, and pool '{name}' has {cores} host cores; write at most {cores}"
+
+
 def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
     """More reward workers than cores, kinds of round on two pools, trainers that split the model's heads unevenly, a
     predicted p95 above the job's limit."""
     rounds = plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
-    if pool is not None and plan.job.reward.judge is None and plan.job.reward.workers > pool.nodes * pool.cores:
-        yield Fault(
-            "too-many-reward-workers",
-            ("job", "reward", "workers"),
-            f"{plan.job.reward.workers} reward workers, and pool '{rounds.short.rollout.pool}' has "
-            f"{pool.nodes * pool.cores} host cores",
-            f"write at most {pool.nodes * pool.cores}",
-        )
+    if pool is not None and plan.job.reward.judge is None:
+        text = too_many_workers(plan.job.reward.workers, rounds.short.rollout.pool, pool)
+        if text is not None:
+            what, _, remedy = text.partition("; ")
+            yield Fault("too-many-reward-workers", ("job", "reward", "workers"), what, remedy)
     if rounds.long is not None and rounds.long.rollout.pool != rounds.short.rollout.pool:
         yield Fault(
             "pools-differ",

@@ -24,6 +24,11 @@ class Rule:
         """Whether such a file is no document: exit code 2, and nothing else of it is looked at."""
         return self.family == "schema"
 
+    @property
+    def warning(self) -> bool:
+        """Whether such a plan can be run as it is: exit code 0, and a reviewer is told."""
+        return self.name in _WARNINGS
+
 
 _TABLE = {
     "schema": """
@@ -50,7 +55,9 @@ input-missing            a file that a plan or another document names and that i
 input-changed            an input file that is no longer the one that the plan was solved from
 input-unreadable         an input file that is no document of its kind any more
 decisions-edited         decisions that are not those that were solved; predictions are of others
+predictions-edited       figures of predicted that are not those that were solved, or have no digest
 other-version            a plan solved by another version of rlplan
+rewards-assumed          reward seconds that nobody measured, and far from what such rewards take
 provenance-differs       a plan that calls its profile measured when it is not, or the other way round
 profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
@@ -63,6 +70,7 @@ profile-undated          a profile without a date of measurement, or an unreadab
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
 too-few-prompts          data with fewer prompts than a step trains, or than a plan's rounds want at a time
+prompts-miscounted       a number of prompts that is not that of the job's data file
 wrong-step-size          prompts per step or samples per prompt that are not the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
 loss-divisor             samples or tokens to divide the loss by that no synchronous step of the job has
@@ -83,11 +91,12 @@ batch-unmeasured         more sequences at once than were ever measured
 drafts-unpriced          drafts without a stated acceptance
 judge-unpriced           a judge model that the profile has no costs of
 kv-below-longest         an engine whose KV cache does not hold the longest sequence
-engine-memory            weights and KV cache that an engine's accelerators do not hold
+engine-memory            weights, KV cache and graphs of an engine that its accelerator does not hold
 kv-preempts              a KV cache that the sequences of a round outgrow, so that some are preempted
-train-memory             a trainer's peak that its accelerator does not hold
-host-memory              engines, sleeping ones included, that host memory does not hold
+train-memory             a trainer's peak, or its states beside engines, that its accelerator does not hold
+host-memory              engines, offloaded states of trainers and weights on their way that a node's host does not hold
 capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
+accelerator-unlike-name  accelerators of a kind, or with more memory, that none of their name has
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,
@@ -102,6 +111,7 @@ bias-over-budget         a predicted length ratio outside the plan's own bias bu
 gap-contradicts-bound    a gap that is not what value and bound make it
 lengths-beyond-cap       a predicted length beyond the job's longest response
 tail-beyond-rollout      a tail longer than its rollout, or slack longer than its step
+thin-trace               a length trace of too few responses, or one that does not show the lengths that decide the plan
 """,
     "groups": """
 too-many-nodes           more nodes than a pool has, over all groups
@@ -131,6 +141,7 @@ policy-step-p95          a predicted p95 of the step above the policy's
 policy-slo-required      a job without a limit on its p95, where the policy requires one
 policy-gap               a plan that is proven to a wider gap than the policy allows
 policy-provenance        a profile of a provenance that the policy does not allow
+policy-assumed           lengths or reward seconds that nobody measured on the job, where the policy refuses them
 policy-memory-headroom   memory with less headroom than the policy wants
 policy-error             an expected error above the policy's
 policy-slowdown          a job in a group that is slower than the policy allows
@@ -140,6 +151,8 @@ policy-unknown-pool      a policy that limits nodes of pools none of which the c
 policy-job-files         a job whose data or model is not there, where the policy wants them
 """,
 }
+
+_WARNINGS = {"thin-trace"}
 
 RULES: dict[str, Rule] = {
     name: Rule(name, family, finds.strip())
@@ -155,5 +168,9 @@ def table() -> str:
     lines: list[str] = []
     for family in _TABLE:
         lines.append(family + (" (bad input: exit code 2)" if family == "schema" else ""))
-        lines += [f"  {rule.name:{wide}}  {rule.finds}" for rule in RULES.values() if rule.family == family]
+        lines += [
+            f"  {rule.name:{wide}}  {rule.finds}{' (warning)' * rule.warning}"
+            for rule in RULES.values()
+            if rule.family == family
+        ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Whether a plan's decisions are those that were solved, by which version of rlplan, and when."""
+"""Whether a plan's decisions and predictions are those that were solved, by which version of rlplan, and when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from ... import __version__
-from ..digest import groups_decisions, job_decisions
+from ..digest import groups_decisions, groups_predictions, job_decisions, job_predictions
 from ..groups_plan import GroupsPlan
 from ..plan import Plan
 from .finding import Fault
@@ -18,15 +18,33 @@ def decisions_of(plan: Plan | GroupsPlan) -> str:
     return job_decisions(plan.job) if isinstance(plan, Plan) else groups_decisions(plan.groups)
 
 
+def predictions_of(plan: Plan | GroupsPlan) -> str:
+    """Digest of the predictions as they stand in the plan."""
+    if isinstance(plan, Plan):
+        return job_predictions(plan.predicted)
+    return groups_predictions(plan.predicted, plan.groups)
+
+
 def edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
     """Decisions that differ from those that were solved."""
     if decisions_of(plan) != plan.decisions_sha256:
+        again = "run rlplan refresh, or solve again" if isinstance(plan, Plan) else "solve again"
         yield Fault(
             "decisions-edited",
             ("decisions_sha256",),
             "the decisions were edited after they were solved, so that what is predicted is not of them",
-            "solve again, or say allow_edited: true in a policy",
+            f"{again}, or say allow_edited: true in a policy",
         )
+
+
+def predictions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
+    """Figures of `predicted` that are not those that were solved, or of which nothing tells whether they are."""
+    if plan.predicted_sha256 is None:
+        what = "the plan has no digest of its predictions, so that nothing tells whether they were edited"
+        yield Fault("predictions-edited", ("predicted",), what, "solve again")
+    elif predictions_of(plan) != plan.predicted_sha256:
+        what = "predictions were edited after they were solved"
+        yield Fault("predictions-edited", ("predicted_sha256",), what, "restore them, or solve again")
 
 
 def other_version(plan: Plan | GroupsPlan, installed: str = __version__) -> Iterator[Fault]:

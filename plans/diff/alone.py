@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..groups_plan import GroupsPlan
+from ..phase_words import PHASE_WORDS
 from ..plan import Plan
 from .change import Unit
 from .groups_report import groups_warnings
-from .inputs import InputFiles, inputs_of, stale_inputs
+from .inputs import InputFiles, stale_inputs
 from .job_report import edited_warnings, stale_warnings
 from .jobs import edited, memory, speedup
 from .report import Column, Report, Row, Section
@@ -22,7 +23,7 @@ def alone_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFile
     """A plan that has come, or (`new` is false) gone."""
     warnings = edited_warnings(("new",) if new and edited(plan) else ())
     if new and files.folder is not None:
-        warnings += stale_warnings(plan, stale_inputs(inputs_of(plan), files))
+        warnings += stale_warnings(plan, stale_inputs(plan, files))
     what = "new plan" if new else "plan removed"
     if isinstance(plan, GroupsPlan):
         warnings += groups_warnings(plan) if new else []
@@ -50,7 +51,7 @@ def _job_line(plan: Plan) -> str:
     fast = speedup(plan.predicted)
     return (
         f"{plan.job.name} by mode {plan.job.bias.mode}, {figure(plan.predicted.step_s.mean, 's')} a step, "
-        f"{'unknown' if fast is None else f'{fast:.2f}'} times as fast as plain sync, "
+        f"{'unknown' if fast is None else f'{fast:.2f}'} times as fast as plain synchronous rounds, "
         f"{figure(plan.predicted.usd_per_1k_samples, 'usd')} USD per 1000 samples, "
         f"length ratio {figure(plan.predicted.length_ratio, 'ratio')}"
     )
@@ -69,10 +70,7 @@ def _beside_sync(plan: Plan) -> Section:
         for label, a, b in pairs
     ]
     phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
-    rows += [
-        Row((f"· {key.replace('_exposed', ', exposed')}", "", figure(value, "s", value < 1), ""))
-        for key, value in phases
-    ]
+    rows += [Row((f"· {PHASE_WORDS[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
     figures: list[tuple[str, float, Unit]] = [
         ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
         ("USD per hour", p.usd_per_hour, "usd"),
@@ -83,7 +81,7 @@ def _beside_sync(plan: Plan) -> Section:
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
     rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in memory(p).items()]
     columns = (
-        Column("figure"), Column("plain sync", right=True), Column("this plan", right=True),
+        Column("figure"), Column("plain synchronous", right=True), Column("this plan", right=True),
         Column("change", right=True),
     )  # fmt: skip
     return Section(columns, tuple(rows))

@@ -35,10 +35,11 @@ class Quantity:
         key: dotted, as in the plan where it stands there.
         label: in words.
         unit: of old, new and sigma.
-        old, new: None is unknown.
+        old, new: None is unknown, or what `missing` says.
         sigma: one standard deviation of `new - old`; None: not known, or there is none (a price, a count).
         relative_sigma: one of `new / old`, which may be far surer than both sides; None as above.
         better: -1 if less is better, 1 if more is, 0 if neither.
+        missing: what None means: `unknown`, or `none` of something that only one of the plans has.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Quantity:
     sigma: float | None = None
     relative_sigma: float | None = None
     better: int = 0
+    missing: str = "unknown"
 
     @property
     def delta(self) -> float | None:

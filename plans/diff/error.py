@@ -1,16 +1,17 @@
 """How uncertain the difference of two predictions is.
 
-A plan states three relative standard deviations of its mean seconds: c of the profile's costs, l of the length trace,
-and m of the simulation (`predicted.error`). With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the
-delta method:
+A plan states relative standard deviations of its mean seconds: c of the profile's costs, l of the length trace, and m
+of the simulation (`predicted.error`). What assumed reward times add counts with c, and what assumed lengths add with l.
+With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the delta method:
 
 - Costs, where profile (same digest) and layouts are the same: one x is off in both, the true seconds are s1 (1 + x) and
   s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
 - Costs elsewhere: nothing is known to be common, and they are taken as independent: sd(d) = hypot(c1 s1, c2 s2),
   sd(r) = r hypot(c1, c2).
-- Lengths, where length trace (same digest) and mode are the same: one x is off in both, as with costs, since all rounds
-  of a mode wait for the same long responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. Elsewhere nothing is known
-  to be common, and they are taken as independent.
+- Lengths (what the trace's prompts, and responses longer than any of its, leave open), where length trace (same
+  digest) and mode are the same: one x is off in both, as with costs, since all rounds of a mode wait for the same long
+  responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. Elsewhere nothing is known to be common, and they are taken
+  as independent.
 - Sampling: two simulations are independent: sd(d) = hypot(m1 s1, m2 s2), sd(r) = r hypot(m1, m2). Where decisions and
   predicted steps are the same, it is one simulation, and its error is common: sd(d) = max(m1, m2) |d|, sd(r) = 0.
 
@@ -68,7 +69,7 @@ class Errors:
             " and ".join(dict.fromkeys(map(percent, (old, new)))) for old, new, _ in self._parts()
         )
         parts = [(f"the profile's costs ({costs})", self.common_costs)]
-        if self.old.lengths or self.new.lengths:
+        if self.old.of_lengths or self.new.of_lengths:
             parts.append((f"the lengths ({lengths})", self.common_lengths))
         own = [text for text, shared in parts if not shared] + [f"the simulations ({sampling})"]
         common = [text for text, shared in parts if shared]
@@ -89,8 +90,8 @@ class Errors:
 
     def _parts(self) -> tuple[tuple[float, float, bool], ...]:
         return (
-            (self.old.costs, self.new.costs, self.common_costs),
-            (self.old.lengths, self.new.lengths, self.common_lengths),
+            (self.old.of_costs, self.new.of_costs, self.common_costs),
+            (self.old.of_lengths, self.new.of_lengths, self.common_lengths),
             (self.old.sampling, self.new.sampling, self.one_simulation),
         )
 
@@ -102,7 +103,7 @@ def percent(share: float) -> str:
 
 def errors_of(old: Plan, new: Plan) -> Errors:
     """How the errors of two plans combine."""
-    profile = old.inputs.profile.sha256 == new.inputs.profile.sha256
+    profile = old.inputs.profile.sha256 == new.inputs.profile.sha256 and old.inputs.rewards == new.inputs.rewards
     common = profile and _layouts(old) == _layouts(new)
     lengths = old.inputs.lengths.sha256 == new.inputs.lengths.sha256 and old.job.bias.mode == new.job.bias.mode
     one = common and lengths and same(_simulated(old), _simulated(new))

@@ -166,7 +166,7 @@ def diff_groups(
         inputs = tuple(change for change in inputs if change.name != "previous")
     solver = found_by(old, new)
     sides = tuple(side for side, plan in (("old", old), ("new", new)) if edited(plan))
-    stale = {} if new_files.folder is None else stale_inputs(inputs_of(new), new_files)
+    stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
     return GroupsDiff(
         old=old,

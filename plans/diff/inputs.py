@@ -20,11 +20,17 @@ from ..errors import InputError
 from ..groups_plan import GroupsPlan
 from ..origin import InputFile
 from ..plan import Plan
+from ..reading import read_bytes
+from ..solver_read import UNREAD, digest_of
 from ..yaml_doc import parse
 from .change import NOT_GIVEN, KeyChange, changes, same
 
 State = Literal["at hand", "not at hand", "other bytes"]
 """Whether the file that a plan names is there, and is what the plan was solved from."""
+
+
+class NamedFigures(InputFile):
+    """Figures that a plan was solved from and that are in no file of its own; `path` is what they are called."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class InputFiles:
 
     def read(self, file: InputFile) -> tuple[State, bytes]:
         """Whether the file is there, and its bytes if they are those that the plan was solved from."""
+        if isinstance(file, NamedFigures):  # they come with rlplan; `check` looks whether they are the same
+            return "at hand", b""
         if file.path not in self._read:
             self._read[file.path] = self._bytes(file.path)
         data = self._read[file.path]
@@ -80,20 +88,42 @@ class InputFiles:
             return "other bytes", b""
         return "at hand", data
 
+    def solver_reads(self, name: str, file: InputFile) -> str | None:
+        """The digest of what the solver reads of the file as it is now; None where that cannot be told."""
+        data, kind = self._read.get(file.path), next((kind for kind in UNREAD if kind == name), None)
+        if data is None or kind is None:
+            return None
+        try:
+            return digest_of(kind, data.decode("utf-8-sig"))
+        except (InputError, UnicodeDecodeError):
+            return None
+
     def _bytes(self, path: str) -> bytes | None:
         if self.folder is None:
             return None
         try:
-            return (self.folder / path).read_bytes()
-        except (OSError, ValueError):  # missing, a folder, no permission, a name that no file can have
+            return read_bytes(self.folder / path)
+        except InputError:  # missing, a folder, a pipe, no permission, a name that no file can have
             return None
 
 
 def inputs_of(plan: Plan | GroupsPlan) -> dict[str, InputFile]:
     """The inputs of a plan by name, in the plan's order; a group plan's sources are `sources.JOB`."""
-    found = {".".join(map(str, loc[1:])): file for loc, file in input_files(plan)}
+    found = {".".join(map(str, loc[1:])): file for loc, file in input_files(plan)} | _named_figures(plan)
     previous = plan.inputs.previous if isinstance(plan, GroupsPlan) else None
     return found | ({"previous": previous} if previous else {})
+
+
+def _named_figures(plan: Plan | GroupsPlan) -> dict[str, InputFile]:
+    if not isinstance(plan, Plan):
+        return {}
+    lengths, rewards = plan.inputs.lengths, plan.inputs.rewards
+    found: dict[str, InputFile] = {}
+    if lengths.file is None:
+        found["lengths"] = NamedFigures(path=lengths.name, sha256=lengths.sha256)
+    if rewards is not None:
+        found["rewards"] = NamedFigures(path=rewards.library, sha256=rewards.sha256)
+    return found
 
 
 def input_changes(
@@ -108,10 +138,17 @@ def input_changes(
     return tuple(found)
 
 
-def stale_inputs(inputs: Mapping[str, InputFile], files: InputFiles) -> dict[str, State]:
-    """Inputs of a plan that are not what it was solved from, by name."""
+def stale_inputs(plan: Plan | GroupsPlan, files: InputFiles) -> dict[str, State]:
+    """Inputs of a plan that are not what it was solved from, by name. One that has changed in nothing that the solver
+    reads is what it was."""
+    inputs = inputs_of(plan)
     states = {name: files.read(file)[0] for name, file in inputs.items()}
-    return {name: state for name, state in states.items() if state != "at hand"}
+    known = plan.inputs.solver_read.model_dump() if isinstance(plan, Plan) and plan.inputs.solver_read else {}
+    return {
+        name: state
+        for name, state in states.items()
+        if state != "at hand" and not (name in known and files.solver_reads(name, inputs[name]) == known[name])
+    }
 
 
 def altered(stale: Mapping[str, State]) -> list[str]:
@@ -128,6 +165,12 @@ def _input_change(
     reason = ""
     if old is None or new is None:
         reason = "only the new plan has it" if old is None else "only the old plan has it"
+    elif isinstance(old, NamedFigures) or isinstance(new, NamedFigures):
+        said = _said(old), _said(new)
+        if said[0] != said[1]:
+            keys = (KeyChange(name, *said),)
+        else:
+            reason = "rlplan's own figures under that name changed"
     elif old_state != "at hand" or new_state != "at hand":
         sides = (("old", old_state, old), ("new", new_state, new))
         reason = "; ".join(_absence(side, state, file) for side, state, file in sides if state != "at hand")
@@ -137,6 +180,10 @@ def _input_change(
         except (InputError, ValueError):
             reason = "cannot be read as a document or a trace"
     return InputChange(name, old, new, old_state, new_state, keys, reason)
+
+
+def _said(file: InputFile) -> str:
+    return f"{file.path} ({'shipped or stated' if isinstance(file, NamedFigures) else 'a file'})"
 
 
 def _absence(side: str, state: State | None, file: InputFile) -> str:

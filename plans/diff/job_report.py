@@ -240,7 +240,8 @@ def _details(diff: PlanDiff) -> list[str]:
 
 def found_by_text(diff: PlanDiff | GroupsDiff, full: bool) -> list[str]:
     """One line about solver and versions; what follows from other changes only if `full`."""
-    derived = tuple(f"solver.{key}" for key in ("bound", "reached", "candidates", "columns", "simulated", "fluid"))
+    keys = ("bound", "reached", "given_up", "candidates", "columns", "simulated", "fluid")
+    derived = tuple(f"solver.{key}" for key in keys)
     shown = [change for change in diff.solver if full or not change.key.startswith(derived)]
     words = [f"{change.key} {' -> '.join(key_values(change))}" for change in shown]
     versions = diff.old.volatile.rlplan, diff.new.volatile.rlplan

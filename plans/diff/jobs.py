@@ -13,6 +13,7 @@ from typing import Any
 
 from ..digest import groups_decisions, job_decisions
 from ..groups_plan import GroupsPlan
+from ..phase_words import PHASE_WORDS
 from ..plan import Plan
 from ..predicted import MemoryBar, Predicted
 from .change import KeyChange, Quantity, Unit, changes, finite
@@ -107,7 +108,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: 
         changes(old.inputs.profile.provenance, new.inputs.profile.provenance, at="inputs.profile.provenance")
     )
     predictions = tuple(changes(_dump(old.predicted), _dump(new.predicted)))
-    stale = {} if new_files.folder is None else stale_inputs(inputs_of(new), new_files)
+    stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     return PlanDiff(
         old=old,
         new=new,
@@ -215,7 +216,7 @@ def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
     rows = [
         of("seconds_per_sample", "seconds per sample", "s", lambda p: p.seconds_per_sample, -1, True),
         of("usd_per_1k_samples", "USD per 1000 samples", "usd", lambda p: p.usd_per_1k_samples, -1, True),
-        of("speedup", "speed over plain sync", "x", speedup),
+        of("speedup", "speed over plain synchronous rounds", "x", speedup),
         of("usd_per_hour", "USD per hour", "usd", lambda p: p.usd_per_hour, -1),
         of("nodes", "nodes", "count", lambda p: float(p.nodes), -1),
         of("length_ratio", "length ratio", "ratio", lambda p: p.length_ratio),
@@ -231,17 +232,16 @@ def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
 
 def _phases(old: Predicted, new: Predicted) -> tuple[Quantity, ...]:
     pairs: list[tuple[str, str, float | None, float | None]] = [
-        (f"phases_s.{key}", label, getattr(old.phases_s, key), getattr(new.phases_s, key))
-        for key, label in (
-            ("rollout", "· rollout"), ("reward_exposed", "· reward, exposed"), ("train", "· train"), ("sync", "· sync"),
-        )
-    ]  # fmt: skip
+        (f"phases_s.{key}", f"· {PHASE_WORDS[key]}", getattr(old.phases_s, key), getattr(new.phases_s, key))
+        for key in ("rollout", "reward_exposed", "train", "sync")
+    ]
     for kind in ("short", "long"):
         sides = getattr(old.rounds, kind), getattr(new.rounds, kind)
         if any(side is not None for side in sides):
             means = [None if side is None else side.step_s.mean for side in sides]
             pairs.append((f"rounds.{kind}.step_s.mean", f"· {kind} round, mean", means[0], means[1]))
-    found = [Quantity(key, label, "s", finite(a), finite(b)) for key, label, a, b in pairs]
+    # A kind of round that one of the plans does not have takes no unknown time: there is none of it.
+    found = [Quantity(key, label, "s", finite(a), finite(b), missing="none") for key, label, a, b in pairs]
     sides = old.rounds.long, new.rounds.long
     if any(side is not None for side in sides):
         # A plan without long rounds has none of them, which is known.

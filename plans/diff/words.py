@@ -57,7 +57,11 @@ def values(quantity: Quantity) -> tuple[str, str]:
     """Old and new in the same unit."""
     known = [abs(side) for side in (quantity.old, quantity.new) if side is not None]
     milli = quantity.unit == "s" and bool(known) and max(known) < 1
-    return figure(quantity.old, quantity.unit, milli), figure(quantity.new, quantity.unit, milli)
+    old, new = (
+        quantity.missing if side is None else figure(side, quantity.unit, milli)
+        for side in (quantity.old, quantity.new)
+    )
+    return old, new
 
 
 def delta_text(quantity: Quantity) -> str:
@@ -78,7 +82,7 @@ def delta_text(quantity: Quantity) -> str:
 def change_text(quantity: Quantity) -> str:
     """The difference over the old value, with its uncertainty: `-6.9% ±4.1%`; `-1.2%, within ±3.1%`, the error."""
     if quantity.old is None or quantity.new is None:
-        return "" if quantity.old is quantity.new else UNKNOWN
+        return "" if quantity.old is quantity.new or quantity.missing != UNKNOWN else UNKNOWN
     if not quantity.changed:
         return "unchanged"
     relative, sigma = quantity.relative, quantity.relative_sigma

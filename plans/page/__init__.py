@@ -3,6 +3,7 @@
     plan_page     a plan of one job
     groups_page   a plan of co-execution groups
     run_page      what runs did beside what their plans predicted
+    comparison_page   plans of one job over clusters and values
 
 Invariants: the same input gives the same bytes; nothing is fetched; text that comes from a user's file is escaped; what
 a chart shows is also said in words under it. plotly is imported when a page is asked for, not with this package.
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..compared import ComparedPoint
     from ..groups_plan import GroupsPlan
     from ..plan import Plan
 
@@ -41,3 +43,10 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
     from .of_run import page
 
     return page(report, title, written_at)
+
+
+def comparison_page(points: Sequence[ComparedPoint], *, job: str, title: str) -> str:
+    """The page of a comparison; `points`: at least one, all of one job (compared.py)."""
+    from .of_compare import page
+
+    return page(points, job, title)

@@ -138,7 +138,7 @@ def bands(groups: Sequence[BandGroup]) -> tuple[Any, int, tuple[Swatch, ...]]:
             _band(chart, position, row, longest)
         position += 1.35 if index + 1 < len(groups) else 0.6
     chart.update_layout(
-        xaxis=axis("seconds", range=[0, 1.42 * longest], rangemode="tozero", nticks=7),
+        xaxis=axis("seconds", range=[0, 1.6 * longest], rangemode="tozero", nticks=7),
         yaxis=lanes(labels, -0.6, position),
     )
     ink = [Swatch("p50 to p95, predicted", MUTED, "band"), Swatch("mean", INK, "diamond")]

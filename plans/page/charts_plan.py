@@ -19,7 +19,7 @@ def spread(quantiles: Quantiles) -> Spread:
 
 
 def phase_spreads(kind: PredictedRound) -> dict[str, Spread]:
-    """The phases of a kind of round, in the order in which they happen; of the sync only the mean is predicted."""
+    """The phases of a kind of round, in their order; of the weight transfer only the mean is predicted."""
     return {
         "sync": Spread(kind.sync_s, kind.sync_s, kind.sync_s),
         "rollout": spread(kind.rollout_s),
@@ -33,7 +33,7 @@ def phases(plan: Plan) -> Chart:
     predicted = plan.predicted
     kinds = [(n, k) for n, k in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if k is not None]
     steps = [
-        BandRow("plain sync", MODE["sync"], spread(predicted.baseline.step_s)),
+        BandRow("plain synchronous", MODE["sync"], spread(predicted.baseline.step_s)),
         BandRow("this plan", MODE[plan.job.bias.mode], spread(predicted.step_s)),
     ]
     groups = [BandGroup("whole step", tuple(steps))]
@@ -76,7 +76,7 @@ def front(plan: Plan) -> Chart:
             },
             hoverinfo="text",
             hovertext=[
-                f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{ratio(s)} plain sync, "
+                f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{ratio(s)} plain synchronous rounds, "
                 f"{seconds(p.seconds_per_sample)} per sample<br>length ratio {p.length_ratio:.3f}<br>"
                 f"{usd(p.usd_per_1k_samples)} USD per 1,000 samples<br>{p.rounds} rounds simulated"
                 for p, s in here
@@ -95,7 +95,7 @@ def front(plan: Plan) -> Chart:
     rise = max(0.08, 0.22 * (max(tops) - min(tops)))
     chart.update_layout(
         xaxis=axis("trained / unconditioned mean length", range=[low - room, high + room], nticks=7),
-        yaxis=axis("speed, × plain sync", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
+        yaxis=axis("speed, × plain synchronous rounds", range=[min(tops) - rise / 2, max(tops) + rise], nticks=6),
     )
     legend = [Swatch(mode, MODE[mode], "dot") for mode in dict.fromkeys(p.mode for p in points)]
     if any(p.rough for p in points):
@@ -163,6 +163,11 @@ def lengths(plan: Plan) -> Chart:
         f"Half of the responses have at most {found[10]:,} tokens, 95 % at most {found[19]:,}; the longest has "
         f"{found[20]:,}, {digits(found[20] / max(found[10], 1))} times the median."
     )
+    basis = plan.predicted.length_basis
+    if basis is not None and basis.extrapolated:
+        speedup = plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
+        words = basis.words(speedup)
+        said += f" {words[0].upper()}{words[1:]}."
     legend = [Swatch("share of responses of at most so many tokens", colour, "line")]
     if cutoff is not None:
         within = share_within(found, cutoff)

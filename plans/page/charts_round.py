@@ -12,6 +12,7 @@ from .palette import INK, PHASE, PHASE_NAME, faded
 from .shell import Chart, Swatch
 from .text import esc, listed, percent, seconds
 
+_LANE: Mapping[str, str] = {"sync": "transfer"}
 _HALF = 0.33  # of a lane's height
 
 
@@ -28,7 +29,7 @@ def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
         rows = {lane: top + 1 + index for index, lane in enumerate(LANES)}
         title = f"<b>{name} round</b>, {seconds(kind.step_s.mean)}, {percent(kind.share)} of the steps"
         header(chart, top, title if len(kinds) > 1 else f"<b>every round</b>, {seconds(kind.step_s.mean)}")
-        labels += [(position, lane) for lane, position in rows.items()]
+        labels += [(position, _LANE.get(lane, lane)) for lane, position in rows.items()]
         for bar in here:
             _draw(chart, bar, rows[bar.lane])
         _running(chart, here, kind, rows["engines"])
@@ -56,7 +57,7 @@ def _said(name: str, kind: PredictedRound, named: bool) -> str:
     phases = {
         "rollout": kind.rollout_s.mean,
         "train": kind.train_s.mean,
-        "sync": kind.sync_s,
+        "weight transfer": kind.sync_s,
         "reward wait": kind.reward_exposed_s.mean,
     }
     total = sum(phases.values()) or 1.0
@@ -64,8 +65,8 @@ def _said(name: str, kind: PredictedRound, named: bool) -> str:
     tail = kind.tail_s / kind.rollout_s.mean if kind.rollout_s.mean else 0.0
     return (
         f"{name.capitalize() + ' round' if named else 'A round'} of {seconds(total)}: {listed(most)}; "
-        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; all but the last scores "
-        f"are in {seconds(kind.reward_slack_s)} before the update could begin."
+        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; the scores of all "
+        f"samples but those decoded last could come {seconds(kind.reward_slack_s)} later without a longer step."
     )
 
 

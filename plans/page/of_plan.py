@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..assumed_words import assumed_errors
 from ..digest import job_decisions
 from ..drift_words import drift_text
+from ..origin import InputFile, Inputs
 from ..plan import Plan
 from ..round_bars import round_bars
 from . import charts_plan, decisions
@@ -52,16 +54,23 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
                     ("cluster", origin.cluster),
                     ("job", origin.job),
                     ("profile", origin.profile),
-                    ("lengths", origin.lengths),
+                    ("lengths", InputFile(path=origin.lengths.name, sha256=origin.lengths.sha256)),
+                    *_rewards(origin),
                 ],
                 plan.decisions_sha256,
             )
             + "</div>",
             intro=f"Solved {plan.volatile.solved_at} in {seconds(plan.volatile.solve_s)} by rlplan "
-            f"{plan.volatile.rlplan}. When one of these files changes, the plan is stale.",
+            f"{plan.volatile.rlplan}. When one of these files changes in what the solver reads, the plan is stale.",
         ),
     ]
     return document(title, subtitle, "".join(parts))
+
+
+def _rewards(origin: Inputs) -> list[tuple[str, InputFile]]:
+    """Reward seconds that ship, where the plan rests on them."""
+    given = origin.rewards
+    return [] if given is None else [("rewards", InputFile(path=given.library, sha256=given.sha256))]
 
 
 def _lengths_said(plan: Plan) -> str:
@@ -82,7 +91,10 @@ def headline(plan: Plan) -> list[Card]:
             "Mean step",
             seconds(predicted.step_s.mean),
             f"± {percent(predicted.error.total)} (costs {percent(predicted.error.costs)}, "
-            f"lengths {percent(predicted.error.lengths)}, simulation {percent(predicted.error.sampling)}); "
+            f"lengths {percent(predicted.error.lengths)}, simulation {percent(predicted.error.sampling)}"
+            + assumed_errors(predicted.error)
+            + (f", longer than seen {percent(predicted.error.extrapolation)}" if predicted.error.extrapolation else "")
+            + "); "
             f"p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
         ),
         Card(

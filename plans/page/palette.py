@@ -24,7 +24,7 @@ PHASE = {
     "step": "#6c7887",
 }
 PHASE_NAME = {
-    "sync": "sync",
+    "sync": "weight transfer",
     "rollout": "rollout",
     "reward_exposed": "reward wait",
     "train": "train",

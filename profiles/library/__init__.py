@@ -1,20 +1,34 @@
 """Profiles that ship: GPUs and models by data-sheet physics and public measurements, not of anybody's cluster.
 
 One file a (GPU, model), `h100.qwen2.5-7b.yaml`; `build.py` writes them. They say what a value rests on and how far it
-may be off; `rlplan profile` on your own machines replaces them.
+may be off; `rlplan profile` on your own machines replaces them. `prices.yaml` holds prices of GPUs (prices.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 from pathlib import Path
 
 from ...plans.errors import InputError
 from ...plans.yaml_io import load
+from ..architecture import architecture_of
 from ..schema import Profile
 
 FOLDER = Path(__file__).parent
-GPU_NAMES = ("B200", "H100", "H20", "H200", "H800")
-MODEL_NAMES = ("Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-7B", "Qwen3-30B-A3B")
+GPU_NAMES = ("A100", "B200", "H100", "H20", "H200", "H800")
+MODEL_NAMES = (
+    "Llama-3.1-70B", "Llama-3.1-8B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-72B", "Qwen2.5-7B", "Qwen3-30B-A3B",
+)  # fmt: skip
+# Models that keep the shape of another one: how their names begin, and how its name does.
+_SAME_SHAPE = (
+    ("qwen2.5-math-", "qwen2.5-"),
+    ("qwen2.5-coder-", "qwen2.5-"),
+    ("deepseek-r1-distill-qwen-", "qwen2.5-"),
+    ("deepseek-r1-distill-llama-", "llama-3.1-"),
+)
+SAME_SIZE = 0.15
+"""Share by which the parameters of two models may differ for one to be proposed in place of the other."""
 
 
 def library_path(gpu: str, model: str) -> Path:
@@ -27,10 +41,52 @@ def library_names() -> list[tuple[str, str]]:
     return [(gpu, model) for gpu in GPU_NAMES for model in MODEL_NAMES if library_path(gpu, model).is_file()]
 
 
+def shipped_model(model: str) -> str | None:
+    """The library's name of a model that is called `Qwen/Qwen2.5-32B-Instruct`, `qwen2.5-32b` or by a local path.
+
+    Models of one shape cost the same, so Llama-3.3-70B is served by Llama-3.1-70B. None where no profile of its shape
+    ships, or where its shape is not known.
+    """
+    short = model.lower().rstrip("/").split("/")[-1]
+    for prefix, family in _SAME_SHAPE:
+        if short.startswith(prefix):
+            short = family + short[len(prefix) :]
+    shape = architecture_of(short)
+    if shape is None or shape.guessed:
+        return None
+    for name in MODEL_NAMES:
+        own = architecture_of(name)
+        assert own is not None, name
+        if dataclasses.replace(own, name=shape.name) == shape:
+            return name
+    return None
+
+
 def library_profile(gpu: str, model: str) -> Profile:
-    """The profile of a GPU and a model by their short names. Raises InputError when none ships."""
-    path = library_path(gpu, model)
-    if not path.is_file():
-        known = ", ".join(f"{g} {m}" for g, m in library_names())
-        raise InputError(f"no profile of {model} on {gpu} ships; there are: {known}")
-    return load(path, Profile)
+    """The profile of a GPU (its short name) and a model (any usual name).
+
+    Raises InputError when none ships: with the nearest names, and with all that ship for that GPU.
+    """
+    name = shipped_model(model)
+    if name is not None and library_path(gpu, name).is_file():
+        return load(library_path(gpu, name), Profile)
+    known = [m for g, m in library_names() if g == gpu]
+    if not known:
+        raise InputError(f"no profile of {gpu} ships; there are profiles of {', '.join(GPU_NAMES)}")
+    near = _near(model, known)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise InputError(f"no profile of {model} on {gpu} ships; {hint}there are profiles on {gpu} of {', '.join(known)}")
+
+
+def _near(model: str, known: list[str]) -> list[str]:
+    """Of a model whose shape is known, those of about its size; of another, those that are nearly spelt like it."""
+    shape = architecture_of(model)
+    if shape is None or shape.guessed:
+        lower = {name.lower(): name for name in known}
+        return [lower[n] for n in difflib.get_close_matches(model.lower().rstrip("/").split("/")[-1], lower, 2, 0.75)]
+    sizes = {name: own.parameters for name in known if (own := architecture_of(name)) is not None}
+    return [
+        f"{name} ({size / 1e9:.1f}B parameters, as about {model} has)"
+        for name, size in sizes.items()
+        if abs(size / shape.parameters - 1) <= SAME_SIZE
+    ]

@@ -1,12 +1,10 @@
 """Writes the profiles that ship, from public measurements and data sheets.
 
-    python -m rlplan.profiles.library.build --decode FILE --train FILE --sync FILE [--out FOLDER]
+    python -m rlplan.profiles.library.build --decode FILE --train FILE --sync FILE [--prices FILE] [--out FOLDER]
 
 The files are those of benchmarks/: time per output token by GPU, model, precision, TP and batch; trainer steps; weight
-syncs. None of them holds the models of the library on these GPUs, so factors over the data sheets are carried over: for
-each GPU generation and kind of model, the mean over the measured groups and the data sheets themselves. How far that is
-off is measured the same way, by predicting each group from the others; where a generation has no data for a GPU, the
-error is widened.
+syncs; and prices (prices.py). None of them holds the library's models in bf16 on these GPUs, so factors over the data
+sheets are carried over (carried.py). Where a generation has no data for a GPU, the error is widened.
 The same files give the same bytes.
 """
 
@@ -14,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...plans.errors import InputError
 from ...plans.yaml_io import WRITTEN_DIGITS, dump
@@ -28,23 +24,15 @@ from ..fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_
 from ..hardware import GPUS, Gpu, gpu_of
 from ..memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
 from ..schema import Evidence, Machine, Profile, Reward, Rollout, Spread, TrainLaw
-from ..served import Served, seconds_per_token
-from ..served_file import Group, read_served
-from ..served_fit import fit_served, sheet_of
+from ..served_file import read_served
 from ..sync import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
+from ..train_error import PARALLEL_FACTOR, PHYSICS_ERROR
 from ..train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 from . import FOLDER, GPU_NAMES, MODEL_NAMES, library_path
+from .carried import GENERATION, LEAST_ERROR, LEAST_POINTS, Carried, carried
+from .prices import PATH as PRICES_PATH
+from .prices import read_prices
 
-Array = NDArray[np.float64]
-
-GENERATION = {"H100": "Hopper", "H200": "Hopper", "H800": "Hopper", "H20": "Hopper", "B200": "Blackwell"}
-GENERATIONS = GENERATION | {"B300": "Blackwell", "GH200": "Hopper"}
-LEAST_POINTS = 12
-# Rollout decodes long answers to short prompts; points beyond this say more of prefill (and of how it was scheduled).
-MOST_PROMPT_PER_OUTPUT = 8.0
-# What no left-out group shows: engine versions. The RollPacker runs (vLLM 0.8) took 13.7 ms a token where the points of
-# these files (0.12 and later) say 8 to 9 (refs/rollpacker.md 5.4).
-LEAST_ERROR = 0.15
 UNMEASURED = 1.5  # errors of a GPU of which there is no measurement, over those of its generation
 CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 Z95 = 1.645  # standard normal quantile at 95 %
@@ -55,43 +43,6 @@ NOTE = (
     "names its source and its relative error under evidence; run rlplan profile on your machines before you trust a "
     "plan."
 )
-
-
-@dataclass(frozen=True)
-class Carried:
-    """Factors for a generation and a kind of model, and how far they are off on groups that they do not come from."""
-
-    logs: Array
-    error: float
-    groups: int
-
-
-def carried(data: dict[Group, Served]) -> dict[tuple[str, bool], Carried]:
-    """By (generation, has experts): factors between the measured groups' and the data sheets' own."""
-    centre = np.array([factor.log_mean for factor in FACTORS])
-    fitted: dict[tuple[str, bool], dict[Group, Array]] = {}
-    kept = {g: p.take(p.isl <= MOST_PROMPT_PER_OUTPUT * p.osl) for g, p in sorted(data.items())}
-    for group, points in kept.items():
-        gpu, architecture = gpu_of(group.system), architecture_of(group.model)
-        known = gpu is not None and architecture is not None and not architecture.guessed
-        if len(points) < LEAST_POINTS or not known:
-            continue
-        assert gpu is not None and architecture is not None
-        if gpu.name in GENERATIONS:
-            kind = (GENERATIONS[gpu.name], bool(architecture.experts))
-            fitted.setdefault(kind, {})[group] = fit_served(group, points).law.logs
-    found = {}
-    for kind, logs in fitted.items():
-        errors = []
-        for group in logs:
-            others = [value for other, value in logs.items() if other != group]
-            if others:
-                law = DecodeLaw(sheet_of(group), np.mean([*others, centre], axis=0))
-                predicted = seconds_per_token(law, kept[group])
-                errors.append(float(np.mean(np.abs(predicted / kept[group].seconds - 1))))
-        error = max(LEAST_ERROR, float(np.mean(errors))) if errors else 2 * LEAST_ERROR
-        found[kind] = Carried(np.mean([*logs.values(), centre], axis=0), error, len(logs))
-    return found
 
 
 def rollout(a: Architecture, gpu: Gpu, tp: int, factors: Carried, sync: tuple[float, float], widen: float) -> Rollout:
@@ -148,7 +99,11 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
     time, memory, copies = fit_time(hopper), fit_memory(policy), fit_sync(syncs)
     by_model = time_errors(hopper, lambda run: run.model)
     train_error = float(np.mean(list(by_model.values())))
-    elsewhere = time_errors([*hopper, *(r for r in runs if r.device == "B200")], lambda run: run.device)
+    # A6000: the only Ampere GPU of which trainer steps are public.
+    elsewhere = {
+        name: time_errors([*hopper, *(r for r in runs if r.device == name)], lambda run: run.device).get(name, 0.0)
+        for name in ("B200", "A6000")
+    }
     memory_error = float(np.mean(list(memory_errors(policy, lambda run: run.model).values())))
     sync_error = left_out_error(syncs) / MEDIAN_OVER_DEVIATION
     found: dict[Path, Profile] = {}
@@ -188,8 +143,10 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
                     memory_factors=memory.as_dict(),
                     fabric_bytes_per_s=FABRIC_BYTES_PER_S,
                     accelerators_per_node=8,
-                    error=elsewhere.get(gpu_name, 0.0) if gpu_name == "B200" else train_error * widen,
+                    error=_train_error(gpu_name, train_error * widen, elsewhere),
                     memory_error=memory_error,
+                    physics_error=PHYSICS_ERROR,
+                    parallel_factor=PARALLEL_FACTOR,
                     source="train",
                 ),
                 reward=Reward(
@@ -203,6 +160,13 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
     return found
 
 
+def _train_error(gpu: str, of_hopper: float, elsewhere: dict[str, float]) -> float:
+    """Of a trainer's seconds on a GPU: what public runs on it say, else those of its generation."""
+    if gpu == "B200":
+        return elsewhere[gpu]
+    return max(of_hopper, elsewhere["A6000"]) if GENERATION[gpu] == "Ampere" else of_hopper
+
+
 def sources(
     gpu: str,
     kind: tuple[str, bool],
@@ -212,12 +176,19 @@ def sources(
     elsewhere: dict[str, float],
 ) -> dict[str, str]:
     """What `evidence` cites."""
-    of = f"{law.groups} groups of {'sparse' if kind[1] else 'dense'} models on {kind[0]} GPUs"
+    of = f"{law.groups} groups of {'sparse' if kind[1] else 'dense'} models on {' and '.join(law.on)} GPUs"
     known = "" if measured else f"; no measurement of {gpu} is among them, so its error is {UNMEASURED} times theirs"
+    if kind[0] not in law.on:
+        known = (
+            f"; no measurement of {gpu}, nor of any {kind[0]} GPU, is among them, so its error is {UNMEASURED} times "
+            "that of one generation predicted from another"
+        )
     left = ", ".join(f"{name} {error:.0%}" for name, error in sorted(by_model.items()))
     trained = f"fitted to full-parameter runs on H100 and H200; left out in turn: {left}"
     if gpu == "B200":
-        trained += f"; public runs on B200 are {elsewhere.get(gpu, 0.0):.0%} off it (older kernels)"
+        trained += f"; public runs on B200 are {elsewhere[gpu]:.0%} off it (older kernels)"
+    elif kind[0] == "Ampere":
+        trained += f"; no run on {gpu} is public, those on A6000 (Ampere, too) are {elsewhere['A6000']:.0%} off it"
     elif gpu not in ("H100", "H200"):
         trained += f"; no run on {gpu} is public"
     return {
@@ -230,7 +201,9 @@ def sources(
         "start": "cold starts of vLLM on A100 (vLLM sleep mode, 0.6B to 235B), by bytes a GPU",
         "sync": "full broadcasts in verl's documentation (Apache-2.0), by bytes and tensors; error: left-out models",
         "train": f"PrimeIntellect-ai/prime-rl trainer benchmark (Apache-2.0), {trained}; tensor, context, pipeline and "
-        "expert parallelism are physics only",
+        f"expert parallelism are physics only, times {PARALLEL_FACTOR:g}, as RollPacker's 7B update takes over it "
+        "(arXiv 2509.21009; its 14B and 32B updates 2 to 4.8 times, padded); these and ranks on several nodes carry "
+        "physics_error",
         "reward": "assumed: a rule-based check; measure yours",
     }
 
@@ -241,11 +214,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--decode", type=Path, required=True, help="CSV of serving measurements")
     parser.add_argument("--train", type=Path, required=True, help="CSV of trainer steps")
     parser.add_argument("--sync", type=Path, required=True, help="CSV of weight syncs")
+    parser.add_argument("--prices", type=Path, help="CSV of prices of GPUs; without it prices.yaml stays as it is")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to; default: the library itself")
     options = parser.parse_args(arguments)
     try:
         for name, profile in profiles(options.decode, options.train, options.sync).items():
             dump(profile, options.out / name, WRITTEN_DIGITS)
+        if options.prices is not None:
+            dump(read_prices(options.prices), options.out / PRICES_PATH.name)
     except InputError as error:
         print(f"library: {error}", file=sys.stderr)
         return 2

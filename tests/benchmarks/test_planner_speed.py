@@ -43,3 +43,38 @@ def test_the_documents_of_the_64_gpu_job_fit_together(bench) -> None:
     search = prepare(bench.cluster(), bench.job(), bench.profile(), bench.trace())
     assert {key.tp * key.engines for key in search.space.decode} == {64}
     assert {key.tp for key in search.space.decode} == {1, 2, 4, 8}
+
+
+def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_round(bench) -> None:
+    from benchmarks import planner_scale
+    from rlplan.planner.composed_log import ComposedLog
+    from rlplan.planner.search import Pass
+    from rlplan.planner.solve import solve_fully
+
+    passes = (Pass(4, 2, float("inf")), Pass(8, 4, 0.05))
+    solved = solve_fully(*planner_scale.documents(1024), planner_scale.INPUTS, mode="sync", passes=passes)
+    assert solved.plan.job.issue.prompts_per_step == 16_384
+    assert solved.plan.job.rounds.short.issue.prompts == 16_384
+    chosen = solved.search.short[solved.solution.cycle.short.key].log
+    assert isinstance(chosen, ComposedLog) and set(chosen.groups) == {16_384}
+    assert set(chosen.cells.groups) == {256}
+    assert sum(chunk.nbytes for chunk in solved.search.setting.draws._chunks.values()) < 20e6
+
+
+def test_kinds_of_every_mode_are_compared_by_cells_and_whole(bench) -> None:
+    from benchmarks import planner_scale
+    from rlplan.planner.candidates import MODES
+    from rlplan.planner.solve import prepare
+
+    kinds = planner_scale.kinds_compared(prepare(*planner_scale.documents(64)))
+    assert {key.mode for key in kinds} == set(MODES)
+    found = {
+        "solve_s": {"8": 5.0},
+        "solve_cpu_s": {"8": 4.5},
+        "peak_bytes": {"8": 3 * 10**8},
+        "differences": {"exact": {"mean": -0.004, "p95": 0.0061, "cpu": 0.25}},
+    }
+    assert planner_scale.lines(found) == [
+        "8 nodes: solved in 5.0 s (4.5 s of CPU), at most 0.30 GB",
+        "exact, by cells instead of whole: mean -0.40 %, p95 +0.61 %, in 0.25 of the CPU seconds",
+    ]

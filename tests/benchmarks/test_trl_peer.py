@@ -26,6 +26,10 @@ def test_the_first_step_of_either_is_left_out_and_the_ratio_is_of_samples_per_se
             class issue:
                 samples_per_prompt, prompts_per_step = 4, 2
 
+        class predicted:
+            class rounds:
+                long = None
+
     def ours(seconds):
         return {
             "kind": "short", "total_s": seconds, "trained_samples": 8, "trained_tokens": 400, "deferred": 0,

@@ -48,9 +48,9 @@ def rlplan(*arguments):
 
 
 def refused(result, *words):
-    """Bad input: exit code 2, one line, no traceback."""
+    """Bad input: exit code 2, a line for each fault and no traceback; the first line has all the words."""
     assert result.returncode == 2, result.stdout + result.stderr
     lines = [line for line in result.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    assert lines and all(line.startswith("error: ") for line in lines), result.stderr
     for word in words:
         assert word in lines[0], lines[0]

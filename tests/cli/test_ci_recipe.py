@@ -128,7 +128,7 @@ def test_a_plan_whose_input_changed_and_that_was_solved_again_passes_and_says_wh
 
 
 def test_a_plan_whose_input_changed_without_a_solve_is_found_and_fails(repository):
-    edit(repository.plans / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    edit(repository.plans / "job.yaml", "tp: [1]", "tp: [1, 2]")
     repository.commit()
     done, comment = repository.review()
     assert done.returncode == 1, done.stdout + done.stderr
@@ -181,7 +181,7 @@ def test_what_touches_no_plan_is_no_review_and_neither_is_what_happened_on_the_b
     (repository.root / "notes.txt").write_text("x\n")
     repository.commit()
     repository.git("switch", "-q", "main")
-    edit(repository.plans / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    edit(repository.plans / "job.yaml", "tp: [1]", "tp: [1, 2]")
     repository.commit()
     repository.git("switch", "-q", "branch")
     done, comment = repository.review(cwd=repository.plans)
@@ -251,7 +251,7 @@ def test_names_that_git_quotes_are_names_like_others(repository):
     repository.git("switch", "-q", "main")
     repository.git("merge", "-q", "branch")
     repository.git("switch", "-qC", "later")
-    edit(repository.plans / "job.yaml", "learning_rate: 0.001", "learning_rate: 0.002")
+    edit(repository.plans / "job.yaml", "tp: [1]", "tp: [1, 2]")
     repository.commit()
     assert "5 plan(s) against main, 5 do not pass" in repository.review()[0].stdout, "also by an input of theirs"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from .command_line import rlplan
+from .solved_folder import edit
 
 TABLE = [
     # command line, file edited, old text, new text, message
@@ -143,7 +144,8 @@ TABLE = [
         None,
         "",
         "",
-        "error: {at}/nowhere: no such file",
+        "error: {at}/nowhere: no such file; rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER writes a job and "
+        "its cluster to begin with",
     ),
     (
         "show {at}/job.yaml",
@@ -296,3 +298,15 @@ def said(command, file, old, new, solved):
 def test_the_message_says_where_what_and_what_to_do(command, file, old, new, message, solved):
     code, line = said(command, file, old, new, solved)
     assert (code, line) == (2, message)
+
+
+def test_the_faults_of_all_documents_of_a_solve_are_told_at_once_each_on_its_line(solved):
+    edit(solved / "job.yaml", "kind: math", "kind: maths")
+    edit(solved / "job.yaml", "deadline_s: 2.0", "deadline: 2.0")
+    edit(solved / "cluster.yaml", "cores: 2", "cores: 1")
+    (solved / "profile.yaml").unlink()
+    result = rlplan("solve", solved)
+    assert result.returncode == 2
+    places = [line.removeprefix(f"error: {solved}/").split(": ")[0] for line in result.stderr.splitlines()]
+    assert places == ["job.yaml:5", "job.yaml:5", "cluster.yaml:6", "profile.yaml"]
+    assert "more)" not in result.stderr

@@ -165,7 +165,7 @@ FAULTS = {
     "duplicate name": ("workload.yaml", "  small:", "  big:", ["given twice"]),
     "negative price": ("cluster.yaml", "usd_per_node_hour: 40.0", "usd_per_node_hour: -1.0", ["at least 0"]),
     "job larger than the pool": ("workload.yaml", "{pool: train, tp", "{pool: train, nodes: 9, tp", ["7 more"]),
-    "memory that fits nowhere": ("workload.yaml", "tp: 2", "tp: 2, resident_bytes: 2000000000000", ["1000 GB more"]),
+    "memory that fits nowhere": ("workload.yaml", "tp: 2", "tp: 2, resident_bytes: 2000000000000", ["1 TB more"]),
     "pool of no cluster": ("workload.yaml", "train: {pool: train, tp", "train: {pool: gpu, tp", ["no pool 'gpu'"]),
     "no YAML": ("workload.yaml", "jobs:", "jobs: [", ["not valid YAML"]),
 }  # fmt: skip
@@ -251,7 +251,7 @@ def test_a_folder_that_takes_no_files_is_known_before_anything_is_solved(tmp_pat
     def refuse(**_):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr("rlplan.cli.paths.tempfile.NamedTemporaryFile", refuse)
+    monkeypatch.setattr("rlplan.plans.targets.tempfile.NamedTemporaryFile", refuse)
     with pytest.raises(InputError, match=r"x\.yaml: cannot be written: its folder takes no new file"):
         check_target(tmp_path / "x.yaml")
 

@@ -1,6 +1,7 @@
 """The report's text on figures made by hand."""
 
 from rlplan.cli.report_text import run_text, spark
+from rlplan.plans.phase_words import PHASE_WORDS
 
 DETAIL = {
     "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
@@ -23,7 +24,10 @@ def test_a_phase_below_the_floor_of_errors_is_not_said_to_be_off_by_a_share_of_s
         "reward_exposed": row(0.0, 0.0, None, False),
     }  # fmt: skip
     text = run_text("a", {**DETAIL, "phases_s": phases})
-    ends = {line.split()[0]: line.split()[3] for line in text.splitlines() if line.split()[0] in phases}
+    ends = {
+        phase: next(line for line in text.splitlines() if line.startswith(f"  {PHASE_WORDS[phase]} ")).split()[-1]
+        for phase in phases
+    }
     assert ends == {"train": "20.0%", "sync": "-", "rollout": ">5000.0%", "reward_exposed": "unknown"}
     assert "- under 2 % of the step" in text
     assert "under 2 %" not in run_text("a", {**DETAIL, "phases_s": {"train": phases["train"]}})

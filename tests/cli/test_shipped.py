@@ -68,7 +68,7 @@ def test_the_plan_of_a_shipped_profile_simulates_as_predicted(shipped):
     found = json.loads(result.stdout)
     assert found["predicted"]["step_s"]["mean"] == pytest.approx(found["all"]["step_s"]["mean"], rel=0.25)
     dry = rlplan("execute", shipped / "plan.yaml", "--dry-run")
-    assert dry.returncode == 2 and "Traceback" not in dry.stderr
+    assert dry.returncode == 0, "of updates that cost as much the one that the executor can run is planned"
 
 
 def test_a_shipped_profile_needs_a_length_trace(copy):
@@ -79,7 +79,7 @@ def test_a_profile_of_another_model_or_gpu_is_refused(copy):
     job = copy / "job.yaml"
     job.write_text(JOB.replace("Qwen/Qwen2.5-7B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"))
     refused(rlplan("solve", copy, "--trace", copy / "lengths.jsonl"), "Qwen2.5-7B", "Llama-3.1-70B", "--force")
-    refused(rlplan("profile", copy, "--shipped", "Qwen9"), "Qwen9", "H800 Qwen2.5-7B")
+    refused(rlplan("profile", copy, "--shipped", "Qwen9"), "Qwen9", "profiles on H800 of", "Qwen2.5-7B")
     (copy / "cluster.yaml").write_text(CLUSTER.replace("NVIDIA H800", "TPU v5"))
     refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B"), "TPU v5", "H800")
 

@@ -4,8 +4,13 @@ import json
 
 import pytest
 
+from rlplan.plans.job import job_paths, load_job
+from rlplan.plans.yaml_io import load
+from rlplan.profiles.schema import Profile
+from rlplan.profiles.subject import subject_digest
+
 from .command_line import refused, rlplan
-from .solved_folder import edit, listing
+from .solved_folder import edit, listing, sha
 
 
 @pytest.fixture
@@ -13,6 +18,10 @@ def job(solved):
     """A job that was solved, with data for some epochs of a few steps."""
     rows = [{"id": f"p{i}", "prompt": "1+1", "answer": 2} for i in range(40)]
     (solved / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    at, profile = solved / "job.yaml", solved / "profile.yaml"
+    old, was = load(profile, Profile).measured, sha(profile)
+    edit(profile, old, subject_digest(load_job(at), job_paths(load_job(at), at)))
+    edit(solved / "plan.yaml", was, sha(profile))
     return solved
 
 
@@ -77,7 +86,16 @@ def test_a_timeline_is_chrome_trace_json(job):
 def test_the_table_names_every_phase(job):
     result = rlplan("simulate", job / "plan.yaml", "--steps", 5)
     assert result.returncode == 0, result.stderr
-    for word in ("rollout", "reward_exposed", "train", "sync", "bubble", "p95", "accelerator", "length"):
+    for word in (
+        "rollout",
+        "waiting for rewards",
+        "training",
+        "weight transfer",
+        "bubble",
+        "p95",
+        "accelerator",
+        "length",
+    ):
         assert word in result.stdout, result.stdout
 
 

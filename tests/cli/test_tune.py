@@ -83,7 +83,7 @@ def test_a_better_plan_is_written_with_what_it_was_solved_from_and_then_kept(job
 def test_the_plan_in_force_can_be_named_and_the_text_says_decision_phases_and_error(job):
     result = rlplan("tune", job / "run", "--plan", job / "plan.yaml", "--out", job / "mine.yaml")
     assert result.returncode == 0, result.stderr
-    for word in ("rollout", "train", "sync", "predicted", "measured", "change: ", "error", "mine.yaml"):
+    for word in ("rollout", "training", "weight transfer", "predicted", "measured", "change: ", "error", "mine.yaml"):
         assert word in result.stdout, result.stdout
     assert load_plan(job / "mine.yaml").inputs.profile.path == "mine.profile.yaml"
     assert tune(job / "run", "--plan", job / "mine.yaml")["decision"] == "keep"

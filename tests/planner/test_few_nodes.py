@@ -30,7 +30,7 @@ def dearest(host_memory_bytes: int) -> Documents:
 @pytest.mark.parametrize("host_memory_bytes", [4 * 10**9, 6 * 10**9, 24 * 10**9])
 def test_the_nodes_that_a_plan_pays_for_hold_its_engines(host_memory_bytes):
     predicted = dearest(host_memory_bytes).plan.predicted
-    assert predicted.host_memory.capacity_bytes == predicted.nodes * host_memory_bytes
+    assert predicted.host_memory.capacity_bytes == host_memory_bytes
     assert predicted.host_memory.needed_bytes <= predicted.host_memory.capacity_bytes
     assert predicted.usd_per_hour == pytest.approx(predicted.nodes * laptop().pools["main"].usd_per_node_hour)
 

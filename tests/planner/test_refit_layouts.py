@@ -10,7 +10,7 @@ from rlplan.planner.costs import LayoutKey, layout_cost
 from rlplan.planner.kinds import decode_of, train_of
 from rlplan.planner.measured import load_run
 from rlplan.planner.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
-from rlplan.plans.plan import RoundRollout
+from rlplan.plans.plan import RoundRollout, RoundTrain
 from rlplan.profiles.schema import RoundCheck
 
 from .conftest import CAP
@@ -36,12 +36,23 @@ def with_rounds(documents, **changes):
     return dataclasses.replace(documents, plan=documents.plan.model_copy(update={"job": job}))
 
 
+def sharded(documents):
+    """The documents with trainers of one replica: of few tokens a data parallel update is all gathering, and a run of
+    it tells nothing of what a token takes."""
+    rounds = documents.plan.job.rounds
+    train = RoundTrain(dp=1, tp=8, micro_batch_tokens=4096)
+    kinds = {"short": rounds.short, **({"long": rounds.long} if rounds.long else {})}
+    edited = {kind: of.model_copy(update={"train": train}) for kind, of in kinds.items()}
+    job = documents.plan.job.model_copy(update={"rounds": rounds.model_copy(update=edited)})
+    return dataclasses.replace(documents, plan=documents.plan.model_copy(update={"job": job}))
+
+
 def by_layout(profile, tp, engines):
     return layout_cost(profile, LayoutKey(tp, engines)).base_s(16)
 
 
 def test_a_run_slower_than_a_shipped_profile_is_corrected_by_as_much_in_every_phase_that_was(tmp_path):
-    documents = solved_on_gpus()
+    documents = sharded(solved_on_gpus())
     truth = slower(documents.profile, decode=1.5, train=1.5)
     run, found = refitted(documents, truth, tmp_path / "r", steps=16)
     [layout] = found.rollout
@@ -62,7 +73,7 @@ def test_a_run_slower_than_a_shipped_profile_is_corrected_by_as_much_in_every_ph
 
 
 def test_what_a_run_did_not_use_is_corrected_in_part_and_its_error_is_told(tmp_path):
-    documents = solved_on_gpus()
+    documents = sharded(solved_on_gpus())
     _, found = refitted(documents, slower(documents.profile, decode=1.5, train=1.5), tmp_path / "r", steps=16)
     factor = found.rollout[4, 2].factor
     grown = {key: by_layout(found.profile, *key) / by_layout(documents.profile, *key) for key in ((4, 1), (2, 4))}
@@ -97,13 +108,13 @@ def test_two_layouts_of_one_entry_are_corrected_each_by_its_own_rounds(tmp_path)
 
 def test_tuning_says_how_far_the_layouts_and_updates_that_it_proposes_may_be_off(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "_GAIN_SAMPLES", 3_000)
-    documents = with_rounds(solved_on_gpus(), short={"engines": 4, "tp": 2, "max_num_seqs": 8})
+    documents = with_rounds(sharded(solved_on_gpus()), short={"engines": 4, "tp": 2, "max_num_seqs": 8})
     truth = slower(documents.profile, decode=1.5, train=1.5)
     run = load_run(synthesize(tmp_path / "r", documents.plan, documents.job, truth, documents.trace, steps=16))
     tuned = tuning.tune(run, documents, documents, passes=QUICK)
     rollout, predicted = tuned.plan.job.rounds.short.rollout, tuned.plan.predicted
     assert (rollout.engines, rollout.tp) == (2, 4)
-    assert tuned.not_run == ("2 x tp 4", "dp 2 x tp 4 with micro-batches of 4096 tokens")
+    assert tuned.not_run == ("2 x tp 4", "dp 8 x tp 1 with micro-batches of 4096 tokens")
     parts = ((predicted.phases_s.rollout, tuned.costs.rollout[2, 4]), (predicted.phases_s.train, tuned.costs.train))
     off_s = sum(seconds * (1 - TRANSFER) * math.log(line.factor) for seconds, line in parts)
     assert tuned.errors["transfer"] == pytest.approx(off_s / predicted.step_s.mean) and tuned.errors["transfer"] > 0.02

@@ -175,9 +175,12 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
         why
     )
     assert "next best" in why["rounds.short.cutoff_tokens"]
-    assert "x sync" in why["bias.mode"] and "race" in why["bias.mode"]
+    assert "x plain synchronous rounds" in why["bias.mode"] and "race" in why["bias.mode"]
     assert "next best" in why["rounds.short.train"] and "next best" in why["rounds.long.train"]
     assert "rollout" in why["step"]
+    # What an alternative costs depends on what becomes of the rest, so each line says that.
+    costly = [text for text in why.values() if "% time per sample" in text]
+    assert costly and all(", the rest kept (" in text or ", the rest chosen anew (" in text for text in costly)
 
 
 def test_dynamic_sampling_is_simulated_with_the_traces_rewards(given, make_job, make_trace) -> None:
@@ -254,11 +257,11 @@ def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
 def test_a_job_whose_deadlines_adapt_gets_a_plan_that_says_so_and_waits_less_for_rewards(
     given, make_job, make_profile
 ) -> None:
-    slow = {"kind": "code", "workers": 16, "deadline_s": 2.0}
+    slow = {"kind": "code", "workers": 2, "deadline_s": 2.0}
     adaptive = {"min_s": 0.1, "anchor_factor": 1.5}
     executions = Executions(correct_s=(0.01, 0.02), wrong_s=(0.01, 0.02, 0.03, 9.0), correct=0.6, unsolved=0.0)
     reward = make_profile().reward
-    profile = make_profile(reward=reward.model_copy(update={"workers": 16, "executions": executions}))
+    profile = make_profile(reward=reward.model_copy(update={"workers": 2, "executions": executions}))
     fixed = quick(*given(make_job(SMALL, reward=slow), profile=profile), mode="sync")
     job = make_job(SMALL, reward={**slow, "adaptive_timeout": adaptive})
     plan = quick(*given(job, profile=profile), mode="sync")

@@ -40,7 +40,7 @@ def test_a_plan_for_the_fewest_usd_is_tuned_by_usd(tmp_path):
     two_nodes = {"engines": 4, "tp": 4, "max_num_seqs": 8}
     plan = changed(base.plan, {"objective": "usd_per_sample"}, two_nodes)
     documents = dataclasses.replace(base, plan=plan, cluster=gpu_cluster(nodes=2))
-    assert nodes_of(plan.job, base.profile, documents.cluster.pools["main"]) == 2
+    assert nodes_of(plan.job, base.profile, documents.cluster.pools["main"], 2) == 2
     result = tuned(documents, tmp_path / "r")
     assert result.plan.predicted.nodes == 1 and result.plan.solver.objective == "usd_per_sample"
     # Two nodes are quicker, and not twice as quick.
@@ -108,8 +108,11 @@ def test_a_simulated_plan_of_mode_predict_has_the_history_that_it_was_predicted_
 
 
 def test_the_nodes_of_a_plan_hold_its_engines_its_trainers_and_their_host_memory():
-    documents = solved(mode="exact")
-    plan, pool = documents.plan, laptop(nodes=3).pools["main"]
-    assert nodes_of(plan.job, documents.profile, pool) == 1
-    small = pool.model_copy(update={"host_memory_bytes": 3 * 10**9})
-    assert nodes_of(plan.job, documents.profile, small) == 2
+    documents = solved(mode="sync")
+    plan = changed(documents.plan, rollout={"engines": 2, "tp": 1})
+    pool = laptop(nodes=3).pools["main"]
+    assert plan.job.rounds.long is None and nodes_of(plan.job, documents.profile, pool, 4) == 1
+    small = pool.model_copy(update={"host_memory_bytes": 4 * 10**9})
+    assert nodes_of(plan.job, documents.profile, small, 4) == 2
+    none = pool.model_copy(update={"host_memory_bytes": 3 * 10**9})
+    assert nodes_of(plan.job, documents.profile, none, 4) == none.nodes, "an engine is on one node"

@@ -40,7 +40,7 @@ def test_the_prediction_is_of_other_rounds_than_the_choice_also_for_the_baseline
     (chosen,) = [point for point in plan.predicted.front if point.chosen]
     assert chosen.seconds_per_sample == pytest.approx(plan.predicted.seconds_per_sample)
     assert plan.solver.bound <= plan.solver.reached * (1 + 1e-9)
-    assert f"{base / plan.predicted.seconds_per_sample:.2f}x sync" in plan.job.why["bias.mode"]
+    assert f"{base / plan.predicted.seconds_per_sample:.2f}x plain synchronous rounds" in plan.job.why["bias.mode"]
     assert search.short[solved.solution.cycle.short.key].log.rollout_s  # the choice's own are still there
 
 

@@ -88,7 +88,7 @@ def plans(draw: st.DrawFn) -> Plan:
     short = {
         "issue": {"prompts": p + over, "samples": samples},
         "cutoff_tokens": draw(counts) if mode == "exact" else None,
-        "long_share": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)) if mode == "predict" else None,
+        "long_share": draw(st.floats(0.001, 0.999)) if mode == "predict" else None,
         **layout(),
     }
     copies = draw(st.integers(1, 8)) if mode == "exact" else 1

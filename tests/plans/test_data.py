@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.plans.data import Prompt, read_prompts
+from rlplan.plans.data import MOST_FAULTS, Prompt, read_prompts
 from rlplan.plans.errors import InputError
 
 CHAT = [{"role": "user", "content": "2+2"}]
@@ -55,3 +55,46 @@ def test_no_rows_and_no_file_are_errors(tmp_path: Path) -> None:
         read_prompts(tmp_path / "d.jsonl")
     with pytest.raises(InputError, match="no such file"):
         read_prompts(tmp_path / "e.jsonl")
+
+
+def test_all_bad_rows_are_told_at_once_and_of_very_many_the_first_ones(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    good = '{"id": "ID", "prompt": "p", "answer": 1}'
+    file.write_text("\n".join([good, '{"prompt": "p", "answer": 1}', good, "nonsense", good.replace("ID", "b")]))
+    with pytest.raises(InputError) as caught:
+        read_prompts(file)
+    found = caught.value.each()
+    assert [fault.line for fault in found] == [2, 3, 4] and {fault.path for fault in found} == {str(file)}
+    assert ["missing key 'id'" in found[0].message, "also in line 1" in found[1].message] == [True, True]
+    file.write_text('{"id": "x", "prompt": "p"}\n' * (MOST_FAULTS + 7))
+    with pytest.raises(InputError) as caught:
+        read_prompts(file)
+    found = caught.value.each()
+    assert len(found) == MOST_FAULTS + 1 and "7 further rows have faults" in found[-1].message
+
+
+@pytest.mark.parametrize("header", ["id,prompt,answer", '"id","prompt"', "id\tquestion\tgold answer", "id;prompt"])
+def test_a_table_in_place_of_jsonl_is_called_so_and_not_row_by_row(tmp_path: Path, header: str) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text(f"\n{header}\na,1+1,2\nb,1+2,3\n")
+    with pytest.raises(InputError, match=r"d.jsonl:2: is a table and not JSONL; write each row as") as caught:
+        read_prompts(file)
+    assert not caught.value.others
+
+
+@pytest.mark.parametrize("answer", ["null", '""', "[]", "{}"])
+def test_an_empty_answer_is_refused_where_the_reward_compares_with_it_and_taken_by_a_function(
+    tmp_path: Path, answer: str
+) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text('{"id": "x", "prompt": "p", "answer": ANSWER}\n'.replace("ANSWER", answer))
+    assert len(read_prompts(file, "function")) == 1
+    for kind in ("math", "code"):
+        with pytest.raises(InputError, match=f"d.jsonl:1: answer is empty, and reward.kind {kind}"):
+            read_prompts(file, kind)
+
+
+def test_zero_is_an_answer(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text('{"id": "x", "prompt": "p", "answer": 0}\n')
+    assert read_prompts(file, "math")[0].answer == 0

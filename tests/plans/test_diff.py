@@ -301,7 +301,7 @@ def test_the_seconds_of_the_step_are_told_by_phase(plan: Plan) -> None:
     diff = diff_jobs(plan, edited(plan, ("rollout: 4.5, reward_exposed: 0.1", "rollout: 3.5, reward_exposed: 0.1")))
     assert diff.effect("phases_s.rollout").delta == -1.0
     assert "| · rollout | 4.50 s | 3.50 s | -1.00 s | -22.2%" in shown(diff)
-    assert "reward, exposed 100 ms" in shown(diff), "what did not change stands in the line below"
+    assert "waiting for rewards 100 ms" in shown(diff), "what did not change stands in the line below"
 
 
 def test_old_and_new_are_in_one_unit_and_a_change_from_nothing_has_no_percentage() -> None:

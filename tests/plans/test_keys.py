@@ -62,10 +62,13 @@ READ: dict[str, tuple[dict[str, Any], Any]] = {
 
 DRAFTS, HAND_OVER = {"tokens": 2, "up_to_sequences": 8}, {"engines": 1, "at_finished": 0.5}
 JUDGE = {"place": "beside", "instances": 1, "tp": 1}
+REWARDS = {"library": "code", "sha256": "d" * 64}
 REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     "rlplan": ({}, 2),
     **{f"inputs.{name}.path": ({}, "elsewhere") for name in ("cluster", "job", "profile", "lengths")},
     **{f"inputs.{name}.sha256": ({}, "b" * 64) for name in ("cluster", "job", "profile", "lengths")},
+    "inputs.lengths.library": ({}, "math-16k"),  # beside the path that is there
+    "inputs.lengths.assumed": ({}, "p50=800,p95=4000,max=16384,icc=0.5"),
     "job.name": ({}, "another"),
     **{f"{S}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
     **{f"{L}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
@@ -86,11 +89,12 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
 """What has one value that can be run, or none: what is there before, and a value that is refused."""
 
 SHOWN = (
-    "inputs.profile.provenance", "solver.", "decisions_sha256", "job.bias.budget", "job.why", "predicted.", "volatile.",
+    "inputs.profile.provenance", "inputs.rewards.", "inputs.solver_read", "solver.", "decisions_sha256",
+    "predicted_sha256", "job.bias.budget", "job.why", "predicted.", "volatile.",
 )  # fmt: skip
 """What is there for people, reports and checks: the executor runs the same whatever it says."""
 
-WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "judge": JUDGE, "adaptive_timeout": ADAPTS}
+WHOLE = {"drafts": DRAFTS, "hand_over": HAND_OVER, "judge": JUDGE, "adaptive_timeout": ADAPTS, "rewards": REWARDS}
 """Sections that come whole or not at all."""
 
 
@@ -205,8 +209,11 @@ def test_a_change_of_each_key_that_cannot_be_run_is_refused_with_its_name(docume
 def test_a_change_of_what_is_only_shown_changes_nothing_that_is_started(documents: Documents) -> None:
     pytest.importorskip("ray")
     edits = {
-        "inputs.profile.provenance": "derived", "solver.status": "feasible", "solver.candidates": 7,
-        "decisions_sha256": "c" * 64, "job.bias.budget": 0.5, "job.why": {"nothing": "at all"}, "predicted.nodes": 2,
+        "inputs.profile.provenance": "derived", "inputs.rewards.library": "math",
+        "inputs.solver_read": {"cluster": "0" * 16, "job": "1" * 16, "profile": "2" * 16},
+        "solver.status": "feasible", "solver.candidates": 7,
+        "decisions_sha256": "c" * 64, "predicted_sha256": "d" * 64, "job.bias.budget": 0.5, "predicted.nodes": 2,
+        "job.why": {"nothing": "at all"},
         "predicted.step_s.p50": 0.1, "volatile.solve_s": 9.0,
     }  # fmt: skip
     assert all(any(leaf.startswith(prefix) for leaf in edits) for prefix in SHOWN)

@@ -32,6 +32,7 @@ SCHEMA_MODULES = tuple(
         "algorithm",
         "base",
         "cluster",
+        "data_spec",
         "groups_plan",
         "job",
         "levers",

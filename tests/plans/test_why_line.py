@@ -15,9 +15,10 @@ words = st.text("abcdef xyz,.0123456789%", min_size=1, max_size=30)
     st.booleans(),
     st.sampled_from(["time", "cost"]),
     words,
+    st.sampled_from(["", "kept", "chosen anew"]),
 )
-def test_a_line_is_read_as_it_was_written(chosen, other, percent, about, unit, where):
-    line = Alternative(chosen, other, percent, about, unit, where)
+def test_a_line_is_read_as_it_was_written(chosen, other, percent, about, unit, where, rest):
+    line = Alternative(chosen, other, percent, about, unit, where, rest)
     read = parse(line.text())
     assert read == (Alternative(chosen, other, None) if percent is None else line)
 
@@ -33,4 +34,6 @@ def test_a_line_says_what_the_next_best_costs():
     assert line.text() == (
         "cutoff 112 tokens; next best: cutoff 64 tokens, about +6.5% time per sample (rollout +6.7%)"
     )
+    anew = line._replace(rest="chosen anew")
+    assert "+6.5% time per sample, the rest chosen anew (rollout +6.7%)" in anew.text()
     assert Alternative("a", "b", None).text() == "a; next best: b, within 0.5% of it"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,16 @@ from rlplan.plans.errors import InputError
 from rlplan.plans.yaml_io import dump
 from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.library import FOLDER, GPU_NAMES, MODEL_NAMES, library_names, library_path, library_profile
+from rlplan.profiles.library import (
+    FOLDER,
+    GPU_NAMES,
+    MODEL_NAMES,
+    library_names,
+    library_path,
+    library_profile,
+    prices,
+    shipped_model,
+)
 from rlplan.profiles.machine import differences, machine_of
 from rlplan.profiles.schema import Profile
 from rlplan.profiles.train_model import TrainLayout
@@ -28,7 +38,8 @@ def shipped() -> dict[tuple[str, str], Profile]:
 
 def test_every_gpu_and_model_ships_and_nothing_else() -> None:
     assert library_names() == NAMES
-    assert {path.name for path in FOLDER.glob("*.yaml")} == {library_path(*name).name for name in NAMES}
+    names = {library_path(*name).name for name in NAMES}
+    assert {path.name for path in FOLDER.glob("*.yaml")} == names | {prices.PATH.name}
     with pytest.raises(InputError, match="no profile of GPT-9 on H100"):
         library_profile("H100", "GPT-9")
 
@@ -64,7 +75,7 @@ def test_errors_that_stand_as_evidence_are_deviations_and_those_of_entries_means
 def test_accelerators_without_measurements_are_less_sure(shipped: dict[tuple[str, str], Profile]) -> None:
     for model in MODEL_NAMES:
         known = shipped["H100", model].rollout[0].error
-        for gpu in ("H800", "H20"):
+        for gpu in ("H800", "H20", "A100"):
             assert shipped[gpu, model].rollout[0].error > 1.2 * known
             assert f"no measurement of {gpu}" in shipped[gpu, model].sources["decode"]
 
@@ -105,7 +116,7 @@ def test_better_accelerators_are_faster(shipped: dict[tuple[str, str], Profile])
         at_four = {
             gpu: decode_cost(p := shipped[gpu, model], next(r for r in p.rollout if r.tp == 4)) for gpu in GPU_NAMES
         }
-        steps = [at_four[gpu].steps_s(1, 64, 64 * 8000) for gpu in ("B200", "H200", "H100", "H800")]
+        steps = [at_four[gpu].steps_s(1, 64, 64 * 8000) for gpu in ("B200", "H200", "H100", "H800", "A100")]
         assert steps == sorted(steps)
         assert at_four["H20"].admit_s(8000) > 3 * at_four["H100"].admit_s(8000)
         assert at_four["H20"].admit_s(8000) > 4 * at_four["H20"].admit_s(1000)
@@ -143,3 +154,76 @@ def test_a_derived_profile_is_of_an_accelerator_on_whatever_host(shipped: dict[t
     here = machine_of(Pool.model_validate(pool))
     assert differences(shipped["H100", "Qwen2.5-7B"], here) == []
     assert differences(shipped["H200", "Qwen2.5-7B"], here) == ["accelerator 'H200' there, 'H100-SXM' here"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("Qwen/Qwen2.5-32B-Instruct", "Qwen2.5-32B"),
+        ("qwen2.5-7b", "Qwen2.5-7B"),
+        ("models/Qwen2.5-Math-7B", "Qwen2.5-7B"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "Qwen2.5-32B"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "Qwen2.5-14B"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "Llama-3.1-70B"),
+        ("Qwen/Qwen-7B", None),  # the first Qwen, another shape
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "Llama-3.1-70B"),  # the same shape
+        ("Qwen/Qwen3-32B", None),
+    ],
+)
+def test_a_model_is_found_by_its_usual_name_and_by_its_shape(asked: str, name: str | None) -> None:
+    assert shipped_model(asked) == name
+    if name is not None:
+        assert library_profile("H200", asked) == library_profile("H200", name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("Qwen2.5-32", "did you mean Qwen2.5-32B"),
+        ("Qwen/Qwen3-32B", "did you mean Qwen2.5-32B (32.8B parameters, as about Qwen/Qwen3-32B has)"),
+        ("nothing like it", "there are profiles on H100 of Llama-3.1-70B, Llama-3.1-8B, Qwen2.5-14B"),
+    ],
+)
+def test_a_model_that_does_not_ship_is_answered_with_the_nearest_that_do(asked: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        library_profile("H100", asked)
+    assert words in str(caught.value) and f"no profile of {asked} on H100 ships" in str(caught.value)
+
+
+def test_every_price_that_ships_has_a_source_and_lies_between_its_cheapest_and_its_dearest_offer() -> None:
+    for gpu in (*GPU_NAMES, "GH200", "B300"):
+        price = prices.gpu_price(gpu)
+        assert price is not None and gpu in GPUS
+        assert price.lowest_usd_per_gpu_hour <= price.usd_per_gpu_hour <= price.highest_usd_per_gpu_hour
+        assert len(price.source) > 10 and (price.offers > 1) == ("median of" in price.basis)
+    assert prices.gpu_price("L40S") is None
+    h100 = prices.gpu_price("H100")
+    assert h100 is not None and h100.usd_per_gpu_hour == 2.545
+
+
+def test_prices_are_medians_of_the_offers_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    head = "gpu,usd_per_gpu_hour,provider,source\n"
+    rows = "H100,2.0,A,skypilot-org/skypilot-catalog a.csv\nH100,3.0,B,skypilot-org/skypilot-catalog b.csv\n"
+    file.write_text(head + rows + "H100,7.0,C,c.example\nH20,,,NOT FOUND\nunknown,1.0,D,d\n")
+    found = prices.read_prices(file).prices
+    assert set(found) == {"H100", "H20", "H800"}, "two of them as published"
+    assert (found["H100"].usd_per_gpu_hour, found["H100"].offers) == (3.0, 3)
+    assert found["H100"].source == "A, B by skypilot-org/skypilot-catalog; C by c.example"
+    for text, words in (("gpu,usd\n", "no column"), (head, "no price"), (head + "H100,cheap,A,a\n", "no number")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=words):
+            prices.read_prices(file)
+
+
+def test_an_a100_decodes_as_the_artifact_of_rollpacker_did_within_two_of_its_stated_deviations() -> None:
+    """Seconds a token of the longest response of a 7B model on A100s of 40 GB (RollPacker's artifact): 10.4 ms.
+
+    Their memory has 1.555 TB/s, the profile's A100 of 80 GB 2.039; one sequence reads weights and little else.
+    """
+    profile = library_profile("A100", "Qwen2.5-7B")
+    entry = next(r for r in profile.rollout if r.tp == 1)
+    step_s = decode_cost(profile, entry).steps_s(1, 1, 2000)
+    assert step_s * 2.039 / 1.555 == pytest.approx(10.4e-3, rel=2 * entry.evidence["decode"].error)

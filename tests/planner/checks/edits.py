@@ -10,7 +10,7 @@ from typing import Any
 
 from rlplan.planner.checks.run import Checker, FileReport
 from rlplan.plans.checks.documents import read_document
-from rlplan.plans.checks.solved import decisions_of
+from rlplan.plans.checks.solved import decisions_of, predictions_of
 from rlplan.plans.yaml_doc import parse
 from rlplan.plans.yaml_write import write
 
@@ -42,7 +42,7 @@ def edit(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def resign(folder: Path) -> None:
-    """Give the plan the digests of its inputs and of its decisions as they are now."""
+    """Give the plan the digests of its inputs, decisions and predictions as they are now."""
     plan = folder / "plan.yaml"
     tree = parse(plan.read_text(), str(plan)).value
     for file in tree["inputs"].values():
@@ -52,6 +52,7 @@ def resign(folder: Path) -> None:
     value: Any = read_document(str(plan)).value
     if value is not None:
         tree["decisions_sha256"] = decisions_of(value)
+        tree["predicted_sha256"] = predictions_of(value)
         plan.write_text(write(tree))
 
 

@@ -46,6 +46,9 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("input-missing", "laptop", {PLAN: {"inputs.lengths.path": "nowhere.jsonl"}}, set()),
     ("input-unreadable", "laptop", {CLUSTER: {"pools.main.nodes": "one"}}, set()),
     ("input-unreadable", "laptop", {PLAN: {"inputs.job.path": "cluster.yaml"}}, set()),
+    ("input-changed", "gpus", {PLAN: {"inputs.rewards.sha256": "b" * 64}}, set()),
+    ("input-changed", "gpus", {PLAN: {"inputs.rewards.library": "chess"}}, set()),
+    ("rewards-assumed", "gpus", {JOB: {"reward.kind": "code"}, PLAN: {"inputs.rewards": GONE}}, set()),
     ("provenance-differs", "laptop", {PLAN: {"inputs.profile.provenance": "derived"}}, set()),
     ("profile-of-other-job", "laptop", {PROFILE: {"job": "other"}}, set()),
     ("profile-of-other-machine", "laptop", {CLUSTER: {"pools.main.accelerators.name": "other core"}}, set()),
@@ -80,7 +83,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("kv-below-longest", "laptop", {PROFILE: {"rollout.0.kv_capacity_tokens": 71}}, {"*"}),
     ("engine-memory", "laptop", {CLUSTER: {"pools.main.accelerators.memory_bytes": 50_000_000}}, set()),
     ("engine-memory", "gpus", {CLUSTER: {"pools.main.accelerators.memory_bytes": 40_000_000_000}},
-        {"capacity-contradicts-inputs"}),
+        {"train-memory"}),
     ("kv-preempts", "laptop", {PLAN: {f"{PREDICTED}.memory.kv": {"needed_bytes": 2e9, "capacity_bytes": 1e9}}}, set()),
     ("train-memory", "laptop", {
         PLAN: {f"{PREDICTED}.memory.train": {"needed_bytes": 2e9, "capacity_bytes": 1e9}}
@@ -93,10 +96,12 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
         CLUSTER: {"pools.main.host_memory_bytes": 5_000_000_000}, PROFILE: {"machine.host_memory_bytes": 5_000_000_000}
     }, set()),
     ("kv-preempts", "gpus", {PROFILE: {f"rollout.{i}.kv_capacity_tokens": 10_000 for i in range(2)}},
-        {"capacity-contradicts-inputs"}),
+        {"capacity-contradicts-inputs", "train-memory"}),
     ("capacity-contradicts-inputs", "laptop", {
         PLAN: {f"{PREDICTED}.memory.kv.capacity_bytes": more, "predicted.host_memory.capacity_bytes": more}
     }, set()),
+    ("accelerator-unlike-name", "gpus", {CLUSTER: {"pools.main.accelerators.memory_bytes": 640_000_000_000}}, set()),
+    ("accelerator-unlike-name", "groups", {CLUSTER: {"pools.roll.accelerators.memory_bytes": 768_000_000_000}}, set()),
     ("slo-missed", "laptop", {JOB: {"slo": {"step_p95_s": 1e-3}}}, set()),
     # predictions
     ("quantiles-out-of-order", "laptop", {PLAN: {"predicted.step_s.p95": 1e-9}}, set()),
@@ -110,10 +115,16 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("front-contradicts-plan", "laptop", {PLAN: {"predicted.front.0.chosen": False}}, set()),
     ("bias-over-budget", "laptop", {PLAN: {"predicted.length_ratio": 0.7}}, set()),
     ("gap-contradicts-bound", "laptop", {PLAN: {"solver.gap": 0.5}}, set()),
-    ("phases-do-not-add-up", "laptop", {PLAN: {"predicted.baseline.seconds_per_sample": lambda s: s / 10}}, set()),
+    ("phases-do-not-add-up", "laptop", {PLAN: {"predicted.baseline.seconds_per_sample": lambda s: s / 10}},
+        {"thin-trace"}),
     ("lengths-beyond-cap", "laptop", {PLAN: {"predicted.lengths_tokens.20": 65}}, set()),
     ("not-in-search", "gpus", {JOB: {"search.tp": [8]}}, set()),
     ("tail-beyond-rollout", "laptop", {PLAN: {f"{PREDICTED}.tail_s": 99.0}}, set()),
+    ("thin-trace", "laptop", {PLAN: {"predicted.length_basis.prompts": 19}}, set()),
+    ("thin-trace", "laptop", {PLAN: {
+        "predicted.length_basis.longest_simulated_tokens": 64, "predicted.length_basis.longest_seen_tokens": 9,
+        "predicted.length_basis.step_share": 0.2,
+    }}, set()),
     # groups
     ("too-many-nodes", "groups", {PLAN: {"groups.g1.nodes": lambda nodes: [*nodes, nodes[-1], nodes[-1]]}},
         {"price-does-not-add-up", "state-contradicts-jobs"}),
@@ -161,11 +172,15 @@ def test_a_seeded_fault_is_found_by_its_name(rule, which, edits, beside, solved)
 
 # What is not left after the digests were made to fit: rule, plan, edits.
 UNSIGNED: list[tuple[str, str, dict[str, dict[str, Any]]]] = [
-    ("input-changed", "laptop", {JOB: {"algorithm.learning_rate": 0.002}}),
+    ("input-changed", "laptop", {JOB: {"slo": {"step_p95_s": 1000.0}}}),
     ("input-changed", "groups", {CLUSTER: {"name": "other"}}),
     ("decisions-edited", "laptop", {PLAN: {f"{KIND}.rollout.max_num_seqs": 3}}),
     ("decisions-edited", "groups", {PLAN: {f"{MEMBER}.tail_from": None, f"{MEMBER}.tail_units": None,
                                            "groups.g1.jobs.small.rollout.resume_s": 3.0}}),
+    ("predictions-edited", "laptop", {PLAN: {"predicted.error.costs": 0.001}}),
+    ("predictions-edited", "laptop", {PLAN: {"predicted_sha256": GONE}}),
+    ("predictions-edited", "groups", {PLAN: {"predicted.solo_d.usd_per_hour": more}}),
+    ("predictions-edited", "groups", {PLAN: {f"{MEMBER}.slowdown.p95": lambda p95: p95 * 1.0001}}),
     ("other-version", "laptop", {PLAN: {"volatile.rlplan": "7.0.0"}}),
     ("other-version", "groups", {PLAN: {"volatile.rlplan": "0.0.1"}}),
 ]  # fmt: skip
@@ -188,6 +203,7 @@ POLICIES = [
     ("policy-step-p95", "laptop", "max_step_p95_s: 0.001"),
     ("policy-slo-required", "laptop", "require_slo: true"),
     ("policy-provenance", "gpus", "allowed_provenance: [measured]"),
+    ("policy-assumed", "gpus", "refuse_assumed: true"),
     ("policy-memory-headroom", "groups", "min_headroom: 0.999"),
     ("policy-slowdown", "groups", "max_slowdown: 1.001"),
     ("policy-nodes", "laptop", "max_nodes: {main: 0}"),
@@ -232,11 +248,23 @@ def test_a_breach_that_no_solved_plan_has_here_is_found_too(rule, which, key, ed
 def test_fewer_bounds_kept_than_a_policy_wants_and_as_many_as_it_wants(solved):
     folder = solved("groups")
     edit(folder / PLAN, {f"{MEMBER}.slowdown.keeps": False, "predicted.plan.slo_attained": 0.5})
+    resign(folder)
     assert rules(check(folder / PLAN)) == {"bound-broken"}
     (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.9\n")
     assert rules(check(folder / PLAN)) == {"policy-bounds-kept"}
     (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.4\n")
     assert rules(check(folder / PLAN)) == set()
+
+
+def test_an_input_that_changed_in_nothing_that_the_solver_reads_is_a_note_and_no_finding(solved):
+    folder = solved("laptop")
+    edit(folder / JOB, {"algorithm.learning_rate": 0.002})
+    edit(folder / CLUSTER, {"name": "renamed"})
+    edit(folder / PROFILE, {"note": "read twice"})
+    report = check(folder / PLAN)
+    assert rules(report) == set()
+    assert [note.split("'")[1] for note in report.notes] == [CLUSTER, JOB, PROFILE]
+    assert all("in nothing that the solver reads" in note for note in report.notes)
 
 
 def test_a_policy_may_allow_edits_and_other_versions(solved):
@@ -308,6 +336,10 @@ OTHER_DOCUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("input-missing", "laptop", JOB, {"data.path": "nowhere.jsonl"}),
     ("heads-not-divided", "laptop", JOB, {"search.tp": [2]}),
     ("too-few-prompts", "laptop", JOB, {"rollout.prompts_per_step": 65}),
+    ("too-few-prompts", "laptop", JOB, {"data.prompts": 3, "data.path": GONE}),
+    ("prompts-miscounted", "laptop", JOB, {"data.prompts": 63}),
+    ("missing-key", "laptop", JOB, {"data.path": GONE}),
+    ("missing-key", "groups", CLUSTER, {"pools.roll.usd_per_node_hour": GONE}),
     ("input-missing", "laptop", PROFILE, {"lengths.path": "nowhere.jsonl"}),
     ("input-changed", "laptop", PROFILE, {"lengths.sha256": "0" * 64}),
     ("input-missing", "groups", WORKLOAD, {"cluster": "nowhere.yaml"}),
@@ -316,6 +348,7 @@ OTHER_DOCUMENTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("workload-unsolvable", "groups", WORKLOAD, {"jobs.big.model": "nameless"}),
     ("workload-too-large", "groups", WORKLOAD, {"jobs": lambda jobs: {f"j{i}": jobs["big"] for i in range(9)}}),
     ("out-of-range", "groups", CLUSTER, {"pools.roll.nodes": 0}),
+    ("accelerator-unlike-name", "groups", CLUSTER, {"pools.roll.accelerators.kind": "cpu"}),
 ]
 
 

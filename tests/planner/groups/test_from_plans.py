@@ -68,10 +68,10 @@ BIG = """\
 
 FAULTS = {
     "no node holds the state": ("tp: 2, mean_s: 150.0", "tp: 2, mean_s: 150.0, resident_bytes: 1200000000000", 0,
-        ["1200 GB", "write less, or take", "200 GB more", "pool 'train'", "1000 GB"]),
+        ["1.2 TB", "write less, or take", "200 GB more", "pool 'train'", "1 TB"]),
     "nothing to derive memory from": ("    model: Qwen2.5-3B\n", "", 1, ["no warm_s", "no model"]),
     "weights beyond an accelerator": ("model: Qwen2.5-14B", "model: Qwen2.5-72B", 2,
-        ["phases.rollout", "Qwen2.5-72B's weights", "pool 'roll' has 96.0 GB", "raise tp to 2 or more"]),
+        ["phases.rollout", "Qwen2.5-72B's weights", "pool 'roll' has 96 GB", "raise tp to 2 or more"]),
     "gradients beyond an accelerator": (BIG.format("14B", 2), BIG.format("32B", 1), 3,
         ["phases.train", "Qwen2.5-32B's weights and gradients", "raise tp to 2 or more"]),
     "jobs of other worlds": ("mean_s: 40.0}", "mean_s: 20000000.0}", -7,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +17,7 @@ from rlplan.plans.errors import InputError
 from rlplan.plans.workload import load_workload
 from rlplan.plans.yaml_io import dump
 
+from ...cli.command_line import rlplan
 from ...workloads import edit, write_workload
 from ..conftest import laptop
 from ..synthetic_run import solved, synthesize
@@ -95,6 +97,33 @@ def test_seconds_of_a_plan_or_run_are_refused_for_other_machines_than_its_own(ot
         assert word in str(caught.value)
     [fault] = workload_faults(workload, str(path))
     assert fault.loc == ("jobs", "small", "phases", *key.split("."))
+
+
+@pytest.mark.parametrize("source", ["plan: plan.yaml", "run: run"])
+def test_check_and_solve_refuse_a_workload_on_other_machines_with_the_same_lines_all_at_once(source, executed):
+    path = workload_of(executed, source, "pool: main\n        nodes: 3", "pool: train")
+    solved = rlplan("solve", path)
+    assert solved.returncode == 2 and not (executed / "groups.yaml").exists()
+    told = [line.removeprefix("error: ") for line in solved.stderr.splitlines()]
+    keys = ["jobs.small.phases.rollout.nodes", "jobs.small.phases.train.pool"]
+    assert [line.split(": ")[1] for line in told] == keys
+    checked = rlplan("check", path)
+    assert checked.returncode == 1
+    found = [line for line in checked.stdout.splitlines() if "[workload-unsolvable]" in line]
+    assert [line.replace("[workload-unsolvable] ", "") for line in found] == told
+
+
+def test_check_of_a_plan_of_groups_finds_a_workload_that_was_moved_to_other_machines(executed, tmp_path):
+    shutil.copytree(executed, tmp_path / "own", ignore=shutil.ignore_patterns("*cluster*", "workload*"))
+    path = workload_of(tmp_path, "plan: own/plan.yaml", "pool: main", "pool: main")
+    assert rlplan("solve", path).returncode == 0
+    groups = tmp_path / "groups.yaml"
+    assert rlplan("check", groups).returncode == 0
+    edit(path, "train: {pool: main,", "train: {pool: train,")
+    found = json.loads(rlplan("check", groups, "--json").stdout)["files"][0]["findings"]
+    assert {"input-changed", "workload-unsolvable"} <= {finding["rule"] for finding in found}
+    [moved] = [finding for finding in found if finding["rule"] == "workload-unsolvable"]
+    assert "not of pool 'train'" in moved["message"] and moved["key"] == "inputs.workload"
 
 
 def test_a_pool_of_another_name_with_the_same_accelerators_has_the_plans_seconds(executed, tmp_path):

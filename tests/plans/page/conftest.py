@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from rlplan.executor.report import report
+from rlplan.plans.compared import ComparedPoint
 from rlplan.plans.digest import groups_decisions, job_decisions
 from rlplan.plans.groups_plan import GroupsPlan
-from rlplan.plans.page import groups_page, plan_page, run_page
+from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import loads
 
@@ -227,7 +228,26 @@ def html(plan, groups, runs):
         "plan": plan_page(plan, title="plan.yaml"),
         "groups": groups_page(groups, title="groups.yaml"),
         "run": run_page(found, title="runs"),
+        "compare": comparison_page(points(plan), job="toy", title="3 plans compared"),
     }
+
+
+def points(plan: Plan) -> list[ComparedPoint]:
+    """A comparison: a plan, one that is twice as fast for more money, and none."""
+    predicted = plan.predicted
+    fast = predicted.model_copy(
+        update={
+            "step_s": predicted.step_s.model_copy(update={"mean": predicted.step_s.mean / 2}),
+            "seconds_per_sample": predicted.seconds_per_sample / 2,
+            "usd_per_1k_samples": predicted.usd_per_1k_samples * 1.5,
+        }
+    )
+    key, faster = "cluster.pools.main.nodes", plan.model_copy(update={"predicted": fast})
+    return [
+        ComparedPoint({key: "1"}, plan),
+        ComparedPoint({key: "4"}, faster, notes=("the length trace holds few samples",)),
+        ComparedPoint({key: "64"}, None, reason="the data has 8 prompts <and> a step trains 16"),
+    ]
 
 
 def as_text(html: str) -> str:

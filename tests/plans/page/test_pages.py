@@ -10,17 +10,17 @@ import sys
 import pytest
 
 from rlplan.executor.report import report
-from rlplan.plans.page import groups_page, plan_page, run_page
+from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
 from rlplan.plans.page.charts_plan import share_within
 from rlplan.plans.page.charts_runs import smoothed
 from rlplan.plans.page.palette import contrast, job_colours, text_on
 from rlplan.plans.page.text import count, digits, listed, seconds, size, span, usd
 
-from .conftest import as_text, changed, payloads
+from .conftest import as_text, changed, payloads, points
 from .runs import write_run
 
 NOTES = ["solved from another <job>.yaml"]
-KINDS = ("plan", "groups", "run")
+KINDS = ("plan", "groups", "run", "compare")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,7 +45,7 @@ def test_the_same_report_gives_the_same_bytes(runs):
 def test_every_chart_has_a_caption_of_its_own(kind, html):
     body = as_text(html[kind])
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL)
-    assert len(captions) == body.count("<figure") > 3
+    assert len(captions) == body.count("<figure") >= 3
     assert all(len(caption) > 30 for caption in captions)
 
 
@@ -108,7 +108,7 @@ def test_a_point_of_the_front_is_rough_below_32_rounds_unless_it_is_the_plan(pla
 
 
 def test_scoring_is_not_said_to_have_time_where_the_step_waits_for_it(html):
-    assert "scoring could" not in html["plan"] and "all but the last scores are in" in html["plan"]
+    assert "scoring could" not in html["plan"] and "samples but those decoded last could come" in html["plan"]
 
 
 def test_names_on_bars_and_their_colours_differ_enough_to_be_read(html):
@@ -172,3 +172,13 @@ def test_a_moving_mean_keeps_a_constant_and_the_number_of_values():
     assert smoothed([3.0] * 9, 4) == [3.0] * 9
     assert smoothed([0.0, 3.0, 6.0], 3) == [1.5, 3.0, 4.5]
     assert smoothed([0.0, None, 6.0, 6.0], 3) == [None, None, None, 6.0]
+
+
+def test_a_comparison_names_the_fastest_the_cheapest_what_binds_and_why_a_point_has_no_plan(plan, html):
+    body = as_text(html["compare"])
+    assert html["compare"] == comparison_page(points(plan), job="toy", title="3 plans compared")
+    assert "2 of 3" in body and "nodes 4" in body and "of the step" in body
+    assert "8 prompts &lt;and&gt; a step trains 16" in body
+    assert "nodes 4: The length trace holds few samples." in body
+    rows = re.findall(r"<tr>.*?</tr>", body)
+    assert "<b>cheapest</b>" in rows[1] and "<b>fastest</b>" in rows[2] and "no plan" in rows[3]

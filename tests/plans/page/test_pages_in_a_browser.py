@@ -11,9 +11,10 @@ from rlplan.plans.page import plan_page, run_page
 from .conftest import BOXES, changed, payloads, pixels, undrawn, without_data
 from .runs import write_run
 
-KINDS = ("plan", "groups", "run")
+KINDS = ("plan", "groups", "run", "compare")
 CHARTS = {
     "plan": {"timeline", "phases", "front", "lengths", "memory"},
+    "compare": {"steps", "speed-cost", "shares"},
     "groups": {"costs", "slowdowns", "memory", "timeline-g1"},
     "run": {"reward", "lengths", "comparison", "waste"} | {f"{c}-{i}" for c in ("steps", "phases") for i in range(3)}
     | {"shape-0", "shape-2"},

@@ -1,0 +1,96 @@
+"""The first hour of a newcomer: three jobs planned as the README says, and so many mistakes.
+
+    python -m benchmarks.first_hour [--mistakes N] [--seed N] [--skip-way] [--json]
+
+    {"minutes_of_commands": …, "commands": …, "mistakes": …, "tracebacks": 0, "endless": 0, "solved_but_checked_bad": 0,
+     "wrong_exit_codes": 0, "not_one_line": 0, "written": 0, "too_much_memory": 0, "taken_silently": 0, …}
+
+`minutes_of_commands`: time that the commands of the way take, one after the other, compiling the simulator included.
+A mistake is right if its command ends within 10 s of a core (60 s in all) and 1 GB with a documented exit code and,
+where it refuses, one line on standard error and nothing written. `taken_silently`: mistakes that no reader would doubt
+and no command refused. `solved_but_checked_bad`: plans that `solve` wrote and `check` rejects, on the way and among the
+mistakes. `not_executable`: of the way's plans, what `execute --dry-run` cannot run yet. Exit
+code 1 if any count is not 0.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..entry import run
+from .ground import build
+from .mistakes import mistakes
+from .trial import Outcome, attempt
+from .way import walk
+
+FAULTS = {
+    "traceback": "tracebacks", "endless": "endless", "checked bad": "solved_but_checked_bad",
+    "exit code": "wrong_exit_codes", "not one line": "not_one_line", "written": "written", "memory": "too_much_memory",
+    "taken": "taken_silently", "killed": "killed",
+}  # fmt: skip
+"""What can be wrong with how a mistake is answered, and the key that counts it."""
+
+
+def make(count: int, seed: int, notify: Callable[[str], None]) -> list[Outcome]:
+    """Make `count` mistakes, one after the other."""
+    outcomes: list[Outcome] = []
+    if not count:
+        return outcomes
+    with tempfile.TemporaryDirectory(prefix="rlplan-first-hour-") as folder:
+        ground = Path(folder) / "ground"
+        build(ground)
+        for number, mistake in enumerate(mistakes(count, seed), 1):
+            outcome = attempt(mistake, ground, Path(folder) / "here")
+            outcomes.append(outcome)
+            if outcome.faults:
+                words = " ".join(outcome.mistake.command)
+                notify(f"{number}: {', '.join(outcome.faults)}: {mistake.name}: rlplan {words[:150]}: {outcome.said}")
+    return outcomes
+
+
+def counts(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Mistakes by how they were answered."""
+    found = Counter(fault for outcome in outcomes for fault in outcome.faults)
+    worst = max(outcomes, key=lambda outcome: outcome.seconds, default=None)
+    return {
+        "mistakes": len(outcomes),
+        "refused": sum(outcome.refused for outcome in outcomes),
+        **{key: found[fault] for fault, key in FAULTS.items()},
+        "longest_s": round(worst.seconds, 2) if worst else 0.0,
+        "longest": worst.mistake.name if worst else "",
+        "peak_bytes": max((outcome.peak_bytes for outcome in outcomes), default=0),
+    }
+
+
+@click.command()
+@click.option("--mistakes", "count", type=click.IntRange(min=0), default=500, show_default=True, help="How many.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which of them.")
+@click.option("--skip-way", is_flag=True, help="Mistakes alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+def main(count: int, seed: int, skip_way: bool, as_json: bool) -> None:
+    """What a stranger meets in the first hour; exit code 1 if anything of it is as it should not be."""
+
+    def notify(text: str) -> None:
+        click.echo(text, err=True)
+
+    way: dict[str, Any] = {}
+    if not skip_way:
+        with tempfile.TemporaryDirectory(prefix="rlplan-way-") as folder:
+            way = walk(Path(folder), notify)
+    made = counts(make(count, seed, notify))
+    both = {key: way.get(key, 0) + made.get(key, 0) for key in ("tracebacks", "endless", "solved_but_checked_bad")}
+    found = {**way, **made, **both}
+    click.echo(json.dumps(found) if as_json else "\n".join(f"{key:24} {value}" for key, value in found.items()))
+    if any(found[key] for key in FAULTS.values()) or way.get("failed"):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,37 @@
+"""So many mistakes of every kind, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from .documents import document_mistakes
+from .files import file_mistakes, stdout_mistakes, target_mistakes
+from .mistake import Mistake
+from .options import option_mistakes, word_mistakes
+from .rows import row_mistakes
+from .sizes import size_mistakes
+
+DRAWN: tuple[tuple[Callable[[random.Random], Iterator[Mistake]], int], ...] = (
+    (document_mistakes, 4), (row_mistakes, 2), (file_mistakes, 2), (target_mistakes, 1), (option_mistakes, 3),
+)  # fmt: skip
+"""Kinds that are drawn without end, and how many of each in a turn."""
+
+
+def named() -> list[Mistake]:
+    """Mistakes that somebody made, each once."""
+    return [*size_mistakes(), *word_mistakes(), *stdout_mistakes()]
+
+
+def mistakes(count: int, seed: int) -> list[Mistake]:
+    """`count` mistakes: half of them at most are those of `named`, evenly taken; the others are drawn."""
+    known = named()
+    step = max(1, -(-len(known) // max(1, count // 2)))
+    found = known[::step]
+    rng = random.Random(seed)
+    kinds = [(kind(random.Random(rng.randrange(2**31))), share) for kind, share in DRAWN]
+    while len(found) < count:
+        for kind, share in kinds:
+            found += islice(kind, share)
+    return found[:count]

@@ -1,0 +1,198 @@
+"""One mistake in a process of its own, forked from this warm one: how it ended, what it said, what it wrote.
+
+A fork begins at once, where a new process would import for a second. It has 10 s of a core, which a machine that others
+use stretches, and a minute in all, for what waits; and 1 GB beyond what it begins with. Who takes longer is killed, and
+counted as endless.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import selectors
+import shutil
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlplan.cli.manual import PAGES
+
+from .mistake import Mistake
+
+LIMIT_CPU_S = 10
+LIMIT_S = 60.0
+LIMIT_BYTES = 10**9
+_MOST_SAID = 1 << 20
+_ASIDE = re.compile(r"(warning|note|solving|profile): ")
+"""What stands on standard error beside the one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mistake; `faults` says what is not as documented, in a word each."""
+
+    mistake: Mistake
+    code: int | None
+    seconds: float
+    peak_bytes: int
+    said: str
+    faults: tuple[str, ...] = field(default=())
+
+    @property
+    def refused(self) -> bool:
+        """Whether the command did not take it."""
+        return self.code != 0
+
+
+def documented(command: str) -> set[int]:
+    """Exit codes that a command's manual names; 2 is bad input everywhere, 1 the machine's fault everywhere."""
+    page = PAGES.get(command)
+    return {0, 2} if page is None else {2, *map(int, re.findall(r"(?<!\d)(?:130|[0-3])(?= )", page.exits))}
+
+
+def attempt(mistake: Mistake, ground: Path, home: Path, limit_s: float = LIMIT_S) -> Outcome:
+    """Make `mistake` in `home`, a copy of `ground` that is made for it and removed."""
+    shutil.copytree(ground, home, symlinks=True)
+    try:
+        mistake.spoil(home)
+        before = _listing(home)
+        words = [word.replace("{at}", str(home)) for word in mistake.command]
+        status, out, err, seconds, peak = _forked(words, home, limit_s, mistake.file_bytes)
+        code = None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+        checked_bad = ""
+        if code == 0 and words[0] == "solve" and (home / "new.yaml").is_file():
+            again, found, _, _, _ = _forked(["check", str(home / "new.yaml")], home, limit_s, None)
+            checked_bad = found if os.waitstatus_to_exitcode(again) else ""
+        faults = tuple(_faults(mistake, words[0], status, code, out, err, seconds, peak, limit_s, checked_bad))
+        if code != 0 and _listing(home) != before:
+            faults = (*faults, "written")
+        said = (err or out).strip().replace(str(home), "…")
+        return Outcome(mistake, code, seconds, peak, (checked_bad.replace(str(home), "…") or said)[-600:], faults)
+    finally:
+        shutil.rmtree(home)
+
+
+def _faults(
+    mistake: Mistake, command: str, status: int, code: int | None, out: str, err: str, seconds: float, peak: int,
+    limit_s: float, checked_bad: str,
+) -> list[str]:  # fmt: skip
+    found = []
+    if code is None:
+        late = os.WTERMSIG(status) == signal.SIGXCPU or seconds >= limit_s
+        return ["endless" if late else "killed"]
+    if peak > LIMIT_BYTES:
+        found.append("memory")
+    if "Traceback (most recent call last)" in err + out:
+        return [*found, "traceback"]
+    if code not in documented(command):
+        found.append("exit code")
+    lines = [line for line in err.splitlines() if line.strip() and not _ASIDE.match(line)]
+    reports = command == "check" and bool(out.strip()) and not lines  # findings are check's result
+    if (
+        code in (2, 3)
+        and not reports
+        and (len(lines) != 1 or not lines[0].startswith(("error: ", "no feasible plan: ")))
+    ):
+        found.append("not one line")
+    if code == 0 and mistake.sure:
+        found.append("taken")
+    if checked_bad:
+        found.append("checked bad")
+    return found
+
+
+def _listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Files with size and time of change; what is no regular file by name alone."""
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        regular = path.is_file() and not path.is_symlink()
+        found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns) if regular else (0, 0)
+    return found
+
+
+def _forked(words: list[str], folder: Path, limit_s: float, file_bytes: int | None) -> tuple[int, str, str, float, int]:
+    """Run `rlplan WORDS` in a fork: its wait status, what it printed and said, seconds, most memory it had (bytes)."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    began = time.monotonic()
+    child = os.fork()
+    if not child:
+        os.dup2(out_write, 1)
+        os.dup2(err_write, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        _be(words, folder, file_bytes)
+    os.close(out_write)
+    os.close(err_write)
+    said = _drained([out_read, err_read], child, began + limit_s)
+    _, status, used = os.wait4(child, 0)
+    seconds = time.monotonic() - began
+    return (
+        status,
+        said[0].decode("utf-8", "replace"),
+        said[1].decode("utf-8", "replace"),
+        seconds,
+        used.ru_maxrss * 1024,
+    )
+
+
+def _drained(pipes: list[int], child: int, until: float) -> list[bytes]:
+    """What comes through the pipes until both are closed; at `until` (monotonic seconds) the child is killed."""
+    parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
+    killed = False
+    with selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            left = until - time.monotonic()
+            if left <= 0 and not killed:
+                os.kill(child, signal.SIGKILL)
+                killed = True
+            for key, _ in selector.select(max(0.05, left) if not killed else 1.0):
+                chunk = os.read(key.fd, 1 << 16)
+                if chunk and sum(map(len, parts[key.fd])) < _MOST_SAID:
+                    parts[key.fd].append(chunk)
+                if not chunk:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+    return [b"".join(parts[pipe]) for pipe in pipes]
+
+
+def _be(words: list[str], folder: Path, file_bytes: int | None) -> None:
+    """Be `rlplan WORDS`; never returns."""
+    from rlplan.cli.main import main
+
+    code = 1
+    try:
+        os.chdir(folder)
+        os.environ["COLUMNS"] = "200"
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_S, LIMIT_CPU_S + 1))
+        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + LIMIT_BYTES, resource.RLIM_INFINITY))
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        # As of a new process: those of this one know what they were opened on.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        sys.argv = ["rlplan", *words]
+        main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    except BaseException:  # noqa: BLE001 - what Python would print of it is what is looked for
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -1,0 +1,80 @@
+"""The way of a newcomer, command by command, each a process of its own as in a shell, and what went wrong on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .jobs import JOBS, Newcomer, write_job
+
+LIMIT_S = 600.0
+"""Seconds that a command of the way may take; the simulator is compiled in the first one."""
+
+
+def commands(folder: Path, job: Newcomer) -> list[tuple[str, ...]]:
+    """Command lines from documents to a plan that was looked at from all sides; the documents are in `folder`.
+
+    Where `rlplan init` writes such documents, it goes in front, in place of `write_job`.
+    """
+    at, plan, plain = str(folder), str(folder / "plan.yaml"), str(folder / "sync.yaml")
+    trace = ("--trace", f"{at}/lengths.jsonl")
+    return [
+        ("profile", at, "--shipped", job.shipped),
+        ("check", f"{at}/cluster.yaml", f"{at}/job.yaml", f"{at}/profile.yaml"),
+        ("solve", at, *trace, "--mode", "sync", "-o", plain),
+        ("solve", at, *trace),
+        ("check", plan, plain),
+        ("show", plan, "--html", f"{at}/plan.html"),
+        ("diff", plain, plan),
+        ("simulate", plan, "--steps", "20"),
+        ("execute", plan, "--dry-run", "--out", f"{at}/run"),
+    ]
+
+
+def walk(home: Path, notify: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """Walk the way for all three jobs below `home`. Counts, seconds, and the lines of what did not go well."""
+    seconds: dict[str, float] = {}
+    count, tracebacks, endless = 0, 0, 0
+    bad: list[str] = []
+    not_executable: list[str] = []
+    failed: list[str] = []
+    for job in JOBS:
+        folder = home / job.name
+        write_job(folder, job)
+        for words in commands(folder, job):
+            began = time.perf_counter()
+            try:
+                done = subprocess.run(
+                    [sys.executable, "-m", "rlplan.cli.main", *words],
+                    capture_output=True, text=True, check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                endless += 1
+                failed.append(f"{job.name}: {words[0]} took more than {LIMIT_S:g} s")
+                break
+            took = time.perf_counter() - began
+            count += 1
+            seconds[f"{job.name} {words[0]}"] = round(seconds.get(f"{job.name} {words[0]}", 0.0) + took, 2)
+            notify(f"{job.name}: {words[0]} {took:.1f} s, exit {done.returncode}")
+            tracebacks += "Traceback (most recent call last)" in done.stderr
+            if done.returncode:
+                said = (done.stderr or done.stdout).strip().splitlines()
+                line = f"{job.name}: {words[0]}: {said[-1] if said else 'said nothing'}".replace(str(home), "")
+                # What the executor cannot run yet is its own limit, and the plan may be sound all the same.
+                kind = bad if words[0] == "check" else not_executable if words[0] == "execute" else failed
+                kind.append(line)
+    return {
+        "minutes_of_commands": round(sum(seconds.values()) / 60, 2),
+        "commands": count,
+        "seconds": seconds,
+        "tracebacks": tracebacks,
+        "endless": endless,
+        "solved_but_checked_bad": len(bad),
+        "checked_bad": bad,
+        "not_executable": not_executable,
+        "failed": failed,
+    }

@@ -1,0 +1,180 @@
+"""What a solve costs as the job grows, and what its shortcut for large rounds is off by; run by `planner_speed`.
+
+    python -m benchmarks.planner_scale NODES      solve the 32B example on so many nodes, 16 prompts a step for each
+
+A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
+on disk), and loading it counts.
+
+Rounds of more than 512 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole
+rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise, which would
+hide a part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from rlplan.planner.candidates import LongKey, ShortKey, defers
+from rlplan.planner.cell_columns import long_column, short_column
+from rlplan.planner.columns import Setting, expected_deferrals, long_draws
+from rlplan.planner.noise import spread_of
+from rlplan.planner.search import Search
+from rlplan.planner.solve import prepare, solve
+from rlplan.plans.base import Mode
+from rlplan.plans.cluster import Cluster, load_cluster
+from rlplan.plans.job import Job, load_job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.predicted import Quantiles
+from rlplan.plans.yaml_io import load
+from rlplan.profiles.lengths import LengthTrace, read_lengths
+from rlplan.profiles.schema import Profile
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "plans" / "examples" / "math-32b"
+NODES = (8, 32, 128, 1024)
+PROMPTS_PER_NODE = 16
+
+INPUTS = Inputs(
+    cluster=InputFile(path="cluster.yaml", sha256="0" * 64),
+    job=InputFile(path="job.yaml", sha256="0" * 64),
+    profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="derived"),
+    lengths=InputFile(path="lengths.jsonl", sha256="0" * 64),
+)
+
+COMPARED_NODES = 64
+"""Of the whole rounds that cells are held against."""
+
+
+def documents(nodes: int) -> tuple[Cluster, Job, Profile, LengthTrace]:
+    """The shipped 32B example on so many nodes, with as many more prompts; its SLO is of 8 nodes and left out."""
+    cluster, job = load_cluster(EXAMPLE / "cluster.yaml"), load_job(EXAMPLE / "job.yaml")
+    pools = {name: pool.model_copy(update={"nodes": nodes}) for name, pool in cluster.pools.items()}
+    rollout = job.rollout.model_copy(update={"prompts_per_step": PROMPTS_PER_NODE * nodes})
+    slo = job.slo.model_copy(update={"step_p95_s": None})
+    return (
+        cluster.model_copy(update={"pools": pools}),
+        job.model_copy(update={"rollout": rollout, "slo": slo}),
+        load(EXAMPLE / "profile.yaml", Profile),
+        read_lengths(EXAMPLE / "lengths.jsonl", cap_tokens=job.rollout.max_response_tokens),
+    )
+
+
+def solve_here(nodes: int) -> dict[str, Any]:
+    """Seconds, CPU seconds and peak bytes of a solve in this process, and what it chose."""
+    read = documents(nodes)
+    began, cpu = time.perf_counter(), time.process_time()
+    plan = solve(*read, INPUTS)
+    return {
+        "solve_s": round(time.perf_counter() - began, 2),
+        "cpu_s": round(time.process_time() - cpu, 2),
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "mode": plan.job.bias.mode,
+        "speedup_over_sync": plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample,
+    }
+
+
+def solve_apart(nodes: int) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.planner_scale", str(nodes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLE.parents[2])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def kinds_compared(search: Search) -> list[ShortKey]:
+    """Of each mode kinds of short round that differ in whom they put off, on the layout with most engines."""
+    layout = max(search.space.decode, key=lambda key: key.engines)
+    found = []
+    for mode in get_args(Mode):
+        mine = [key for key in search.space.short if key.mode == mode and key.layout == layout]
+        # A third and two thirds through the list: neither the least nor the most that is put off.
+        found += [mine[len(mine) // 3], mine[2 * len(mine) // 3]]
+    return list(dict.fromkeys(found))
+
+
+def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple[Quantiles, float]:
+    """(seconds of a step in a cycle of such short rounds and the long ones that they need, CPU seconds that took)."""
+    began, train = time.process_time(), search.space.train[0]
+    short = short_column(setting, key)
+    short.extend(rounds)
+    share, long_s = 0.0, [0.0]
+    if defers(key.law, setting.target):
+        put_off = expected_deferrals(short, setting) / setting.target
+        share = put_off / (1 + put_off)
+        wanted = rounds * setting.simulated_target
+        if key.mode == "exact":
+            pool = long_draws(setting.draws, setting.group_size, key.cutoff, wanted)
+        elif key.mode == "predict":
+            pool = setting.earlier.long_prompts(key.long_share, wanted)
+        else:
+            pool = short.deferred_prompts
+        long = long_column(setting, LongKey(key.law, 1, key.layout))
+        long.extend(rounds, pool)
+        long_s = long.log.step_s(train)
+    short_s = short.log.step_s(train)
+    parts = [(1 - share, short_s, [0.0] * len(short_s)), (share, long_s, [0.0] * len(long_s))]
+    return spread_of(parts), time.process_time() - began
+
+
+def differences(nodes: int = COMPARED_NODES, rounds: int = 160) -> dict[str, dict[str, float]]:
+    """By mode, what the mean and the p95 of a step are off by where it is simulated by cells, the larger of two kinds;
+    and the CPU seconds of so many cells over those of as many whole rounds.
+
+    As many cells are compared as so many whole rounds have, so that both have the same luck to draw from.
+    """
+    search = prepare(*documents(nodes))
+    whole = dataclasses.replace(search.setting, cell_prompts=0)
+    parts = whole.target // search.setting.cell_prompts
+    found: dict[str, dict[str, float]] = {}
+    for key in kinds_compared(search):
+        cells, cells_s = steps(search, search.setting, key, parts * rounds)
+        full, full_s = steps(search, whole, key, rounds)
+        mine = found.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "cpu": 0.0})
+        for name, value in (("mean", cells.mean / full.mean - 1), ("p95", cells.p95 / full.p95 - 1)):
+            if abs(value) > abs(mine[name]):
+                mine[name] = round(value, 5)
+        mine["cpu"] = max(mine["cpu"], round(cells_s / parts / full_s, 3))
+    return found
+
+
+def measure() -> dict[str, Any]:
+    """What `planner_speed` says of scale."""
+    solved = {str(nodes): solve_apart(nodes) for nodes in NODES}
+    off = differences()
+    return {
+        "solve_s": {nodes: found["solve_s"] for nodes, found in solved.items()},
+        "solve_cpu_s": {nodes: found["cpu_s"] for nodes, found in solved.items()},
+        "peak_bytes": {nodes: found["peak_bytes"] for nodes, found in solved.items()},
+        "largest_difference": max(abs(mine[name]) for mine in off.values() for name in ("mean", "p95")),
+        "differences": off,
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """For people."""
+    return [
+        f"{nodes} nodes: solved in {seconds} s ({found['solve_cpu_s'][nodes]} s of CPU), at most "
+        f"{found['peak_bytes'][nodes] / 1e9:.2f} GB"
+        for nodes, seconds in found["solve_s"].items()
+    ] + [
+        f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, in "
+        f"{mine['cpu']:.2f} of the CPU seconds"
+        for mode, mine in found["differences"].items()
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Solve for the nodes that are asked for, and print one JSON line."""
+    print(json.dumps(solve_here(int(arguments[0]))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,226 @@
+"""`rlplan compare JOB`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .given_lengths import given_lengths, lengths_option, trace_option
+from .main import EXIT_INFEASIBLE
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..plans.compared import ComparedPoint
+
+WIDE_BAR, NARROW_BAR = 12, 8
+WIDE = 118
+"""Characters from which on what binds stands in the table; below, it has lines of its own."""
+
+
+@click.command("compare")
+@click.argument("job_path", metavar="JOB", type=click.Path(path_type=Path))
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="PATH=VALUE,…",
+    help="Values to try for one key of cluster, job or profile; can be repeated, every choice is then a point.",
+)
+@click.option(
+    "--cluster",
+    "cluster_paths",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Can be repeated: machines to try. Default: cluster.yaml beside JOB.",
+)
+@click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="Default: profile.yaml beside JOB.")
+@trace_option
+@lengths_option
+@click.option(
+    "--mode",
+    type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
+    help="Force a mode. Default: the best at each point.",
+)
+@click.option("--bias-budget", type=click.FloatRange(0, 1, max_open=True), help="As of rlplan solve. Default: 0.")
+@click.option(
+    "--objective",
+    type=click.Choice(["seconds", "usd"]),
+    default="seconds",
+    show_default=True,
+    help="What a trained sample shall cost least of, at each point.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write one page that needs no network.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
+def compare_command(
+    job_path: Path,
+    vary: tuple[str, ...],
+    cluster_paths: tuple[Path, ...],
+    profile_path: Path | None,
+    trace_path: Path | None,
+    lengths_word: str | None,
+    mode: Any,
+    bias_budget: float | None,
+    objective: Any,
+    seed: int,
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Solve JOB on several clusters, or with several values of a key, and put the plans side by side.
+
+    --vary takes any key of cluster, job or profile by its dotted path, as rlplan simulate --set does, and a list of
+    values. On a cluster of other GPUs than the profile's, the profile of the same model that ships is taken, if the
+    job's own was not measured either. No plan is written. A point that has no plan is listed with the reason.
+    """
+    from ..planner.compare import Wanted, compare, points_of
+    from ..plans.cluster import load_cluster
+    from ..plans.data import prompts_to_plan
+    from ..plans.errors import InputError
+    from ..plans.job import job_paths, load_job
+    from ..plans.origin import InputFile, Inputs, ProfileFile
+    from ..plans.yaml_io import atomic_write, load, sha256_file
+    from ..profiles.fitness import unfit
+    from ..profiles.schema import Profile
+    from .paths import check_target, job_file, job_inputs, need_cluster, need_job, need_profile, trace_inputs
+    from .progress import share
+
+    job_path = job_file(job_path)
+    need_job(job_path)
+    job = load_job(job_path)
+    if not vary and len(cluster_paths) < 2:
+        raise InputError("there is nothing to compare; vary a key (--vary PATH=VALUE,VALUE) or name a second --cluster")
+    cluster_paths = cluster_paths or (job_path.with_name("cluster.yaml"),)
+    profile_path = profile_path or job_path.with_name("profile.yaml")
+    for path in cluster_paths:
+        need_cluster(path)
+    need_profile(profile_path, job_path, job)
+    clusters, profile = [load_cluster(path) for path in cluster_paths], load(profile_path, Profile)
+    if html is not None:
+        others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+        check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page")
+    paths = job_paths(job, job_path)
+    for fault in unfit(profile, job, paths, []):
+        raise InputError(f"{fault.what}; {fault.remedy}", str(profile_path))
+    rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
+    names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
+    points = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
+
+    def named(path: Path) -> dict[str, str]:
+        return {"path": path.name, "sha256": sha256_file(path)}
+
+    lengths, trace = given_lengths(profile, profile_path, trace_path, lengths_word, job_path, named)
+    inputs = Inputs(
+        cluster=InputFile(**named(cluster_paths[0])),
+        job=InputFile(**named(job_path)),
+        profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
+        lengths=lengths,
+    )
+    wanted = Wanted(mode, bias_budget, objective, seed, rows)
+    with share("compare") as update:
+        found = list(compare(points, trace, inputs, wanted, update))
+    result = _data(job.name, vary, found)
+    if html is not None:
+        from ..plans.page import comparison_page
+
+        atomic_write(html, comparison_page(found, job=job.name, title=f"{job.name}: {len(found)} plans compared"))
+        result["html"] = str(html)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _print(job.name, found, html)
+    return 0 if any(point.plan for point in found) else EXIT_INFEASIBLE
+
+
+def cluster_names(stems: list[str], paths: tuple[Path, ...]) -> list[str]:
+    """What points call their clusters: the files' names, or their paths where two files have one name."""
+    return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+
+
+def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[str, Any]:
+    from ..plans.compared import cheapest, fastest
+
+    return {
+        "job": job,
+        "vary": list(vary),
+        "points": [point.data() for point in points],
+        "fastest": fastest(points),
+        "cheapest": cheapest(points),
+    }
+
+
+def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
+    from rich.console import Console
+
+    from .figures import ASCII
+
+    console = Console(highlight=False)
+    with console.capture() as capture:
+        wide = console.width >= WIDE
+        console.print(_table(points, wide))
+        for line in _lines(job, points, wide):
+            console.print(line, soft_wrap=True, markup=False)
+        if html is not None:
+            console.print(f"html: {html}; open it in a browser", soft_wrap=True, markup=False)
+    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    click.echo(text.translate(ASCII) if console.options.ascii_only else text)
+
+
+def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
+    from rich.text import Text
+
+    from ..plans.compared import binds, cheapest, fastest, short_name, speedup
+    from .figures import gauge, percent, seconds, table
+
+    paths = list(points[0].values)
+    figures = ["<mode", "s/step", "ms/sample", "<speed", "x plain", "USD/1k", "length"]
+    found = table(*(short_name(path, paths) for path in paths), *figures, *(["error", "<binds"] if wide else []))
+    for column in found.columns[len(paths) : len(paths) + len(figures)]:
+        column.no_wrap = True
+    best, least = fastest(points), cheapest(points)
+    rates = [1 / point.plan.predicted.seconds_per_sample if point.plan else 0.0 for point in points]
+    for index, (point, rate) in enumerate(zip(points, rates, strict=True)):
+        values = [Text(value) for value in point.values.values()]
+        if point.plan is None:
+            found.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + 2 * wide))
+            continue
+        predicted = point.plan.predicted
+        found.add_row(
+            *values,
+            point.plan.job.bias.mode,
+            seconds(predicted.step_s.mean),
+            Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
+            gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
+            f"{speedup(point.plan):.2f}",
+            Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
+            f"{predicted.length_ratio:.3f}",
+            *([f"±{percent(predicted.error.total)}", binds(point.plan)] if wide else []),
+        )
+    return found
+
+
+def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
+    """What the table means, who is fastest and cheapest, why points have no plan, and what must be known of them."""
+    from ..plans.compared import binds, cheapest, fastest
+
+    best, least = fastest(points), cheapest(points)
+    found = [
+        f"job {job}; x plain: over plain synchronous rounds on the same nodes; length: trained over unconditioned mean "
+        "length, 1 is unbiased"
+    ]
+    if best is not None:
+        found.append(
+            f"fastest: {points[best].label}" + (f"; cheapest: {points[least].label}" if least is not None else "")
+        )
+    if not wide:
+        found += [f"binds: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
+    found += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
+    notes: dict[str, list[str]] = {}
+    for point in points:
+        for note in point.notes:
+            notes.setdefault(note, []).append(point.label)
+    for note, labels in notes.items():
+        found.append(f"note: {note}" + ("" if len(labels) == len(points) else f" ({'; '.join(labels)})"))
+    return found

@@ -1,0 +1,109 @@
+"""What `rlplan check` finds in plans that another command is about to use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..planner.checks.run import FileReport
+    from ..planner.what_if import Documents
+    from ..plans.checks.finding import Finding
+
+MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
+"""What no machine can do, however fast or dear it is: findings without which a run does not start."""
+
+_TOLD = ("input-changed", "input-missing")  # simulate warns of these when it reads the plan
+
+
+def reports(plans: Sequence[Path]) -> list[FileReport]:
+    """What `rlplan check` says of plans, of the policies in their folders too."""
+    from ..planner.checks.run import Checker
+
+    return Checker(datetime.now(UTC)).check([str(plan) for plan in plans])
+
+
+def memory_findings(plan: Path) -> list[Finding]:
+    """What memory does not hold of a plan of a job, by its inputs as they are now; nothing where one of them is not
+    here, or is no document."""
+    from ..planner.checks.of_plan import documents, physics
+    from ..planner.checks.run import Checker
+    from ..plans.plan import load_plan
+
+    value = load_plan(plan)
+    job, cluster, profile = documents(value, str(plan), [])
+    faults = [fault for fault in physics(value, cluster, job, profile, None) if fault.rule in MEMORY_RULES]
+    return Checker(datetime.now(UTC)).judge(str(plan), faults)
+
+
+def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
+    """The memory table of a plan of a job by its inputs as they are now, a row for each place, phase and kind of round;
+    None where an input is not here, or does not price the plan."""
+    from ..planner.checks.of_plan import documents
+    from ..planner.kinds import nodes_of, table_of
+    from ..planner.memory_bars import WEIGHT_BYTES
+    from ..plans.errors import InputError
+    from ..plans.plan import load_plan
+
+    value = load_plan(plan)
+    job, cluster, profile = documents(value, str(plan), [])
+    pool = cluster.pools.get(value.job.rounds.short.rollout.pool) if cluster is not None else None
+    if job is None or pool is None or profile is None:
+        return None
+    weight_bytes = WEIGHT_BYTES[job.model.dtype]
+    try:
+        nodes = nodes_of(value.job, profile, pool, weight_bytes)
+    except InputError:
+        return None
+    return [
+        {
+            "round": ("short", "long")[bar.kind],
+            "phase": bar.phase,
+            "place": bar.place,
+            "needed_bytes": bar.needed_bytes,
+            "capacity_bytes": bar.capacity_bytes,
+            "lower_bound": not bar.known,
+            "holds_bytes": bar.holds_bytes,
+        }
+        for bar in table_of(value.job, profile, pool, weight_bytes, nodes)
+    ]
+
+
+def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
+    """What `rlplan check` finds in a plan as it is simulated; findings about its input files are warned of instead.
+
+    `changed`: whether the documents are other than their files. Then only what they decide is looked at: predictions,
+    digests and prices are of the plan before.
+    """
+    from ..planner.checks.of_plan import physics
+    from ..planner.checks.run import Checker
+    from ..plans.checks.rules import RULES
+
+    checker = Checker(datetime.now(UTC))
+    if changed:
+        faults = physics(documents.plan, documents.cluster, documents.job, documents.profile, None)
+        # What the loss is divided by changes no second, and nobody trains by these documents.
+        return checker.judge(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
+    found: list[Finding] = []
+    for finding in checker.check_file(str(plan)).findings:
+        if RULES[finding.rule].family != "inputs":
+            found.append(finding)
+        elif finding.rule not in _TOLD:
+            click.echo(f"warning: {line(finding)}", err=True)
+    return found
+
+
+def tell(findings: Sequence[Finding]) -> None:
+    """Findings on standard error, a line each."""
+    for finding in findings:
+        click.echo(f"{'warning' if finding.warning else 'finding'}: {line(finding)}", err=True)
+
+
+def line(finding: Finding) -> str:
+    """A finding on one line, with its place and its rule's name."""
+    place = finding.file if finding.line is None else f"{finding.file}:{finding.line}"
+    return f"{place}: [{finding.rule}] {finding.text}"

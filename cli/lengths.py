@@ -1,0 +1,178 @@
+"""`rlplan lengths list | show NAME | import FILE`"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..profiles.length_tables import LengthTable
+
+ACTIONS = ("list", "show", "import")
+_SHOWN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+@click.command("lengths")
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("operand", metavar="[NAME|FILE]", required=False)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="FIELD=NAME",
+    help="import: which column holds prompt, tokens, epoch, sample, truncated, reward or prompt_tokens; repeatable.",
+)
+@click.option(
+    "--cap",
+    "cap_tokens",
+    type=click.IntRange(min=1),
+    help="import: cap on a response's tokens when these were sampled; a response that reaches it was truncated.",
+)
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="import: the length trace to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def lengths_command(
+    action: str,
+    operand: str | None,
+    columns: tuple[str, ...],
+    cap_tokens: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """How long responses are, for `rlplan solve`: lengths that ship, or a trace from a log of your own.
+
+    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384. Both are what
+    `rlplan solve --lengths` takes.
+
+    import FILE: a length trace (JSON Lines) from CSV, gzipped CSV or JSON Lines of one response a row, for
+    `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch, sample, truncated, reward and prompt_tokens
+    are used where they are there. docs/lengths.md says what they are.
+    """
+    from ..plans.errors import InputError
+    from .options import refuse_options_but
+
+    if action != "import":
+        refuse_options_but(action, "as_json")
+    if (operand is None) != (action == "list"):
+        raise InputError({"list": "list takes no name; to see one table: rlplan lengths show NAME",
+                          "show": "show what? Name a table; rlplan lengths list has their names",
+                          "import": "import what? Name a CSV, a gzipped CSV or JSON Lines"}[action])  # fmt: skip
+    if action == "list":
+        return _list(as_json)
+    assert operand is not None, "asked above"
+    if action == "show":
+        return _show(operand, as_json)
+    return _import(Path(operand), columns, cap_tokens, out, as_json)
+
+
+def table_figures(table: LengthTable) -> dict[str, Any]:
+    """A table as figures: quantiles in tokens, shares, and where they come from."""
+    return {
+        "name": table.name,
+        "task": table.task,
+        "model": table.model,
+        "cap_tokens": table.cap_tokens,
+        "at_cap": table.at_cap,
+        **{f"p{100 * share:g}_tokens": table.quantile(share) for share in _SHOWN},
+        "icc": table.icc,
+        "icc_source": table.icc_source,
+        "error": table.error.model_dump(),
+        "error_source": table.error_source,
+        "source": table.source,
+        "note": table.note,
+    }
+
+
+def _list(as_json: bool) -> int:
+    from ..profiles.length_tables import shipped_table, table_names
+
+    tables = [table_figures(shipped_table(name)) for name in table_names()]
+    if as_json:
+        click.echo(json.dumps({"tables": tables}))
+        return 0
+    _table(
+        ["name", "p50", "p95", "p99", "cap", "at cap", "ICC", "model, task"],
+        [
+            [t["name"], str(t["p50_tokens"]), str(t["p95_tokens"]), str(t["p99_tokens"]), str(t["cap_tokens"]),
+             f"{t['at_cap']:.1%}", f"{t['icc']:.2f}", f"{t['model']}: {t['task']}"]
+            for t in tables
+        ],
+    )  # fmt: skip
+    click.echo("none of them is of your job: rlplan lengths show NAME says how far off one may be")
+    return 0
+
+
+def _show(word: str, as_json: bool) -> int:
+    from ..profiles.length_tables import is_quantiles, parse_quantiles, shipped_table
+
+    table = parse_quantiles(word) if is_quantiles(word) else shipped_table(word)
+    figures = table_figures(table)
+    if as_json:
+        click.echo(json.dumps({**figures, "quantiles": [list(point) for point in table.quantiles]}))
+        return 0
+    quantiles = ", ".join(f"p{100 * share:g} {table.quantile(share)}" for share in _SHOWN)
+    error = table.error
+    lines = [
+        f"{table.name}: {f'{table.model}, ' if table.model else ''}{table.task}",
+        f"tokens   {quantiles}; cap {table.cap_tokens}, {table.at_cap:.2%} of the responses reach it",
+        f"ICC      {table.icc:.2f}, {table.icc_source}",
+        f"error    another job of the kind (one standard deviation): all lengths x/÷ {2.718281828**error.scale:.2f}, "
+        f"their spread ±{error.spread:.0%}, ICC ±{error.icc:.2f}; {table.error_source}",
+        f"source   {table.source}",
+    ]
+    lines += [f"note     {table.note}"] if table.note else []
+    lines.append(f"use it: rlplan solve JOB --lengths {word}")
+    click.echo("\n".join(lines))
+    return 0
+
+
+def _import(path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: Path | None, as_json: bool) -> int:
+    from ..plans.errors import InputError
+    from ..profiles.columns import assignments
+    from ..profiles.length_import import FIELDS, import_lengths
+    from ..profiles.lengths import LengthTrace, write_lengths
+    from .paths import check_target
+
+    if out is None:
+        raise InputError("import writes a length trace; say where: -o lengths.jsonl")
+    asked = assignments(columns, FIELDS)
+    check_target(out, path)
+    rows = import_lengths(path, asked, cap_tokens)
+    trace = LengthTrace(rows, cap_tokens)
+    write_lengths(out, rows)
+    summary = trace.summary()
+    if as_json:
+        click.echo(json.dumps({"lengths": str(out), **asdict(summary), "cautions": cautions(trace)}))
+        return 0
+    click.echo(
+        f"{summary.samples} responses to {summary.prompts} prompts -> {out}\n"
+        f"tokens: p50 {summary.p50_tokens:.0f}, p95 {summary.p95_tokens:.0f}, longest {summary.max_tokens}, mean "
+        f"{summary.mean_tokens:.0f}; {summary.truncated_share:.1%} truncated, ICC {summary.icc:.2f}, mean reward "
+        f"{summary.mean_reward:.3f}\n" + "".join(f"warning: {text}\n" for text in cautions(trace))
+        + f"use it: rlplan solve JOB --trace {out}"
+    )  # fmt: skip
+    return 0
+
+
+def cautions(trace: Any) -> list[str]:
+    """What a trace cannot tell, a line each."""
+    summary = trace.summary()
+    found = []
+    if summary.samples == summary.prompts:
+        found.append("one response to each prompt: how alike a prompt's responses are cannot be seen; keep several")
+    if not summary.truncated_share:
+        found.append("no response is marked as truncated; if some were, give --cap or a column truncated")
+    if summary.mean_reward == 0:
+        found.append("no rewards: dynamic sampling cannot be planned from this trace; name a column reward")
+    return found
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> None:
+    wide: Callable[[int], int] = lambda column: max(len(row[column]) for row in [heads, *rows])  # noqa: E731
+    for row in [heads, *rows]:
+        cells = [f"{cell:>{wide(i)}}" if 0 < i < len(row) - 1 else f"{cell:{wide(i)}}" for i, cell in enumerate(row)]
+        click.echo("  ".join(cells).rstrip())

@@ -1,0 +1,127 @@
+"""`rlplan refresh PLAN`"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..plans.checks.finding import Fault
+    from ..plans.origin import Inputs
+    from ..plans.plan import Plan
+
+
+@click.command("refresh")
+@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path))
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Where the plan goes. Default: PLAN itself.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation, as of the solve."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
+def refresh_command(plan_path: Path, out: Path | None, seed: int, as_json: bool) -> int:
+    """Predict PLAN anew after somebody edited its decisions, and write it as a plan that holds.
+
+    The decisions stay as they are; predictions, digests and the reasons are made again from the plan's own inputs, in
+    the way of `rlplan solve`, and the plan says that it was edited and refreshed. The gap is then how far it is from
+    what the solver proved. A plan that nobody edited is refreshed into itself. Comments of the file are lost.
+
+    What `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad input, one
+    that breaks the job's limits, or memory, is no feasible plan.
+    """
+    from ..planner.refresh import refresh
+    from ..planner.what_if import load_documents
+    from ..plans.editor import write_document
+    from ..plans.errors import Infeasible, InputError, joined
+    from ..plans.groups_plan import document_kind
+    from ..plans.plan import load_plan
+    from ..plans.yaml_io import WRITTEN_DIGITS, error_at
+    from .job_timeline import data_prompts
+    from .paths import check_target, plan_inputs
+    from .progress import share
+    from .solve import plan_summary, plan_text
+
+    if document_kind(plan_path) == "rlplan_groups":
+        raise InputError("is a plan of groups, which is solved anew: rlplan solve WORKLOAD --from PLAN", str(plan_path))
+    out = out or plan_path
+    check_target(out, *plan_inputs(plan_path)[1:])
+    plan = load_plan(plan_path)
+    broken = [fault for fault in _faults(plan, plan_path) if not _is_made_anew(fault)]
+    if broken:
+        raise joined([error_at(plan_path, fault.loc, f"{fault.key}: {fault.text}") for fault in broken])
+    documents = load_documents(plan_path)
+    with share("refresh") as update:
+        try:
+            new = refresh(
+                plan,
+                documents.cluster,
+                documents.job,
+                documents.profile,
+                documents.trace,
+                _inputs(plan, plan_path, out),
+                seed=seed,
+                progress=update,
+                prompts=data_prompts(documents, plan_path),
+            )
+        except InputError as error:
+            # Of a decision that no candidate has, refresh knows the key and not the file.
+            raise error if error.path else InputError(error.message, str(plan_path)) from None
+    left = _faults(new, out)
+    if left:
+        raise Infeasible("; ".join(f"{fault.key}: {fault.what}" for fault in left) + f"; edit {plan_path} again")
+    write_document(new, out, WRITTEN_DIGITS)
+    summary = {**plan_summary(new, out), "edited": new.solver.refreshed}
+    click.echo(json.dumps(summary) if as_json else plan_text(new, out))
+    return 0
+
+
+def _faults(plan: Plan, path: Path) -> list[Fault]:
+    """What `rlplan check` rejects of a plan that would stand at `path`, without a policy."""
+    from ..planner.checks.asked import Asked
+    from ..planner.checks.of_plan import faults
+    from ..plans.checks.rules import RULES
+
+    found, _ = faults(plan, str(path), Asked(datetime.now(UTC), None, None))
+    return [fault for fault in found if not RULES[fault.rule].warning]
+
+
+_OF_PREDICTIONS = (
+    "decisions-edited", "predictions-edited", "other-version", "solved-at-unlikely", "capacity-contradicts-inputs",
+    "kv-preempts", "train-memory", "host-memory", "slo-missed", "provenance-differs",
+)  # fmt: skip
+
+
+def _is_made_anew(fault: Fault) -> bool:
+    """Whether a fault is of what refresh writes again, and says nothing of the decisions."""
+    from ..plans.checks.rules import RULES
+
+    return RULES[fault.rule].family == "predictions" or fault.rule in _OF_PREDICTIONS
+
+
+def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
+    """The plan's inputs as a plan at `out` names them."""
+    from ..plans.checks.inputs import input_path
+    from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
+    from ..plans.solver_read import solver_read
+    from ..plans.yaml_io import load, sha256_file
+    from ..profiles.schema import Profile
+
+    old = plan.inputs
+    cluster, job, profile = (input_path(file, plan_path) for file in (old.cluster, old.job, old.profile))
+
+    def named(path: Path) -> dict[str, str]:
+        relative = os.path.relpath(path.resolve(), out.resolve().parent)
+        return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
+
+    trace = old.lengths.file
+    return Inputs(
+        cluster=InputFile(**named(cluster)),
+        job=InputFile(**named(job)),
+        profile=ProfileFile(**named(profile), provenance=load(profile, Profile).provenance),
+        lengths=old.lengths if trace is None else LengthsInput(**named(input_path(trace, plan_path))),
+        solver_read=solver_read(cluster, job, profile),
+    )

@@ -1,0 +1,164 @@
+"""`rlplan rewards list | show KIND | import FILE --profile PROFILE`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..profiles.reward_tables import RewardTable
+
+ACTIONS = ("list", "show", "import")
+
+
+@click.command("rewards")
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("operand", metavar="[KIND|FILE]", required=False)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="FIELD=NAME",
+    help="import: which column holds seconds, correct or prompt; can be repeated.",
+)
+@click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="import: the profile to change.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="import: where to write it. Default: the same file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+def rewards_command(
+    action: str,
+    operand: str | None,
+    columns: tuple[str, ...],
+    profile_path: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """What scoring a sample takes, for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
+
+    A profile that ships knows nothing of your rewards. Solve takes the seconds that ship for the job's reward.kind,
+    says so, and has in the plan's error how far they may be off. list and show say what they are.
+
+    import FILE: times from CSV, gzipped CSV or JSON Lines of one scored sample a row, into a profile. Columns: seconds
+    is needed; correct and prompt are used where they are there. Seconds are those of a worker under the job's longest
+    deadline; an execution that hangs has the deadline.
+    """
+    from ..plans.errors import InputError
+    from .options import refuse_options_but
+
+    if action != "import":
+        refuse_options_but(action, "as_json")
+    if (operand is None) != (action == "list"):
+        raise InputError({"list": "list takes no name; to see one kind: rlplan rewards show KIND",
+                          "show": "show what? Name a kind of reward: code, function or math",
+                          "import": "import what? Name a CSV, a gzipped CSV or JSON Lines"}[action])  # fmt: skip
+    if action == "list":
+        return _list(as_json)
+    assert operand is not None, "asked above"
+    if action == "show":
+        return _show(operand, as_json)
+    return _import(Path(operand), columns, profile_path, out, as_json)
+
+
+def reward_figures(table: RewardTable) -> dict[str, Any]:
+    """A table as figures: seconds, shares, and where they come from."""
+    figures: dict[str, Any] = {"kind": table.kind}
+    if table.per_sample_s is not None:
+        figures["per_sample_s"] = table.per_sample_s
+    for name, values in (("right", table.right_s), ("wrong", table.wrong_s)):
+        if values is not None:
+            figures |= {f"{name}_p50_s": values[len(values) // 2], f"{name}_longest_s": values[-1]}
+    if table.wrong_s is not None:
+        figures |= {"hanging": table.hanging, "correct": table.correct, "unsolved": table.unsolved}
+    return figures | {
+        "error": table.error.model_dump(),
+        "error_source": table.error_source,
+        "source": table.source,
+        "note": table.note,
+    }
+
+
+def _said(table: RewardTable) -> str:
+    if table.per_sample_s is not None:
+        return f"{table.per_sample_s:g} s a sample"
+    assert table.right_s is not None and table.wrong_s is not None, "it has one of the two"
+    return (
+        f"a right answer {table.right_s[len(table.right_s) // 2]:g} s in the median, a wrong one "
+        f"{table.wrong_s[len(table.wrong_s) // 2]:g} s, {table.hanging:.0%} of the wrong ones until the deadline"
+    )
+
+
+def _list(as_json: bool) -> int:
+    from ..profiles.reward_tables import reward_kinds, reward_table
+
+    tables = [reward_table(kind) for kind in reward_kinds()]
+    if as_json:
+        click.echo(json.dumps({"tables": [reward_figures(table) for table in tables]}))
+        return 0
+    for table in tables:
+        click.echo(f"{table.kind:10}{_said(table)}")
+    click.echo("none of them is of your job: rlplan rewards show KIND says how far off one may be")
+    return 0
+
+
+def _show(kind: str, as_json: bool) -> int:
+    from ..plans.errors import InputError
+    from ..profiles.reward_tables import reward_kinds, reward_table
+
+    if kind not in reward_kinds():
+        raise InputError(f"no reward seconds ship for kind {kind!r}; there are: {', '.join(reward_kinds())}")
+    table = reward_table(kind)
+    if as_json:
+        click.echo(json.dumps(reward_figures(table)))
+        return 0
+    lines = [
+        f"{table.kind}: {_said(table)}",
+        f"error    another job of the kind (one standard deviation): seconds x/÷ {2.718281828**table.error.scale:.2f}"
+        + (f", share that hangs x/÷ {2.718281828**table.error.hanging:.2f}" if table.error.hanging else "")
+        + f"; {table.error_source}",
+        f"source   {table.source}",
+    ]
+    lines += [f"note     {table.note}"] if table.note else []
+    click.echo("\n".join(lines))
+    return 0
+
+
+def _import(path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, as_json: bool) -> int:
+    from ..plans.editor import write_document
+    from ..plans.errors import InputError
+    from ..plans.yaml_io import WRITTEN_DIGITS, load
+    from ..profiles.columns import assignments
+    from ..profiles.reward_import import FIELDS, import_rewards, law_of, with_imported
+    from ..profiles.schema import Profile
+    from .paths import check_target
+
+    if profile_path is None:
+        raise InputError("import changes a profile; name it: --profile profile.yaml")
+    asked = assignments(columns, FIELDS)
+    target = out or profile_path
+    check_target(target, path)
+    profile = load(profile_path, Profile)
+    samples = import_rewards(path, asked)
+    write_document(with_imported(profile, samples, path.name), target, WRITTEN_DIGITS)
+    law, seconds = law_of(samples), sorted(sample.seconds for sample in samples)
+    result = {
+        "profile": str(target),
+        "samples": len(samples),
+        "p50_s": seconds[len(seconds) // 2],
+        "p95_s": seconds[int(0.95 * len(seconds))],
+        "longest_s": seconds[-1],
+        "mean_s": sum(seconds) / len(seconds),
+        "correct": law.correct,
+        "unsolved": law.unsolved,
+    }
+    if as_json:
+        click.echo(json.dumps(result))
+        return 0
+    click.echo(
+        f"{len(samples)} executions -> {target}\n"
+        f"seconds: p50 {result['p50_s']:.3g}, p95 {result['p95_s']:.3g}, longest {result['longest_s']:.3g}, mean "
+        f"{result['mean_s']:.3g}; {law.unsolved:.0%} of the prompts have no right answer\n"
+        "plans that were solved from this profile are stale: solve again"
+    )
+    return 0

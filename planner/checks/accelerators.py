@@ -1,0 +1,48 @@
+"""Whether a cluster's accelerators can be what they are called. Reads no file.
+
+Eight GPUs' memory written for one (640 GB for an H100), or `kind: cpu` for GPUs, would make every plan of the cluster
+worthless, and nothing else of the documents contradicts it.
+"""
+
+from __future__ import annotations
+
+from ...plans.checks.finding import Fault
+from ...plans.cluster import Accelerators, Cluster
+from ...plans.units import bytes_text
+from ...plans.yaml_doc import Loc
+from ...profiles.hardware import gpu_of, largest_memory_bytes
+
+TOLERANCE = 0.08
+"""Relative. A card of 80 GB is 80e9 or 80 * 2**30 bytes, by who writes it."""
+
+
+def unlike_names(cluster: Cluster) -> list[Fault]:
+    """Pools whose accelerators are no GPUs though their name is one's, or have more memory than any of that name."""
+    found = []
+    for name, pool in sorted(cluster.pools.items()):
+        at: Loc = ("pools", name, "accelerators")
+        fault = accelerator_fault(pool.accelerators)
+        if fault is not None:
+            key, what, remedy = fault
+            found.append(Fault("accelerator-unlike-name", (*at, key), what, remedy))
+    return found
+
+
+def unlike_names_at(at: Loc, cluster: Cluster) -> list[Fault]:
+    """The same as faults at `at`, where another document names the cluster."""
+    return [Fault(fault.rule, at, f"{fault.key} {fault.what}", fault.remedy) for fault in unlike_names(cluster)]
+
+
+def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None:
+    """(key, what is wrong, what to do) if accelerators are not what their name says; None if they may be, or if the
+    name is not known."""
+    sheet = gpu_of(accelerators.name)
+    if sheet is None:
+        return None
+    if accelerators.kind == "cpu":
+        return "kind", f"is cpu, and '{accelerators.name}' is the name of a GPU", "write kind: cuda, or another name"
+    most = largest_memory_bytes(sheet)
+    if accelerators.memory_bytes <= (1 + TOLERANCE) * most:
+        return None
+    what = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
+    return "memory_bytes", what, "write the memory of one accelerator, not of a node"

@@ -1,0 +1,245 @@
+"""A cluster and a job to begin with, from what everybody knows of theirs: which GPUs, which model, what kind of reward.
+
+What is not known is written as a usual value, and a comment beside it says so. Nothing is measured. The texts are
+canonical (`rlplan fmt` leaves them as they are), and load.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..plans.base import NAME_PATTERN
+from ..plans.cluster import Cluster
+from ..plans.errors import InputError
+from ..plans.fmt import canonical
+from ..plans.job import Job
+from .architecture import ARCHITECTURES, Architecture, architecture_of
+from .hardware import GPUS, Gpu, gpu_of
+from .library import library_path, shipped_model
+from .library.prices import gpu_price
+from .memory import kv_capacity_tokens
+
+RewardKind = Literal["math", "code", "function"]
+
+MAX_NODES, MAX_PER_NODE = 100_000, 128
+# Usual hosts of GPU servers, by GPU: 14 cores and 250 GB each, as in the profiles that ship.
+CORES_PER_GPU, HOST_BYTES_PER_GPU = 14, 250_000_000_000
+PROMPTS_PER_STEP, SAMPLES_PER_PROMPT = 128, 8
+MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 2048, 16384
+PROMPTS = 12_000
+DEADLINES_S: dict[RewardKind, float] = {"math": 5.0, "code": 30.0, "function": 5.0}
+MOST_REWARD_WORKERS = 64
+
+_OWNERS = (
+    ("Qwen", "Qwen"), ("Llama", "meta-llama"), ("gpt-oss", "openai"), ("GLM", "zai-org"), ("MiniMax", "MiniMaxAI"),
+    ("DeepSeek", "deepseek-ai"), ("Kimi", "moonshotai"), ("INTELLECT", "PrimeIntellect"), ("Mixtral", "mistralai"),
+)  # fmt: skip
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+DATA_NAME, EXAMPLE_NAME = "data.jsonl", "data.example.jsonl"
+_EXAMPLES: dict[RewardKind, tuple[dict[str, object], ...]] = {
+    "math": (
+        {"id": "m0", "prompt": "What is 17 * 23? Put the answer into \\boxed{}.", "answer": "391"},
+        {"id": "m1", "prompt": [{"role": "user", "content": "Solve x^2 = 2 for x > 0."}], "answer": "\\sqrt{2}"},
+    ),
+    "code": (
+        {
+            "id": "c0",
+            "prompt": "Write a Python function add(a, b) that returns the sum of a and b.",
+            "answer": "assert add(1, 2) == 3\nassert add(-1, 1) == 0",
+        },
+        {
+            "id": "c1",
+            "prompt": [{"role": "user", "content": "Write a Python function first(s): the first character of s."}],
+            "answer": ["assert first('abc') == 'a'", "assert first('z') == 'z'"],
+        },
+    ),
+    "function": (
+        {"id": "f0", "prompt": "Reply with the capital of France in the last line.", "answer": "Paris"},
+        {"id": "f1", "prompt": [{"role": "user", "content": "Reply with 2 + 2 in the last line."}], "answer": "4"},
+    ),
+}
+REWARD_NAME = "reward.py"
+_REWARD = '''"""The reward of this job: rlplan calls `score` once for each response. Replace its rule by yours."""
+
+
+def score(prompt, response, answer):
+    """1.0 if the response's last line is the row's answer, else 0.0. Any finite number may be returned."""
+    lines = response.strip().splitlines()
+    return 1.0 if lines and lines[-1].strip() == str(answer).strip() else 0.0
+'''
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Equal nodes of equal GPUs."""
+
+    nodes: int
+    per_node: int
+    gpu: Gpu
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """Files to begin with.
+
+    Attributes:
+        files: text by file name.
+        shipped: the model whose shipped profile serves this job on these GPUs; None if there is none.
+    """
+
+    files: dict[str, str]
+    shipped: str | None
+
+
+def machines_of(text: str) -> Machines:
+    """`8x8xH100`: nodes, GPUs of a node, GPU. `16xH100`: 16 GPUs in nodes of 8 (fewer than 8: one node).
+
+    Raises InputError for what is none of the two, and for a GPU of which no data sheet is known.
+    """
+    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x*×]\s*)?(\d{1,9})\s*[x*×]\s*([A-Za-z][\w. -]*?)\s*", text)
+    if match is None:
+        raise InputError(f"--gpus {text}: write NODESxGPUSxNAME, as in 8x8xH100, or GPUSxNAME, as in 8xH100")
+    name, gpu = match[3], gpu_of(match[3])
+    if gpu is None:
+        near = difflib.get_close_matches(name.upper(), GPUS, 1, 0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"--gpus {text}: no GPU {name!r} is known; {hint}known are {', '.join(sorted(GPUS))}")
+    nodes, per_node = int(match[1] or 1), int(match[2])
+    if match[1] is None and per_node > 8:
+        if per_node % 8:
+            raise InputError(f"--gpus {text}: {per_node} GPUs are no whole nodes of 8; write NODESxGPUSxNAME")
+        nodes, per_node = per_node // 8, 8
+    if not (1 <= nodes <= MAX_NODES and 1 <= per_node <= MAX_PER_NODE):
+        raise InputError(f"--gpus {text}: nodes must be 1 to {MAX_NODES}, GPUs of a node 1 to {MAX_PER_NODE}")
+    return Machines(nodes, per_node, gpu)
+
+
+def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
+    """(what job.yaml in `folder` calls the model, its shape).
+
+    `text`: a hub id, a folder, or the usual name of a public model (`Qwen2.5-32B-Instruct`). Raises InputError.
+    """
+    shape = architecture_of(text)
+    if os.path.isdir(text):  # noqa: PTH112 (pathlib raises for what can be no path)
+        path = os.path.relpath(Path(text).resolve(), folder.resolve())
+    elif _HUB_ID.fullmatch(text):
+        path = text
+    else:
+        known = {known.name.lower(): known.name for known in ARCHITECTURES}
+        owner = next((o for prefix, o in _OWNERS if shape and shape.name.startswith(prefix)), None)
+        if shape is None or shape.guessed or owner is None:
+            near = difflib.get_close_matches(text.lower(), known, 3, 0.6)
+            hint = f"did you mean {' or '.join(known[name] for name in near)}? " if near else ""
+            raise InputError(
+                f"--model {text}: no public model of that name is known; {hint}a model of your own goes by its hub id "
+                "(owner/name) or its folder"
+            )
+        rest = text[len(shape.name) :]
+        path = f"{owner}/{shape.name}{'-Instruct' if rest.lower() == '-instruct' else rest}"
+    if shape is None:
+        raise InputError(
+            f"--model {text}: its size cannot be told from its name, which decides how many GPUs an engine takes; add "
+            "it to the name (as in my-7B), or write job.yaml by hand"
+        )
+    return path, shape
+
+
+def skeleton(machines: Machines, model: str, shape: Architecture, reward: RewardKind) -> Skeleton:
+    """The files. `model`: as in job.yaml; `shape`: its architecture. Raises InputError when no engine holds it."""
+    job = canonical(_job(machines, model, shape, reward), Job, "job.yaml")
+    files = {
+        "cluster.yaml": canonical(_cluster(machines), Cluster, "cluster.yaml"),
+        "job.yaml": job,
+        EXAMPLE_NAME: "".join(f"{json.dumps(row)}\n" for row in _EXAMPLES[reward]),
+    }
+    if reward == "function":
+        files[REWARD_NAME] = _REWARD
+    shipped = shipped_model(model)
+    if shipped is not None and not library_path(machines.gpu.name, shipped).is_file():
+        shipped = None
+    return Skeleton(files, shipped)
+
+
+def _cluster(machines: Machines) -> str:
+    gpu, total = machines.gpu, machines.nodes * machines.per_node
+    price = gpu_price(gpu.name)
+    usd, basis = (price.usd_per_gpu_hour, price.basis) if price else (0.0, "no public price is known, write yours")
+    return f"""\
+# The machines, as pools of equal nodes. Every value is yours to correct; rlplan check cluster.yaml tells what is wrong.
+rlplan_cluster: 1
+name: {gpu.name.lower()}-{total}
+pools:
+  {gpu.name.lower()}:
+    nodes: {machines.nodes}
+    accelerators: {{kind: cuda, name: {gpu.name}, per_node: {machines.per_node}, memory_bytes: {gpu.memory_bytes}}}
+    # Host cores and memory of one node: usual ones, not yours. Rewards and offloaded optimizer states need them.
+    cores: {CORES_PER_GPU * machines.per_node}
+    host_memory_bytes: {HOST_BYTES_PER_GPU * machines.per_node}
+    # On demand: {basis}
+    usd_per_gpu_hour: {usd}
+"""
+
+
+def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind) -> str:
+    longest = MAX_PROMPT_TOKENS + MAX_RESPONSE_TOKENS
+    tps = _tp_sizes(machines, shape, longest)
+    cores = CORES_PER_GPU * machines.per_node * machines.nodes
+    workers = max(1, min(MOST_REWARD_WORKERS, cores // 4))
+    scored = {
+        "math": "the last expression of a response equals the row's answer (math-verify)",
+        "code": "the response's last Python block passes the row's tests; one that hangs takes the whole deadline",
+        "function": f"score(prompt, response, answer) in {REWARD_NAME}",
+    }[reward]
+    function = ", function: 'reward:score'" if reward == "function" else ""
+    guessed = "  # its shape is guessed from its name" if shape.guessed else ""
+    return f"""\
+# What is trained, on what data, for which reward. Every value is yours to correct; rlplan check job.yaml tells what is
+# wrong, and rlplan schema job what else may stand here.
+rlplan_job: 1
+name: {_job_name(model, reward)}
+model: {{path: {json.dumps(model)}, dtype: bfloat16}}{guessed}
+# How many prompts there are is enough to plan. rlplan profile (without --shipped) and rlplan execute need the file,
+# with rows as in {EXAMPLE_NAME}; once it is there, remove `prompts`.
+data: {{path: {DATA_NAME}, prompts: {PROMPTS}}}
+# {scored[0].upper()}{scored[1:]}.
+reward: {{kind: {reward}{function}, workers: {workers}, deadline_s: {DEADLINES_S[reward]}}}
+# The size of a step, and the longest prompt and response; how long responses are below that cap, a length trace tells
+# (rlplan solve --trace).
+rollout:
+  prompts_per_step: {PROMPTS_PER_STEP}
+  samples_per_prompt: {SAMPLES_PER_PROMPT}
+  max_prompt_tokens: {MAX_PROMPT_TOKENS}
+  max_response_tokens: {MAX_RESPONSE_TOKENS}
+algorithm: {{name: grpo, learning_rate: 1.0e-06, clip_high: 0.28, loss_aggregation: token-mean}}
+# What rlplan solve tries: GPUs of an engine (those that hold the model and the longest response), tokens of a
+# micro-batch.
+search: {{tp: {list(tps)}, micro_batch_tokens: [{longest}, {2 * longest}]}}
+"""
+
+
+def _tp_sizes(machines: Machines, shape: Architecture, longest: int) -> tuple[int, ...]:
+    """Powers of two within a node that divide the model's heads and leave KV for the longest sequence."""
+    sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= machines.per_node]
+    split = [tp for tp in sizes if shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)]
+    found = tuple(tp for tp in split if kv_capacity_tokens(shape, machines.gpu, tp) >= longest)
+    if not found:
+        raise InputError(
+            f"--gpus, --model: an engine within a node of {machines.per_node} {machines.gpu.name} does not hold "
+            f"{shape.name} ({2 * shape.parameters / 1e9:.0f} GB of weights in bf16) and a response of "
+            f"{MAX_RESPONSE_TOKENS} tokens; take GPUs with more memory, more of them in a node, or a smaller model"
+        )
+    return found
+
+
+def _job_name(model: str, reward: RewardKind) -> str:
+    base = re.sub(r"[^a-z0-9_.-]+", "-", model.rstrip("/").split("/")[-1].lower()).strip("-_.") or "job"
+    name = f"{base[:50]}-{reward}"
+    assert re.fullmatch(NAME_PATTERN, name), name
+    return name

@@ -1,0 +1,86 @@
+"""Plans that no memory holds: `execute`, with --dry-run or without, `simulate` and `show` say what `check` says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ..planner.checks.edits import edit, resign
+from .command_line import rlplan
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "plans" / "examples"
+KINDS = ("job.rounds.short", "job.rounds.long")
+
+
+@pytest.fixture
+def impossible(tmp_path):
+    """A 32B model trained by data parallelism alone, without recomputation: hundreds of GB on an accelerator."""
+    shutil.copytree(EXAMPLES / "math-32b", tmp_path / "math-32b")
+    plan = Path(shutil.copy(EXAMPLES / "math-32b.yaml", tmp_path / "plan.yaml"))
+    edit(plan, {f"{kind}.train": lambda t: {**t, "dp": 64, "tp": 1, "pp": 1, "recompute": "none"} for kind in KINDS})
+    resign(tmp_path)
+    return plan
+
+
+def told(result, rule):
+    """Lines that tell of a rule's findings."""
+    return [line for line in (result.stdout + result.stderr).splitlines() if f"[{rule}]" in line]
+
+
+def test_a_dry_run_finds_what_check_finds_and_a_run_is_not_started(impossible, tmp_path):
+    check = rlplan("check", impossible)
+    dry = rlplan("execute", impossible, "--dry-run")
+    assert check.returncode == dry.returncode == 1
+    assert len(told(check, "train-memory")) == 2 and told(dry, "train-memory") == told(check, "train-memory")
+    assert "while trainers train, an accelerator holds" in dry.stdout and "trainer activations" in dry.stdout
+    as_data = json.loads(rlplan("execute", impossible, "--dry-run", "--json").stdout)
+    assert not as_data["ok"] and "train-memory" in {finding["rule"] for finding in as_data["findings"]}
+    run = rlplan("execute", impossible, "--out", tmp_path / "run")
+    assert run.returncode == 1 and run.stderr.count("\n") == 1
+    assert run.stderr.startswith("run failed: ") and "[train-memory]" in run.stderr and "(and 1 more)" in run.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_simulate_tells_what_memory_does_not_hold_and_ends_as_check_does(impossible):
+    plain = rlplan("simulate", impossible, "--steps", 3, "--json")
+    assert plain.returncode == 1
+    assert {finding["rule"] for finding in json.loads(plain.stdout)["findings"]} >= {"train-memory"}
+    assert len(told(plain, "train-memory")) == 2 and "finding: " in plain.stderr
+
+
+def test_simulate_judges_the_values_that_were_set_and_not_those_of_the_file(impossible):
+    settings = [
+        option
+        for kind in KINDS
+        for key, value in (("dp", 8), ("tp", 8))
+        for option in ("--set", f"plan.{kind}.train.{key}={value}")
+    ]
+    sound = rlplan("simulate", impossible, "--steps", 3, *settings)
+    assert sound.returncode == 0 and not told(sound, "train-memory"), sound.stderr
+    less = rlplan(
+        "simulate", impossible, "--steps", 3, *settings, "--set", "cluster.pools.h100.host_memory_bytes=60000000000"
+    )
+    assert less.returncode == 1 and len(told(less, "host-memory")) == 1, less.stderr
+    assert "weights under way 65.5" in less.stderr
+
+
+def test_show_notes_memory_that_does_not_hold_and_has_the_table(impossible):
+    shown = json.loads(rlplan("show", impossible, "--json").stdout)
+    assert any("memory does not hold it" in note and "while trainers train" in note for note in shown["notes"])
+    bars = {(bar["round"], bar["place"], bar["phase"]): bar for bar in shown["memory"]}
+    assert len(bars) == 12
+    training = bars["short", "device", "train"]
+    assert training["needed_bytes"] == pytest.approx(sum(training["holds_bytes"].values()))
+    assert training["needed_bytes"] > 2 * training["capacity_bytes"]
+
+
+def test_a_plan_says_who_holds_the_memory_that_it_needs(solved):
+    shown = rlplan("show", solved / "plan.yaml")
+    assert shown.returncode == 0 and "held by" in shown.stdout and "engine processes 6 GB" in shown.stdout
+    plan = json.loads(rlplan("show", solved / "plan.yaml", "--json").stdout)
+    host = plan["predicted"]["host_memory"]
+    assert sum(host["holds_bytes"].values()) == pytest.approx(host["needed_bytes"], rel=1e-5)
+    assert host["needed_bytes"] == pytest.approx(max(b["needed_bytes"] for b in plan["memory"]), rel=1e-5)

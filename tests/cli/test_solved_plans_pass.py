@@ -1,0 +1,228 @@
+"""`solve` writes no plan that `check` finds a fault in, or that `execute --dry-run` refuses on that cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlplan.executor.supported import unsupported
+from rlplan.planner import candidates, columns, length_error, placement, setting
+from rlplan.planner.checks.run import Checker
+from rlplan.planner.search import Pass
+from rlplan.planner.solve import solve_fully
+from rlplan.plans.cluster import Cluster, load_cluster
+from rlplan.plans.errors import Infeasible
+from rlplan.plans.job import Job, job_paths, load_job
+from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, load
+from rlplan.profiles.hardware import GPUS
+from rlplan.profiles.lengths import LengthRow, read_lengths, write_lengths
+from rlplan.profiles.library import library_names, library_profile
+from rlplan.profiles.schema import Lengths, Machine, Profile, Reward, Train
+from rlplan.profiles.subject import subject_digest
+
+from ..planner.conftest import rollout, spread
+from .command_line import rlplan
+from .solved_folder import sha
+
+FEW = (Pass(2, 1, math.inf), Pass(4, 2, 0.02))
+"""How much is simulated: what is written does not depend on how well it was chosen."""
+
+MODES = (None, "sync", "race", "defer", "exact", "predict")
+
+
+@st.composite
+def cases(draw):
+    """(cluster, job, profile, length rows, rows of data, options of the solve)."""
+    on_gpus = draw(st.sampled_from([True, False, False]))
+    cap, longest_prompt = draw(st.sampled_from([48, 200, 1024])), draw(st.sampled_from([8, 64]))
+    prompts, samples = draw(st.integers(1, 4)), draw(st.integers(2, 3))
+    cluster, profile, model = draw(gpus() if on_gpus else cpus())
+    pool = cluster.pools["main"]
+    budgets = sorted({entry.micro_batch_tokens for entry in profile.train} or {2048, 4096})
+    search: dict[str, Any] = {"tp": sorted({entry.tp for entry in profile.rollout}), "micro_batch_tokens": budgets}
+    if on_gpus and draw(st.booleans()):
+        search |= {"hand_over": [0.5], "drafts": {"tokens": [2], "acceptance": 0.6}}
+    job = Job.model_validate(
+        {
+            "rlplan_job": 1,
+            "name": "generated",
+            "model": {"path": model, "dtype": "bfloat16" if on_gpus else "float32"},
+            "data": {"path": "data.jsonl"},
+            "reward": {"kind": "math", "workers": draw(st.integers(1, pool.cores)), "deadline_s": 2.0},
+            "rollout": {"prompts_per_step": prompts, "samples_per_prompt": samples,
+                        "max_prompt_tokens": longest_prompt, "max_response_tokens": cap},
+            "algorithm": {"name": "grpo", "learning_rate": 1e-6, "mask_truncated": draw(st.booleans()),
+                          "dynamic_sampling": draw(st.booleans())},
+            "search": search,
+            "slo": {"step_p95_s": draw(st.sampled_from([None] * 6 + [2000.0, 5.0]))},
+        }
+    )  # fmt: skip
+    lengths = draw(st.lists(st.integers(1, cap), min_size=24, max_size=24))
+    rows = [
+        LengthRow(f"p{i // 4}", 0, i % 4, tokens, tokens == cap, float(i % 3 == 0), min(8, longest_prompt))
+        for i, tokens in enumerate(lengths)
+    ]
+    options = {
+        "mode": draw(st.sampled_from(MODES)),
+        "objective": draw(st.sampled_from(["seconds", "usd"])),
+        "bias_budget": draw(st.sampled_from([None, None, 0.3])),
+        "seed": draw(st.integers(0, 3)),
+    }
+    return cluster, job, profile, rows, draw(st.sampled_from([1, 8, 12, 16])) * prompts, options
+
+
+def machines(kind, name, per_node, memory_bytes, nodes, cores, host_memory_bytes):
+    accelerators = {"kind": kind, "name": name, "per_node": per_node, "memory_bytes": memory_bytes}
+    pool = {"nodes": nodes, "accelerators": accelerators, "cores": cores, "host_memory_bytes": host_memory_bytes,
+            "usd_per_node_hour": 2.5}  # fmt: skip
+    return Cluster.model_validate({"rlplan_cluster": 1, "name": "generated", "pools": {"main": pool}})
+
+
+@st.composite
+def gpus(draw):
+    """Machines and a shipped profile of a model that they may be too small for."""
+    gpu, model = draw(st.sampled_from(library_names()))
+    memory_bytes = round(GPUS[gpu].memory_bytes * draw(st.sampled_from([0.91, 1.0, 1.07])))
+    host_memory_bytes = draw(st.sampled_from([200, 1000, 2000])) * 10**9
+    cluster = machines("cuda", gpu, 8, memory_bytes, draw(st.sampled_from([1, 2, 4])), 64, host_memory_bytes)
+    return cluster, library_profile(gpu, model), f"Qwen/{model}"
+
+
+@st.composite
+def cpus(draw):
+    """Machines and a profile as it might be measured on them."""
+    cores, nodes = draw(st.sampled_from([2, 4, 8])), draw(st.integers(1, 3))
+    host_memory_bytes = draw(st.sampled_from([7, 24, 40, 200])) * 10**9
+    space = draw(st.sampled_from([100, 1000])) * 10**6
+    layouts = draw(
+        st.lists(
+            st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 4)).filter(lambda tp_n: math.prod(tp_n) <= cores),
+            min_size=1,
+            max_size=3,
+            unique=True,
+        )
+    )
+    updates = draw(
+        st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from([2048, 4096])), min_size=1, max_size=3, unique=True)
+    )
+    seconds = st.floats(1e-3, 1e-2)
+    entries = tuple(
+        rollout(
+            tp, engines, draw(seconds), 3e-5, kv_capacity_tokens=draw(st.sampled_from([1, 1, 1, 2])) * space // 4096
+        )
+        for tp, engines in layouts
+    )
+    profile = Profile(
+        rlplan_profile=1,
+        job="generated",
+        measured="0" * 64,
+        provenance="measured",
+        machine=Machine(accelerator="core", kind="cpu", accelerators=cores, cores=cores,
+                        host_memory_bytes=host_memory_bytes),
+        model_parameters=draw(st.sampled_from([10**6, 10**9])),
+        rollout=entries,
+        train=tuple(
+            Train(dp=dp, micro_batch_tokens=budget, step_s=draw(seconds), step_s_per_token=4e-5 / dp,
+                  step_s_per_token_squared=0.0, error=0.03)
+            for dp, budget in updates
+        ),
+        reward=Reward(workers=1, latency=spread(3e-3), per_sample_s=1e-4),
+        lengths=Lengths(path="lengths.jsonl", sha256="0" * 64, prompts=6, samples=24, cap_tokens=48, icc=0.5),
+        volatile={"measured_at": "2026-01-02T03:04:05Z", "measuring_s": 1.0, "versions": {}},
+    )  # fmt: skip
+    return machines("cpu", "core", cores, space, nodes, cores, host_memory_bytes), profile, "model"
+
+
+def written(folder: Path, cluster, job, profile, rows, data_rows) -> Inputs:
+    """The case as files, digests included."""
+    dump(cluster, folder / "cluster.yaml")
+    dump(job, folder / "job.yaml")
+    (folder / "data.jsonl").write_text(
+        "".join(json.dumps({"id": f"b{k}", "prompt": f"{k}+2", "answer": k + 2}) + "\n" for k in range(data_rows))
+    )
+    write_lengths(folder / "lengths.jsonl", rows)
+    if profile.lengths is not None:
+        lengths = profile.lengths.model_copy(
+            update={"sha256": sha(folder / "lengths.jsonl"), "cap_tokens": job.rollout.max_response_tokens}
+        )
+        measured = subject_digest(job, job_paths(job, folder / "job.yaml"))
+        profile = profile.model_copy(update={"lengths": lengths, "measured": measured})
+    dump(profile, folder / "profile.yaml")
+
+    def file(name: str) -> dict[str, str]:
+        return {"path": name, "sha256": sha(folder / name)}
+
+    return Inputs(
+        cluster=InputFile(**file("cluster.yaml")),
+        job=InputFile(**file("job.yaml")),
+        profile=ProfileFile(**file("profile.yaml"), provenance=profile.provenance),
+        lengths=InputFile(**file("lengths.jsonl")),
+    )
+
+
+@pytest.fixture
+def little_simulated(monkeypatch):
+    """Fewer candidates, and fewer rounds of each: a solve in a fraction of a second."""
+    for module, values in {
+        candidates: {"CUTOFF_LEVELS": (0.5, 0.8), "ROW_FACTORS": (1.2,), "PROMPT_FACTORS": (1.25,),
+                     "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,)},
+        columns: {"FEED": 48},
+        setting: {"FEED": 48},
+        length_error: {"TRACES": 2, "MOST": 2, "FEWEST": 2},
+        placement: {"ROUNDS": 4, "SAMPLES": 1},
+    }.items():  # fmt: skip
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("generated")
+    (made / "model").mkdir()
+    (made / "model" / "config.json").write_text('{"num_attention_heads": 4, "num_key_value_heads": 4}')
+    return made
+
+
+def test_solve_writes_no_plan_that_check_or_a_dry_run_rejects(folder, little_simulated):
+    ends: Counter[str] = Counter()
+
+    @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(cases())
+    def never(case):
+        *documents, data_rows, options = case
+        inputs = written(folder, *documents, data_rows)
+        # As files have them, so that what is solved is what is checked.
+        cluster, job = load_cluster(folder / "cluster.yaml"), load_job(folder / "job.yaml")
+        profile, trace = load(folder / "profile.yaml", Profile), read_lengths(folder / "lengths.jsonl")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                plan = solve_fully(cluster, job, profile, trace, inputs, passes=FEW, prompts=data_rows, **options).plan
+        except Infeasible:
+            ends["infeasible"] += 1
+            return
+        dump(plan, folder / "plan.yaml", digits=WRITTEN_DIGITS)
+        report = Checker(datetime.now(UTC)).check_file(str(folder / "plan.yaml"))
+        assert [f"{f.rule}: {f.text}" for f in report.findings if not f.warning] == []
+        dry = rlplan("execute", folder / "plan.yaml", "--dry-run", "--out", folder / "run")
+        if any(unsupported(plan.job)):
+            # Layouts and levers that the planner knows and this executor has not: the job's search asks for them, or
+            # the profile is of more GPUs than data parallelism serves.
+            assert profile.train_law is not None and dry.returncode == 2
+            ends["beyond this executor"] += 1
+        else:
+            assert dry.returncode == 0, dry.stdout + dry.stderr
+            ends["passed"] += 1
+
+    never()
+    assert ends["passed"] >= 60 and ends["beyond this executor"] >= 15, ends

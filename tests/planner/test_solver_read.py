@@ -1,0 +1,142 @@
+"""Each key of a job and of a cluster is read by the solver, or makes no plan stale, or is what the trace is of."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from rlplan.planner import solve as solving
+from rlplan.plans.algorithm import Algorithm
+from rlplan.plans.base import Strict
+from rlplan.plans.cluster import Cluster
+from rlplan.plans.job import Job
+from rlplan.plans.solver_read import DRAWN_UNDER, UNREAD, digest_of
+from rlplan.plans.yaml_io import dump, loads
+
+from .conftest import heavy_trace, laptop, small_job, small_profile
+from .synthetic_run import QUICK
+
+FULL = {
+    "reward": {
+        "kind": "math", "workers": 1, "deadline_s": 2.0, "adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5},
+    },
+    "search": {
+        "tp": [1, 2], "micro_batch_tokens": [2048, 4096], "hand_over": [0.5],
+        "drafts": {"tokens": [2], "acceptance": 0.6},
+    },
+    "slo": {"step_p95_s": 1e6},
+}  # fmt: skip
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted path, name of the model that has it, key) of each key below a model that is no section itself."""
+    for name, field in model.model_fields.items():
+        sections = list(models_in(field.annotation))
+        star = "*." if typing.get_origin(field.annotation) is dict or "dict" in str(field.annotation)[:30] else ""
+        for section in sections:
+            yield from leaves(section, f"{prefix}{name}.{star}")
+        if not sections:
+            yield f"{prefix}{name}", model.__name__, name
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from models_in(part)
+
+
+@pytest.fixture
+def read(inputs, monkeypatch):
+    """(model, key) of all that one solve reads of the documents, which were validated before."""
+    sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
+    job, cluster, trace = small_job(sizes, **FULL), laptop(), heavy_trace()
+    # An accelerator's memory is looked at where the profile knows what a trainer takes of it.
+    trains = tuple(train.model_copy(update={"peak_bytes": 10**8}) for train in small_profile().train)
+    costs = small_profile(train=trains)
+    # It tells a reader what the job overrides, and decides nothing by it.
+    monkeypatch.setattr(Algorithm, "overrides", lambda self: ())
+    seen: set[tuple[str, str]] = set()
+
+    def recording(self: Strict, name: str) -> Any:
+        seen.add((type(self).__name__, name))
+        return object.__getattribute__(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Strict, "__getattribute__", recording)
+        solving.solve_fully(cluster, job, costs, trace, inputs, passes=QUICK[:1], prompts=64)
+    return seen
+
+
+def test_the_solver_reads_each_key_of_a_job_that_makes_a_plan_stale_and_none_that_does_not(read):
+    found = {path: (model, key) for path, model, key in leaves(Job) if path != "rlplan_job"}
+    assert set(UNREAD["job"]) | set(DRAWN_UNDER) <= {*found, "algorithm.importance_sampling"}, "keys that are no more"
+    within = {path for path in found if path.startswith("algorithm.importance_sampling.")}
+    unread = {path for path in found if path in UNREAD["job"]} | within
+    assert not {path for path in unread if found[path] in read}, "the solver reads what is said to decide nothing"
+    rest = set(found) - unread - set(DRAWN_UNDER)
+    assert sorted(path for path in rest if found[path] not in read) == [], "nothing reads it: say so in UNREAD"
+
+
+def test_the_solver_reads_each_key_of_a_cluster_that_makes_a_plan_stale_and_none_that_does_not(read):
+    found = {path: (model, key) for path, model, key in leaves(Cluster) if path != "rlplan_cluster"}
+    unread = {path for path in found if path in UNREAD["cluster"] or path.startswith("links.")}
+    assert len(unread) == 4, sorted(found)
+    assert not {path for path in unread if found[path] in read}
+    assert sorted(path for path in set(found) - unread if found[path] not in read) == []
+
+
+def with_value(value: Any, path: list[str], new: Any) -> Any:
+    key, *rest = path
+    key = next(iter(value)) if key == "*" else key
+    return {**value, key: with_value(value[key], rest, new) if rest else new}
+
+
+CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
+    "job": (
+        small_job(),
+        {
+            "data.seed": 7, "reward.retries": 9, "reward.memory_bytes": 2 << 30, "rollout.seed_per_sample": True,
+            "algorithm.name": "rloo", "algorithm.learning_rate": 0.5, "algorithm.weight_decay": 0.1,
+            "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0, "algorithm.clip_low": 0.1,
+            "algorithm.clip_high": 0.28, "algorithm.loss_aggregation": "token-mean",
+            "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,
+        },
+    ),
+    "cluster": (laptop(), {"name": "other", "links": [{"pools": ["main", "main"], "stream_bytes_per_s": 1e9}],
+                           "pools.*.slots": 2}),
+    "profile": (small_profile(), {"note": "new", "outliers": ["x"], "volatile": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_digest_stays_as_keys_change_that_the_solver_does_not_read_and_changes_with_any_other(kind):
+    document, others = CHANGES[kind]
+    assert set(others) == set(UNREAD[kind])
+    value = document.model_dump(mode="json")
+    before = digest_of(kind, dump(document))
+    for path, new in others.items():
+        changed = type(document).model_validate(with_value(value, path.split("."), new))
+        assert changed != document, path
+        assert digest_of(kind, dump(changed)) == before, path
+    read = {
+        "job": [("rollout.temperature", 0.7), ("search.tp", [1]), ("algorithm.mask_truncated", True)],
+        "cluster": [("pools.*.nodes", 2), ("pools.*.usd_per_node_hour", 9.0)],
+        "profile": [("model_parameters", 7), ("reward.per_sample_s", 1.0)],
+    }[kind]
+    for path, new in read:
+        changed = type(document).model_validate(with_value(value, path.split("."), new))
+        assert digest_of(kind, dump(changed)) != before, path
+
+
+def test_a_comment_the_order_of_keys_and_a_default_that_is_written_out_are_no_change():
+    text = dump(small_job())
+    before = digest_of("job", text)
+    assert digest_of("job", "# ours\n" + text) == before
+    assert digest_of("job", text.replace("slo:", "# limits\nslo:")) == before
+    lines = dump(small_job(slo={"step_p95_s": None}))
+    assert loads(lines, Job) == small_job() and digest_of("job", lines) == before

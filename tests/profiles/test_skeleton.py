@@ -1,0 +1,119 @@
+"""Documents to begin with: what a command line says of machines and models, and the files that come of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlplan.plans.cluster import Cluster
+from rlplan.plans.data import read_prompts
+from rlplan.plans.errors import InputError
+from rlplan.plans.fmt import canonical
+from rlplan.plans.job import Job
+from rlplan.plans.price import usd_per_node_hour
+from rlplan.plans.yaml_io import loads
+from rlplan.profiles.architecture import architecture_of
+from rlplan.profiles.hardware import GPUS
+from rlplan.profiles.library.prices import gpu_price
+from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
+
+REWARDS: tuple[RewardKind, ...] = ("math", "code", "function")
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "per_node", "gpu"),
+    [
+        ("8x8xH100", 8, 8, "H100"),
+        ("2 x 4 x a100", 2, 4, "A100"),
+        ("64xH200", 8, 8, "H200"),
+        ("4xB200", 1, 4, "B200"),
+        ("1x8xH100-SXM", 1, 8, "H100"),
+    ],
+)
+def test_machines_are_told_by_nodes_gpus_and_name(text: str, nodes: int, per_node: int, gpu: str) -> None:
+    found = machines_of(text)
+    assert (found.nodes, found.per_node, found.gpu.name) == (nodes, per_node, gpu)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("H100", "write NODESxGPUSxNAME"),
+        ("8x8", "write NODESxGPUSxNAME"),
+        ("8x8xH1OO", "did you mean H100"),
+        ("8x8xTPU", "no GPU 'TPU' is known"),
+        ("12xH100", "no whole nodes of 8"),
+        ("0x8xH100", "nodes must be 1"),
+        ("1x999xH100", "1 to 128"),
+    ],
+)
+def test_machines_that_cannot_be_told_are_refused_with_the_form(text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        machines_of(text)
+    assert words in str(caught.value)
+
+
+def test_a_model_is_named_as_the_hub_does_and_a_folder_relative_to_the_job(tmp_path: Path) -> None:
+    def path_of(text: str) -> str:
+        return model_path_of(text, tmp_path / "job")[0]
+
+    assert path_of("qwen2.5-32b") == "Qwen/Qwen2.5-32B"
+    assert path_of("Llama-3.1-8B-instruct") == "meta-llama/Llama-3.1-8B-Instruct"
+    assert path_of("somebody/My-7B") == "somebody/My-7B"
+    (tmp_path / "mine-1.5B").mkdir()
+    assert path_of(str(tmp_path / "mine-1.5B")) == "../mine-1.5B"
+    for text, words in (
+        ("Qwen2.5-33B", "did you mean"),
+        ("Qwen2.5-32", "did you mean"),
+        ("somebody/model", "size cannot be told"),
+        ("my model", "hub id"),
+    ):
+        with pytest.raises(InputError) as caught:
+            path_of(text)
+        assert words in str(caught.value), caught.value
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+def test_the_documents_load_are_canonical_and_price_the_gpus(reward: RewardKind, tmp_path: Path) -> None:
+    machines = machines_of("8x8xH100")
+    path, shape = model_path_of("Qwen2.5-32B", tmp_path)
+    found = skeleton(machines, path, shape, reward)
+    cluster, job = loads(found.files["cluster.yaml"], Cluster), loads(found.files["job.yaml"], Job)
+    for name, model in (("cluster.yaml", Cluster), ("job.yaml", Job)):
+        assert canonical(found.files[name], model) == found.files[name]
+        assert found.files[name].count("\n# ") >= 1, "it is commented"
+    pool, price = cluster.pools["h100"], gpu_price("H100")
+    assert price is not None and usd_per_node_hour(pool) == 8 * price.usd_per_gpu_hour
+    assert price.source in found.files["cluster.yaml"]
+    assert (pool.nodes, pool.accelerators.per_node, pool.accelerators.memory_bytes) == (8, 8, GPUS["H100"].memory_bytes)
+    assert (job.model.path, job.reward.kind, job.data.prompts) == ("Qwen/Qwen2.5-32B", reward, 12_000)
+    assert job.reward.workers <= pool.nodes * pool.cores
+    # 65 GB of weights: one H100 does not hold them and a response of 16k tokens.
+    assert job.search.tp == (2, 4, 8) and job.search.micro_batch_tokens[0] == job.rollout.longest_tokens
+    assert found.shipped == "Qwen2.5-32B"
+    assert (REWARD_NAME in found.files) == (reward == "function")
+    (tmp_path / EXAMPLE_NAME).write_text(found.files[EXAMPLE_NAME])
+    assert len(read_prompts(tmp_path / EXAMPLE_NAME)) == 2
+
+
+def test_the_function_that_is_written_scores_its_own_examples() -> None:
+    found = skeleton(machines_of("1xH100"), *model_path_of("Qwen2.5-7B", Path()), "function")
+    space: dict[str, object] = {}
+    exec(found.files[REWARD_NAME], space)
+    score = space["score"]
+    assert callable(score)
+    assert score("What is 2 + 2?", "thinking\n 4 \n", "4") == 1.0
+    assert score("What is 2 + 2?", "5", "4") == 0.0 == score("What is 2 + 2?", "", "4")
+
+
+def test_a_gpu_without_a_public_price_says_so_and_a_model_that_no_node_holds_is_refused(tmp_path: Path) -> None:
+    shape = architecture_of("Qwen2.5-7B")
+    assert shape is not None
+    found = skeleton(machines_of("1x8xL40S"), "Qwen/Qwen2.5-7B", shape, "math")
+    assert "no public price is known" in found.files["cluster.yaml"] and found.shipped is None
+    assert loads(found.files["cluster.yaml"], Cluster).pools["l40s"].usd_per_gpu_hour == 0.0
+    large = architecture_of("Llama-3.1-405B")
+    assert large is not None
+    with pytest.raises(InputError, match=r"812 GB of weights.*take GPUs with more memory"):
+        skeleton(machines_of("8x8xH100"), "meta-llama/Llama-3.1-405B", large, "math")
