@@ -10,6 +10,7 @@ import click
 
 from .given_lengths import given_lengths, lengths_option, trace_option
 from .main import EXIT_INFEASIBLE
+from .options import Finite, force_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,7 +45,7 @@ WIDE = 118
     type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
     help="Force a mode. Default: the best at each point.",
 )
-@click.option("--bias-budget", type=click.FloatRange(0, 1, max_open=True), help="As of rlplan solve. Default: 0.")
+@click.option("--bias-budget", type=Finite(0, 1, max_open=True), help="As of rlplan solve. Default: 0.")
 @click.option(
     "--objective",
     type=click.Choice(["seconds", "usd"]),
@@ -53,7 +54,10 @@ WIDE = 118
     help="What a trained sample shall cost least of, at each point.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write one page that needs no network.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), help="Write one page that needs no network; -: standard output."
+)
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def compare_command(
     job_path: Path,
@@ -67,6 +71,7 @@ def compare_command(
     objective: Any,
     seed: int,
     html: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """Solve JOB on several clusters, or with several values of a key, and put the plans side by side.
@@ -78,13 +83,22 @@ def compare_command(
     from ..planner.compare import Wanted, compare, points_of
     from ..plans.cluster import load_cluster
     from ..plans.data import prompts_to_plan
-    from ..plans.errors import InputError
+    from ..plans.errors import InputError, joined
     from ..plans.job import job_paths, load_job
     from ..plans.origin import InputFile, Inputs, ProfileFile
     from ..plans.yaml_io import atomic_write, load, sha256_file
     from ..profiles.fitness import unfit
     from ..profiles.schema import Profile
-    from .paths import check_target, job_file, job_inputs, need_cluster, need_job, need_profile, trace_inputs
+    from .paths import (
+        check_stdout,
+        check_target,
+        job_file,
+        job_inputs,
+        need_cluster,
+        need_job,
+        need_profile,
+        trace_inputs,
+    )
     from .progress import share
 
     job_path = job_file(job_path)
@@ -98,12 +112,15 @@ def compare_command(
         need_cluster(path)
     need_profile(profile_path, job_path, job)
     clusters, profile = [load_cluster(path) for path in cluster_paths], load(profile_path, Profile)
+    check_stdout(html, "--html", as_json)
     if html is not None:
         others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
-        check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page")
+        check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page", force=overwrite)
     paths = job_paths(job, job_path)
-    for fault in unfit(profile, job, paths, []):
-        raise InputError(f"{fault.what}; {fault.remedy}", str(profile_path))
+    if faults := [
+        InputError(f"{fault.what}; {fault.remedy}", str(profile_path)) for fault in unfit(profile, job, paths, [])
+    ]:
+        raise joined(faults)
     rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
     names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
     points = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
@@ -155,6 +172,7 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
     from .figures import ASCII
+    from .paths import tell
 
     console = Console(highlight=False)
     with console.capture() as capture:
@@ -165,7 +183,7 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
         if html is not None:
             console.print(f"html: {html}; open it in a browser", soft_wrap=True, markup=False)
     text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    click.echo(text.translate(ASCII) if console.options.ascii_only else text)
+    tell(text.translate(ASCII) if console.options.ascii_only else text, html)
 
 
 def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from ..profiles.length_tables import LengthTable
 
@@ -34,6 +36,7 @@ _SHOWN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
     help="import: cap on a response's tokens when these were sampled; a response that reaches it was truncated.",
 )
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="import: the length trace to write.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def lengths_command(
     action: str,
@@ -41,6 +44,7 @@ def lengths_command(
     columns: tuple[str, ...],
     cap_tokens: int | None,
     out: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """How long responses are, for `rlplan solve`: lengths that ship, or a trace from a log of your own.
@@ -66,7 +70,7 @@ def lengths_command(
     assert operand is not None, "asked above"
     if action == "show":
         return _show(operand, as_json)
-    return _import(Path(operand), columns, cap_tokens, out, as_json)
+    return _import(Path(operand), columns, cap_tokens, out, overwrite, as_json)
 
 
 def table_figures(table: LengthTable) -> dict[str, Any]:
@@ -130,17 +134,20 @@ def _show(word: str, as_json: bool) -> int:
     return 0
 
 
-def _import(path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: Path | None, as_json: bool) -> int:
+def _import(
+    path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: Path | None, overwrite: bool, as_json: bool
+) -> int:
     from ..plans.errors import InputError
     from ..profiles.columns import assignments
     from ..profiles.length_import import FIELDS, import_lengths
     from ..profiles.lengths import LengthTrace, write_lengths
-    from .paths import check_target
+    from .paths import check_target, must_be_file
 
     if out is None:
         raise InputError("import writes a length trace; say where: -o lengths.jsonl")
     asked = assignments(columns, FIELDS)
-    check_target(out, path)
+    must_be_file(out, "a summary is printed")
+    check_target(out, path, kind="lengths", force=overwrite)
     rows = import_lengths(path, asked, cap_tokens)
     trace = LengthTrace(rows, cap_tokens)
     write_lengths(out, rows)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from ..plans.checks.finding import Fault
     from ..plans.origin import Inputs
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation, as of the solve."
 )
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
-def refresh_command(plan_path: Path, out: Path | None, seed: int, as_json: bool) -> int:
+def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: bool, as_json: bool) -> int:
     """Predict PLAN anew after somebody edited its decisions, and write it as a plan that holds.
 
     The decisions stay as they are; predictions, digests and the reasons are made again from the plan's own inputs, in
@@ -41,14 +44,15 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, as_json: bool)
     from ..plans.plan import load_plan
     from ..plans.yaml_io import WRITTEN_DIGITS, error_at
     from .job_timeline import data_prompts
-    from .paths import check_target, plan_inputs
+    from .paths import check_stdout, check_target, plan_inputs, tell
     from .progress import share
     from .solve import plan_summary, plan_text
 
     if document_kind(plan_path) == "rlplan_groups":
         raise InputError("is a plan of groups, which is solved anew: rlplan solve WORKLOAD --from PLAN", str(plan_path))
     out = out or plan_path
-    check_target(out, *plan_inputs(plan_path)[1:])
+    check_stdout(out, "--out", as_json)
+    check_target(out, *plan_inputs(plan_path)[1:], kind="plan", force=overwrite)
     plan = load_plan(plan_path)
     broken = [fault for fault in _faults(plan, plan_path) if not _is_made_anew(fault)]
     if broken:
@@ -75,7 +79,7 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, as_json: bool)
         raise Infeasible("; ".join(f"{fault.key}: {fault.what}" for fault in left) + f"; edit {plan_path} again")
     write_document(new, out, WRITTEN_DIGITS)
     summary = {**plan_summary(new, out), "edited": new.solver.refreshed}
-    click.echo(json.dumps(summary) if as_json else plan_text(new, out))
+    tell(json.dumps(summary) if as_json else plan_text(new, out), out)
     return 0
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options import force_option
+
 if TYPE_CHECKING:
     from ..profiles.reward_tables import RewardTable
 
@@ -26,6 +28,7 @@ ACTIONS = ("list", "show", "import")
 )
 @click.option("--profile", "profile_path", type=click.Path(path_type=Path), help="import: the profile to change.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="import: where to write it. Default: the same file.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def rewards_command(
     action: str,
@@ -33,6 +36,7 @@ def rewards_command(
     columns: tuple[str, ...],
     profile_path: Path | None,
     out: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """What scoring a sample takes, for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
@@ -58,7 +62,7 @@ def rewards_command(
     assert operand is not None, "asked above"
     if action == "show":
         return _show(operand, as_json)
-    return _import(Path(operand), columns, profile_path, out, as_json)
+    return _import(Path(operand), columns, profile_path, out, overwrite, as_json)
 
 
 def reward_figures(table: RewardTable) -> dict[str, Any]:
@@ -124,20 +128,23 @@ def _show(kind: str, as_json: bool) -> int:
     return 0
 
 
-def _import(path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, as_json: bool) -> int:
+def _import(
+    path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, overwrite: bool, as_json: bool
+) -> int:
     from ..plans.editor import write_document
     from ..plans.errors import InputError
     from ..plans.yaml_io import WRITTEN_DIGITS, load
     from ..profiles.columns import assignments
     from ..profiles.reward_import import FIELDS, import_rewards, law_of, with_imported
     from ..profiles.schema import Profile
-    from .paths import check_target
+    from .paths import check_target, must_be_file
 
     if profile_path is None:
         raise InputError("import changes a profile; name it: --profile profile.yaml")
     asked = assignments(columns, FIELDS)
     target = out or profile_path
-    check_target(target, path)
+    must_be_file(target, "a summary is printed")
+    check_target(target, path, kind="profile", force=overwrite)
     profile = load(profile_path, Profile)
     samples = import_rewards(path, asked)
     write_document(with_imported(profile, samples, path.name), target, WRITTEN_DIGITS)

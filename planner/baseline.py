@@ -8,6 +8,7 @@ would have chosen of plain rounds is told beside it.
 
 from __future__ import annotations
 
+from ..plans.errors import Infeasible
 from .cycle import Cycle, Limits
 from .search import Search, is_plain
 
@@ -22,7 +23,11 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
         return chosen
     limits, nodes, rounds = search.limits, chosen.nodes(search.limits), search.passes[-1].short_rounds
     while True:
-        plain = [c for c in _that_fit(search) if c.nodes(limits) <= nodes]
+        fitting = _that_fit(search)
+        # An edited plan may take fewer nodes than any update of the search: then plain rounds take what they take.
+        plain = [c for c in fitting if c.nodes(limits) <= nodes] or fitting
+        if not plain:
+            raise Infeasible("no plain rounds, with which a plan is compared, fit into the pool's host memory")
         best = min(
             [c for c in plain if keeps_slo(c, limits)] or plain,
             key=lambda c: (c.seconds_per_sample(limits.group_size), c.name),

@@ -15,7 +15,7 @@ from .parts import parts_of
 from .predict import least_p95, step_p95
 from .program import NOTHING_TRAINED, Solution, solve_program
 from .search import ON_REQUEST, Progress, Search
-from .ties import simplest, tolerance_of
+from .ties import cost_above, simplest, tolerance_of
 from .unseen import Unseen, simulate_unseen
 from .waste import waste_text
 from .why import tie_text
@@ -33,7 +33,7 @@ class Decided:
 
     def given_up(self, search: Search) -> float:
         """Share by which the plan's schedule costs more than the proven best, on the rounds that it was chosen on."""
-        return max(0.0, self.cycle.cost(search.limits) / self.solution.cycle.cost(search.limits) - 1.0)
+        return cost_above(search, self.solution.cycle, self.cycle)
 
 
 def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress) -> Decided:
@@ -85,7 +85,7 @@ def choice_words(decided: Decided, search: Search, profile: Profile) -> dict[str
     parts = parts_of(decided.unseen.search, decided.unseen.cycle)
     turns = [(part.layout.tp, part.train.accelerators, part.train.offload) for part in parts]
     found = {
-        "ties": tie_text(search, decided.solution.cycle, decided.cycle, decided.tolerance),
+        "ties": tie_text(search, decided.solution.cycle, decided.cycle, decided.given_up(search), decided.tolerance),
         "waste": waste_text(parts, search.limits.group_size),
         "baseline": baseline_text(search, decided.baseline),
         "colocation": turns_text(profile, turns),

@@ -103,8 +103,8 @@ def refresh(
             reached=solution.objective,
             given_up=decided.given_up(search) or None,
             objective=plan.solver.objective,
-            forced_mode=plan.solver.forced_mode,
-            forced_budget=plan.solver.forced_budget,
+            forced_mode=search.mode,
+            forced_budget=plan.solver.forced_budget if search.mode == plan.solver.forced_mode else None,
             candidates=count_cycles(*search.columns(), search.needs_long),
             refreshed=edited,
         ),
@@ -161,12 +161,20 @@ def _search(
     long = _long_key(short, planned.rounds.long) if planned.rounds.long is not None else None
     keys: list[tuple[ShortKey | LongKey, Kind]] = [(short, priced[0])] + ([(long, priced[1])] if long else [])
     space, limits, pool = search.space, search.limits, cluster.pools[search.space.pool]
+    # Plain rounds on the plan's own engines, to compare it with and, of `predict`, for its first epoch.
+    plain = {
+        ShortKey("sync", prompts, samples, 0, short.layout)
+        for prompts, samples in (
+            (planned.issue.prompts_per_step, planned.issue.samples_per_prompt),
+            *([(short.prompts, short.samples)] if mode == "predict" else []),
+        )
+    }
     train, weight_bytes = list(space.train), WEIGHT_BYTES[job.model.dtype]
     places = [_place(train, kind.train) for _, kind in keys]
     layouts = {key.layout: kind.decode for key, kind in keys}
     space = dataclasses.replace(
         space,
-        short=tuple(sorted({*space.short, short})),
+        short=tuple(sorted({*space.short, short, *plain})),
         long=tuple(sorted({*space.long, *([long] if long else [])})),
         decode={**{key: cost for key, cost in layouts.items() if key not in space.decode}, **space.decode},
         train=tuple(train),
@@ -181,7 +189,8 @@ def _search(
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
     written = {key: AsWritten(kind.decode, kind.max_num_seqs) for key, kind in keys if _differs(setting, key, kind)}
-    setting = dataclasses.replace(setting, as_written=written)
+    # A cell has keys of its own, under which nothing is written: such a plan is simulated whole, however large.
+    setting = dataclasses.replace(setting, as_written=written, cell_prompts=0 if written else setting.cell_prompts)
     found = Search(setting, space, limits, job.slo.step_p95_s, search.mode, passes)
     return found, _Mine(short, long, places[0], places[-1])
 
@@ -273,6 +282,7 @@ def _must_keep(search: Search, cycle: Cycle, unseen: Unseen) -> None:
         "bias": f"its trained mean length is {ratio:.3f} of the unconditioned one, and bias.budget allows "
         f"{search.limits.bias_budget:.1%} off",
         "slo": f"{unseen.cycle.slow_share():.0%} of its steps are slower than the job's slo.step_p95_s, and 5% may be",
+        "sharding": "short and long rounds shard the model differently, and the executor starts trainers once",
         "memory": "its engines, those that sleep included, do not fit into the pool's host memory",
     }
     raise Infeasible("; ".join(words[name] for name in broken or ["bias"]) + "; edit the plan again, or solve")

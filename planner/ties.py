@@ -99,6 +99,14 @@ def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:
     return (1.0 - share) * short + (share * cast(LongKey, cycle.long.key).copies if cycle.long else 0.0)
 
 
+def cost_above(search: Search, best: Cycle, cycle: Cycle) -> float:
+    """Share by which `cycle` costs more than `best` on the rounds that both have; 0 if it is `best`."""
+    if cycle.name == best.name:
+        return 0.0
+    common = _cost_on(search, best)(cycle.short.rounds, cycle.long.rounds if cycle.long else 0)
+    return max(0.0, cycle.cost(search.limits) / common - 1.0)
+
+
 def _enough(search: Search) -> tuple[int, int]:
     """(short, long) rounds that a schedule needs to win a tie."""
     last = search.passes[-1]

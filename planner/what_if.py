@@ -62,7 +62,8 @@ def load_documents(plan_path: Path, profile_path: Path | None = None, trace: Len
         load(profile_path or input_path(plan.inputs.profile, plan_path), Profile), job.reward.kind
     )
     if trace is None:
-        cap_tokens = profile.lengths.cap_tokens if profile.lengths else None
+        of_profile = profile.lengths is not None and profile.lengths.sha256 == plan.inputs.lengths.sha256
+        cap_tokens = profile.lengths.cap_tokens if of_profile and profile.lengths else None
         trace = open_lengths(plan.inputs.lengths, plan_path, cap_tokens)
         if changed := changed_table(plan.inputs.lengths):
             warnings.warn(f"{changed}; simulated as it is now", stacklevel=2)

@@ -165,10 +165,9 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
     return found
 
 
-def tie_text(search: Search, fastest: Cycle, chosen: Cycle, tolerance: float) -> str | None:
+def tie_text(search: Search, fastest: Cycle, chosen: Cycle, above: float, tolerance: float) -> str | None:
     """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
-    (ties.py); None if they are one."""
-    percent = 100 * (chosen.cost(search.limits) / fastest.cost(search.limits) - 1)
+    (ties.py), costing the share `above` more; None if they are one."""
     mode = fastest.short.law.mode
     both = chosen.long is not None and fastest.long is not None
     if chosen.short.law.mode != mode:
@@ -179,7 +178,7 @@ def tie_text(search: Search, fastest: Cycle, chosen: Cycle, tolerance: float) ->
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
     return (
-        f"{', '.join(words)} would be {percent:.1f}% {unit}, within the costs' error; the simplest within "
+        f"{', '.join(words)} would be {100 * above:.1f}% {unit}, within the costs' error; the simplest within "
         f"{100 * tolerance:.1f}% is planned"
     )
 
