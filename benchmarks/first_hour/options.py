@@ -79,7 +79,7 @@ def option_mistakes(rng: random.Random) -> Iterator[Mistake]:
                 f"{name}: an option that is none", (*good, f"--{rng.choice(('speed', 'ouut', 'jsonn'))}"), True
             )
         elif kind < 0.16:
-            sure = name not in ("check", "fmt")  # these take many files
+            sure = name not in ("check", "fmt", "execute")  # these take many files
             yield (
                 Mistake(f"{name}: a word too many", (*good, "{at}/plan.yaml"), sure)
                 if sure

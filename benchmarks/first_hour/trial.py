@@ -92,11 +92,10 @@ def _faults(
         found.append("exit code")
     lines = [line for line in err.splitlines() if line.strip() and not _ASIDE.match(line)]
     reports = command == "check" and bool(out.strip()) and not lines  # findings are check's result
-    if (
-        code in (2, 3)
-        and not reports
-        and (len(lines) != 1 or not lines[0].startswith(("error: ", "no feasible plan: ")))
-    ):
+    # A line for each fault; that there is no plan has one reason.
+    told = lines and all(line.startswith("error: ") for line in lines)
+    infeasible = len(lines) == 1 and lines[0].startswith("no feasible plan: ")
+    if code in (2, 3) and not reports and not told and not infeasible:
         found.append("not one line")
     if code == 0 and mistake.sure:
         found.append("taken")

@@ -66,7 +66,7 @@ def write():
 
 
 def say_two_lines():
-    print("error: one\nerror: two", file=sys.stderr)
+    print("error: one\nand what else to say of it", file=sys.stderr)
     raise SystemExit(2)
 
 
