@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import force_option
+from .options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
     from ..profiles.length_tables import LengthTable
 
-ACTIONS = ("list", "show", "import")
 _SHOWN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -56,15 +56,12 @@ def lengths_command(
     `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch, sample, truncated, reward and prompt_tokens
     are used where they are there. docs/lengths.md says what they are.
     """
-    from ..plans.errors import InputError
-    from .options import refuse_options_but
-
-    if action != "import":
-        refuse_options_but(action, "as_json")
-    if (operand is None) != (action == "list"):
-        raise InputError({"list": "list takes no name; to see one table: rlplan lengths show NAME",
-                          "show": "show what? Name a table; rlplan lengths list has their names",
-                          "import": "import what? Name a CSV, a gzipped CSV or JSON Lines"}[action])  # fmt: skip
+    must_fit_action(
+        action,
+        operand,
+        listing="list takes no name; to see one table: rlplan lengths show NAME",
+        showing="show what? Name a table; rlplan lengths list has their names",
+    )
     if action == "list":
         return _list(as_json)
     assert operand is not None, "asked above"
@@ -124,7 +121,7 @@ def _show(word: str, as_json: bool) -> int:
         f"{table.name}: {f'{table.model}, ' if table.model else ''}{table.task}",
         f"tokens   {quantiles}; cap {table.cap_tokens}, {table.at_cap:.2%} of the responses reach it",
         f"ICC      {table.icc:.2f}, {table.icc_source}",
-        f"error    another job of the kind (one standard deviation): all lengths x/÷ {2.718281828**error.scale:.2f}, "
+        f"error    another job of the kind (one standard deviation): all lengths x/÷ {math.exp(error.scale):.2f}, "
         f"their spread ±{error.spread:.0%}, ICC ±{error.icc:.2f}; {table.error_source}",
         f"source   {table.source}",
     ]

@@ -17,6 +17,22 @@ force_option = click.option("--force", "overwrite", is_flag=True, help=f"{OVERWR
 """For commands in which --force does nothing else."""
 
 
+ACTIONS = ("list", "show", "import")
+"""What `rlplan lengths` and `rlplan rewards` do with tables that ship and with files of one's own."""
+
+
+def must_fit_action(action: str, operand: str | None, listing: str, showing: str) -> None:
+    """Raise InputError for an operand or options that do not go with the action.
+
+    `listing`, `showing`: what to say of a list with an operand, and of a show without one.
+    """
+    if action != "import":
+        refuse_options_but(action, "as_json")
+    if (operand is None) != (action == "list"):
+        importing = "import what? Name a CSV, a gzipped CSV or JSON Lines"
+        raise InputError({"list": listing, "show": showing, "import": importing}[action])
+
+
 class Finite(click.FloatRange):
     """A number in a range that is no infinity and no NaN: click takes both into any range that has no upper end."""
 

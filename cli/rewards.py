@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import force_option
+from .options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
     from ..profiles.reward_tables import RewardTable
-
-ACTIONS = ("list", "show", "import")
 
 
 @click.command("rewards")
@@ -48,15 +47,12 @@ def rewards_command(
     is needed; correct and prompt are used where they are there. Seconds are those of a worker under the job's longest
     deadline; an execution that hangs has the deadline.
     """
-    from ..plans.errors import InputError
-    from .options import refuse_options_but
-
-    if action != "import":
-        refuse_options_but(action, "as_json")
-    if (operand is None) != (action == "list"):
-        raise InputError({"list": "list takes no name; to see one kind: rlplan rewards show KIND",
-                          "show": "show what? Name a kind of reward: code, function or math",
-                          "import": "import what? Name a CSV, a gzipped CSV or JSON Lines"}[action])  # fmt: skip
+    must_fit_action(
+        action,
+        operand,
+        listing="list takes no name; to see one kind: rlplan rewards show KIND",
+        showing="show what? Name a kind of reward: code, function or math",
+    )
     if action == "list":
         return _list(as_json)
     assert operand is not None, "asked above"
@@ -118,8 +114,8 @@ def _show(kind: str, as_json: bool) -> int:
         return 0
     lines = [
         f"{table.kind}: {_said(table)}",
-        f"error    another job of the kind (one standard deviation): seconds x/÷ {2.718281828**table.error.scale:.2f}"
-        + (f", share that hangs x/÷ {2.718281828**table.error.hanging:.2f}" if table.error.hanging else "")
+        f"error    another job of the kind (one standard deviation): seconds x/÷ {math.exp(table.error.scale):.2f}"
+        + (f", share that hangs x/÷ {math.exp(table.error.hanging):.2f}" if table.error.hanging else "")
         + f"; {table.error_source}",
         f"source   {table.source}",
     ]

@@ -7,7 +7,6 @@ no schedule does) are left out of what is returned.
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..plans.errors import InputError
-from ..plans.reading import must_be_readable
+from .csv_rows import csv_rows
 from .served import Served
 
 COLUMNS = (
@@ -38,22 +37,11 @@ class Group(NamedTuple):
 def read_served(path: str | Path) -> dict[Group, Served]:
     """The points by group, as the file has them. Raises InputError: no file, a missing column, not a number."""
     rows: dict[Group, list[list[float]]] = {}
-    must_be_readable(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"has no column {', '.join(missing)}; needed are {', '.join(COLUMNS)}", str(path))
-            for line, row in enumerate(reader, 2):
-                if row["nonmonotone"].strip().lower() in ("true", "1"):
-                    continue
-                group = Group(row["system"], row["model_path"], row["precision"].strip().lower())
-                rows.setdefault(group, []).append(_numbers(row, str(path), line))
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot be read as CSV: {error}", str(path)) from None
+    for line, row in csv_rows(path, COLUMNS):
+        if row["nonmonotone"].strip().lower() in ("true", "1"):
+            continue
+        group = Group(row["system"], row["model_path"], row["precision"].strip().lower())
+        rows.setdefault(group, []).append(_numbers(row, str(path), line))
     if not rows:
         raise InputError("has no rows to fit", str(path))
     return {group: Served(*np.array(values).T) for group, values in rows.items()}

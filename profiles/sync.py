@@ -7,7 +7,6 @@ which is what a plan may count on, and its error is large and stated.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.errors import InputError
-from ..plans.reading import must_be_readable
 from .architecture import Architecture, architecture_of
+from .csv_rows import csv_rows, not_a_number
 from .factors import Factor, Factors, fit_factors
 
 Array = NDArray[np.float64]
@@ -77,26 +76,17 @@ def reshard_s(
 def read_syncs(path: str | Path) -> list[SyncRun]:
     """Full copies of models in the table. Raises InputError (no file, missing columns, no number, nothing to fit)."""
     runs: list[SyncRun] = []
-    must_be_readable(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"has no column {', '.join(missing)}", str(path))
-            for line, row in enumerate(reader, 2):
-                name = row["model"].split()[0]
-                architecture = architecture_of(name)
-                if row["method"] not in FULL or architecture is None or architecture.guessed:
-                    continue
-                width = 1.0 if "fp8" in row["model"].lower() else 2.0
-                try:
-                    seconds = (float(row["sync_s_min"]) + float(row["sync_s_max"])) / 2
-                except ValueError as error:
-                    raise InputError(f"holds a value that is no number: {error}", str(path), line) from None
-                runs.append(SyncRun(architecture, width, seconds))
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
+    for line, row in csv_rows(path, COLUMNS):
+        name = row["model"].split()[0]
+        architecture = architecture_of(name)
+        if row["method"] not in FULL or architecture is None or architecture.guessed:
+            continue
+        width = 1.0 if "fp8" in row["model"].lower() else 2.0
+        try:
+            seconds = (float(row["sync_s_min"]) + float(row["sync_s_max"])) / 2
+        except ValueError as error:
+            raise not_a_number(error, path, line) from None
+        runs.append(SyncRun(architecture, width, seconds))
     if not runs:
         raise InputError("has no full copy of a known model", str(path))
     return runs

@@ -8,7 +8,6 @@ activations kept in host memory, and on Hopper the attention kernels of the gene
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.errors import InputError
-from ..plans.reading import must_be_readable
 from .architecture import Architecture, architecture_of
+from .csv_rows import csv_rows, not_a_number
 from .factors import Factor, Factors, fit_factors
 from .hardware import Gpu, gpu_of
 from .memory import train_memory
@@ -61,22 +60,13 @@ class TrainRun:
 def read_runs(path: str | Path) -> list[TrainRun]:
     """The runs that this model is for (see above), of models and GPUs that are known. Raises InputError."""
     runs: list[TrainRun] = []
-    must_be_readable(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"has no column {', '.join(missing)}", str(path))
-            for line, row in enumerate(reader, 2):
-                try:
-                    run = _run(row)
-                except ValueError as error:
-                    raise InputError(f"holds a value that is no number: {error}", str(path), line) from None
-                if run is not None:
-                    runs.append(run)
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
+    for line, row in csv_rows(path, COLUMNS):
+        try:
+            run = _run(row)
+        except ValueError as error:
+            raise not_a_number(error, path, line) from None
+        if run is not None:
+            runs.append(run)
     if not runs:
         raise InputError("has no run of a known model on a known GPU", str(path))
     return runs

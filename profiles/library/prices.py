@@ -7,7 +7,6 @@ what they rest on, to be replaced by one's own.
 
 from __future__ import annotations
 
-import csv
 import statistics
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from pydantic import Field
 from ...plans.base import Count, Positive, Strict
 from ...plans.errors import InputError
 from ...plans.yaml_io import load
+from ..csv_rows import csv_rows, not_a_number
 from ..hardware import GPUS
 
 PATH = Path(__file__).parent / "prices.yaml"
@@ -69,22 +69,14 @@ def gpu_price(gpu: str) -> GpuPrice | None:
 def read_prices(path: str | Path) -> Prices:
     """Medians by GPU of the offers in a CSV file. Raises InputError (no file, missing column, no number, no offer)."""
     offers: dict[str, list[tuple[float, str, str]]] = {}
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"has no column {', '.join(missing)}", str(path))
-            for line, row in enumerate(reader, 2):
-                if not row["usd_per_gpu_hour"]:
-                    continue
-                try:
-                    usd = float(row["usd_per_gpu_hour"])
-                except ValueError as error:
-                    raise InputError(f"holds a value that is no number: {error}", str(path), line) from None
-                offers.setdefault(row["gpu"], []).append((usd, row["provider"], row["source"]))
-    except FileNotFoundError:
-        raise InputError("no such file", str(path)) from None
+    for line, row in csv_rows(path, COLUMNS):
+        if not row["usd_per_gpu_hour"]:
+            continue
+        try:
+            usd = float(row["usd_per_gpu_hour"])
+        except ValueError as error:
+            raise not_a_number(error, path, line) from None
+        offers.setdefault(row["gpu"], []).append((usd, row["provider"], row["source"]))
     if not offers:
         raise InputError("holds no price", str(path))
     found = {gpu: _price(listed) for gpu, listed in sorted(offers.items()) if gpu in GPUS}
