@@ -5,15 +5,17 @@
 A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
 on disk), and loading it counts.
 
-Rounds of more than 512 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole
+Rounds of more than 256 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole
 rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise, which would
-hide a part of it.
+hide a part of it. What of a difference is the simulation's own luck, `noise` says: the standard error of the difference
+of the means.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from typing import Any, get_args
 from rlplan.planner.candidates import LongKey, ShortKey, defers
 from rlplan.planner.cell_columns import long_column, short_column
 from rlplan.planner.columns import Setting, expected_deferrals, long_draws
+from rlplan.planner.draws import Draws
 from rlplan.planner.noise import spread_of
 from rlplan.planner.search import Search
 from rlplan.planner.solve import prepare, solve
@@ -93,18 +96,21 @@ def kinds_compared(search: Search) -> list[ShortKey]:
     layout = max(search.space.decode, key=lambda key: key.engines)
     found = []
     for mode in get_args(Mode):
-        mine = [key for key in search.space.short if key.mode == mode and key.layout == layout]
+        # Who puts off one prompt a round has no queue of them to make long rounds from.
+        few = search.setting.target + 1
+        mine = [k for k in search.space.short if k.mode == mode and k.layout == layout and k.prompts != few]
         # A third and two thirds through the list: neither the least nor the most that is put off.
         found += [mine[len(mine) // 3], mine[2 * len(mine) // 3]]
     return list(dict.fromkeys(found))
 
 
-def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple[Quantiles, float]:
-    """(seconds of a step in a cycle of such short rounds and the long ones that they need, CPU seconds that took)."""
+def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple[Quantiles, float, float]:
+    """(seconds of a step in a cycle of such short rounds and the long ones that they need, standard error of their
+    mean, CPU seconds that took)."""
     began, train = time.process_time(), search.space.train[0]
     short = short_column(setting, key)
     short.extend(rounds)
-    share, long_s = 0.0, [0.0]
+    share, long_s, long_error = 0.0, [0.0], 0.0
     if defers(key.law, setting.target):
         put_off = expected_deferrals(short, setting) / setting.target
         share = put_off / (1 + put_off)
@@ -117,30 +123,38 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
             pool = short.deferred_prompts
         long = long_column(setting, LongKey(key.law, 1, key.layout))
         long.extend(rounds, pool)
-        long_s = long.log.step_s(train)
+        long_s, long_error = long.log.step_s(train), long.log.step_error(train)
     short_s = short.log.step_s(train)
     parts = [(1 - share, short_s, [0.0] * len(short_s)), (share, long_s, [0.0] * len(long_s))]
-    return spread_of(parts), time.process_time() - began
+    error = math.hypot((1 - share) * short.log.step_error(train), share * long_error)
+    return spread_of(parts), error, time.process_time() - began
 
 
-def differences(nodes: int = COMPARED_NODES, rounds: int = 160) -> dict[str, dict[str, float]]:
-    """By mode, what the mean and the p95 of a step are off by where it is simulated by cells, the larger of two kinds;
-    and the CPU seconds of so many cells over those of as many whole rounds.
+def differences(nodes: int = COMPARED_NODES, rounds: int = 160, seeds: int = 2) -> dict[str, dict[str, float]]:
+    """By mode, what the mean and the p95 of a step are off by where it is simulated by cells, the larger of two kinds,
+    each the mean over some seeds; and the CPU seconds of so many cells over those of as many whole rounds.
 
-    As many cells are compared as so many whole rounds have, so that both have the same luck to draw from.
+    As many cells are compared as so many whole rounds have, so that both have as much luck.
     """
     search = prepare(*documents(nodes))
-    whole = dataclasses.replace(search.setting, cell_prompts=0)
-    parts = whole.target // search.setting.cell_prompts
+    parts = search.setting.target // search.setting.cell_prompts
     found: dict[str, dict[str, float]] = {}
     for key in kinds_compared(search):
-        cells, cells_s = steps(search, search.setting, key, parts * rounds)
-        full, full_s = steps(search, whole, key, rounds)
-        mine = found.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "cpu": 0.0})
-        for name, value in (("mean", cells.mean / full.mean - 1), ("p95", cells.p95 / full.p95 - 1)):
+        ratios, errors = [], []
+        mine = found.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "noise": 0.0, "cpu": 0.0})
+        for seed in range(seeds):
+            known = search.setting.draws
+            setting = dataclasses.replace(search.setting, draws=Draws(known.model, known.seed + seed, known.width))
+            cells, cells_error, cells_s = steps(search, setting, key, parts * rounds)
+            full, full_error, full_s = steps(search, dataclasses.replace(setting, cell_prompts=0), key, rounds)
+            ratios.append((cells.mean / full.mean - 1, cells.p95 / full.p95 - 1))
+            errors.append(math.hypot(cells_error, full_error) / full.mean)
+            mine["cpu"] = max(mine["cpu"], round(cells_s / parts / full_s, 3))
+        for name, values in zip(("mean", "p95"), zip(*ratios, strict=True), strict=True):
+            value = sum(values) / seeds
             if abs(value) > abs(mine[name]):
                 mine[name] = round(value, 5)
-        mine["cpu"] = max(mine["cpu"], round(cells_s / parts / full_s, 3))
+        mine["noise"] = max(mine["noise"], round(math.hypot(*errors) / seeds, 5))
     return found
 
 
@@ -164,7 +178,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"{found['peak_bytes'][nodes] / 1e9:.2f} GB"
         for nodes, seconds in found["solve_s"].items()
     ] + [
-        f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, in "
+        f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, the "
+        f"simulation's own luck {100 * mine['noise']:.2f} %, in "
         f"{mine['cpu']:.2f} of the CPU seconds"
         for mode, mine in found["differences"].items()
     ]

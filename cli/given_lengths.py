@@ -25,7 +25,8 @@ lengths_option = click.option(
     "lengths_word",
     metavar="NAME|QUANTILES",
     help="Without a trace: lengths that ship (rlplan lengths list), as math-16k; or, as a last resort, "
-    "p50=800,p95=4000,max=16384[,icc=0.5]. What they leave open is in the plan's error.",
+    "p50=800,p95=4000,max=16384[,icc=0.5]. What they leave open is in the plan's error. With ,scale=0.8 after either, "
+    "all lengths times a factor that was measured.",
 )
 
 

@@ -33,12 +33,12 @@ INIT = "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER"
 
 def need_job(path: Path) -> None:
     """Raise InputError, with the command that writes a job, where there is no file at `path`."""
-    _need(path, f"{INIT} writes a job and its cluster to begin with")
+    need(path, f"{INIT} writes a job and its cluster to begin with")
 
 
 def need_cluster(path: Path) -> None:
     """Likewise of a cluster."""
-    _need(path, f"name one with --cluster; {INIT} writes one to begin with")
+    need(path, f"name one with --cluster; {INIT} writes one to begin with")
 
 
 def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
@@ -46,7 +46,7 @@ def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
     from ..profiles.library import shipped_model
 
     model = (job and shipped_model(job.model.path)) or "MODEL"
-    _need(
+    need(
         path,
         f"rlplan profile {job_path} measures one on this machine, rlplan profile {job_path} --shipped {model} takes "
         "one that ships and needs no GPU, --profile names another",
@@ -59,10 +59,11 @@ def need_trace(path: Path, job_path: Path) -> None:
         f"rlplan profile {job_path} measures one, rlplan lengths import makes one of a log, "
         f"rlplan solve {job_path} --lengths NAME takes lengths that ship (rlplan lengths list)"
     )
-    _need(path, how)
+    need(path, how)
 
 
-def _need(path: Path, how: str) -> None:
+def need(path: Path, how: str) -> None:
+    """Raise InputError, with `how` to get one, where there is no file at `path`."""
     if not os.path.exists(path):  # noqa: PTH110 (pathlib raises for what can be no path)
         raise InputError(f"no such file; {how}", str(path))
 

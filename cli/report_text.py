@@ -7,7 +7,7 @@ and without what a terminal would take for a command.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..plans.diff.words import UNKNOWN, one_line
@@ -78,7 +78,23 @@ def comparison(result: dict[str, Any]) -> str:
                 f"{role:8} {_figure(result[role]['step_s'], '.2f')} s a step: {_figure(result[speedup], '.2f')}x per "
                 "trained sample" + ("" if length is None else f", length ratio {length:.3f}")
             )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_machine(result["measured_over_predicted"])])
+
+
+COMMON = 0.1
+"""Share of the predicted seconds by which all runs must be off, in one direction, to blame the machine."""
+
+
+def _machine(ratios: Mapping[str, float | None]) -> list[str]:
+    """What to say where all runs took longer than predicted, or all less: they ran on another machine, in a sense."""
+    known = [ratio for ratio in ratios.values() if ratio is not None]
+    if len(known) < 2 or not (min(known) > 1 + COMMON or max(known) < 1 / (1 + COMMON)):
+        return []
+    now = "slower" if min(known) > 1 else "faster"
+    return [
+        f"all runs took {min(known):.2f} to {max(known):.2f} times the predicted seconds: the machine was {now} than when "
+        f"it was profiled. Beside each other they are within {max(known) / min(known) - 1:.0%} of the predictions"
+    ]
 
 
 def spark(values: Sequence[float | None], width: int = 40) -> str:

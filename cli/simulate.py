@@ -11,6 +11,7 @@ import click
 
 from ..plans.errors import InputError
 from ..plans.limits import MOST_SIMULATED, MOST_STEPS
+from .given_lengths import lengths_option
 from .job_timeline import TIMELINE_STEPS
 from .main import EXIT_FAILED
 from .options import Finite, force_option
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--trace", "trace_path", type=click.Path(path_type=Path), help="Another length trace, or the folder of a run."
 )
+@lengths_option
 @click.option(
     "--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change a value first; can be repeated."
 )
@@ -47,6 +49,7 @@ def simulate_command(
     plan_path: Path,
     profile_path: Path | None,
     trace_path: Path | None,
+    lengths_word: str | None,
     assignments: tuple[str, ...],
     steps: int,
     prompts: int | None,
@@ -86,13 +89,15 @@ def simulate_command(
     from ..plans.yaml_io import STDOUT, atomic_write
     from .findings import simulated_findings, tell
     from .job_timeline import compact, epoch_prompts
-    from .paths import check_stdout, check_target, plan_inputs
+    from .paths import check_stdout, check_target, need, plan_inputs
 
     check_stdout(timeline, "--timeline", as_json)
     if timeline is not None:
         read = (*plan_inputs(plan_path), *(path for path in (profile_path, trace_path) if path))
         check_target(timeline, *read, kind="timeline", force=overwrite)
-    trace = None if trace_path is None else _trace(trace_path)
+    if profile_path is not None:
+        need(profile_path, "rlplan profile writes one; without --profile the plan's own is taken")
+    trace = _trace(trace_path, lengths_word)
     documents, notes = change(load_documents(plan_path, profile_path, trace), assignments)
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -123,7 +128,7 @@ def simulate_command(
         switch_s=switch_s,
         watch=meter,
     )
-    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or trace_path))
+    findings = simulated_findings(plan_path, documents, bool(assignments or profile_path or trace))
     tell(findings)
     result = {"plan": str(plan_path), "set": list(assignments), **summarize(run, meter, plan, pool, nodes)}
     result["findings"] = [finding.data() for finding in findings]
@@ -148,12 +153,19 @@ def _must_end(plan: Plan, steps: int) -> None:
         )
 
 
-def _trace(path: Path) -> LengthTrace:
-    """A length trace, or what the run in a folder tells about lengths."""
+def _trace(path: Path | None, word: str | None) -> LengthTrace | None:
+    """A length trace, what the run in a folder tells about lengths, or lengths that ship (`word`); None of neither."""
     from ..planner.measured import load_run
     from ..planner.run_lengths import run_lengths
+    from ..planner.table_lengths import named_lengths
     from ..profiles.lengths import read_lengths
 
+    if word is not None:
+        if path is not None:
+            raise InputError("--trace and --lengths both say how long responses are; give one of them")
+        return named_lengths(word)[0]
+    if path is None:
+        return None
     folder = os.path.isdir(path)  # noqa: PTH112 (pathlib raises for what can be no path)
     return run_lengths(load_run(path)) if folder else read_lengths(path)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..planner.tune import Tuned
     from ..planner.what_if import Documents
     from ..plans.origin import Inputs
+    from ..profiles.lengths import LengthTrace
+    from ..profiles.schema import Lengths
 
 
 @click.command("tune")
@@ -131,41 +133,59 @@ def _of_one_job(one: Inputs, other: Inputs) -> bool:
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
+    from ..planner.table_lengths import TableTrace, scaled_lengths
     from ..plans.check import input_path
     from ..plans.editor import write_document
     from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
     from ..plans.solver_read import solver_read
     from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
-    from ..profiles.lengths import write_lengths
-    from ..profiles.schema import Lengths
+    from ..profiles.lengths import read_lengths
 
     profile_path, lengths_path = _beside(out)
-    write_lengths(lengths_path, tuned.trace.rows)
-    summary = tuned.trace.summary()
-    lengths = Lengths(
-        path=lengths_path.name,
-        sha256=sha256_file(lengths_path),
-        prompts=summary.prompts,
-        samples=summary.samples,
-        cap_tokens=tuned.trace.cap_tokens,
-        icc=summary.icc,
-    )
-    write_document(tuned.profile.model_copy(update={"lengths": lengths}), profile_path, WRITTEN_DIGITS)
+    trace, old = tuned.trace, force.plan.inputs
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
         return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
-    old = force.plan.inputs
+    if isinstance(trace, TableTrace) and trace.scale is not None:
+        # One factor is all that was measured of a table's lengths: the plan goes on to name the table.
+        of_profile, of_plan = tuned.profile.lengths, scaled_lengths(old.lengths, trace.scale)
+        if of_profile is not None:
+            # The job's own, which the plan in force was not solved from: they stay the profile's.
+            own = input_path(old.profile, force_path).with_name(of_profile.path)
+            of_profile = _write_lengths(read_lengths(own, of_profile.cap_tokens), lengths_path)
+    else:
+        of_profile = _write_lengths(trace, lengths_path)
+        of_plan = LengthsInput(**named(lengths_path))
+    write_document(tuned.profile.model_copy(update={"lengths": of_profile}), profile_path, WRITTEN_DIGITS)
     inputs = Inputs(
         cluster=InputFile(**named(input_path(old.cluster, force_path))),
         job=InputFile(**named(input_path(old.job, force_path))),
         profile=ProfileFile(**named(profile_path), provenance=tuned.profile.provenance),
-        lengths=LengthsInput(**named(lengths_path)),
+        lengths=of_plan,
         rewards=tuned.plan.inputs.rewards,
         solver_read=solver_read(input_path(old.cluster, force_path), input_path(old.job, force_path), profile_path),
     )
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
+
+
+def _write_lengths(trace: LengthTrace, path: Path) -> Lengths:
+    """Write `trace`; how the profile beside it names it."""
+    from ..plans.yaml_io import sha256_file
+    from ..profiles.lengths import write_lengths
+    from ..profiles.schema import Lengths
+
+    write_lengths(path, trace.rows)
+    summary = trace.summary()
+    return Lengths(
+        path=path.name,
+        sha256=sha256_file(path),
+        prompts=summary.prompts,
+        samples=summary.samples,
+        cap_tokens=trace.cap_tokens,
+        icc=summary.icc,
+    )
 
 
 def _result(tuned: Tuned, run: MeasuredRun, force_path: Path, out: Path) -> dict[str, Any]:

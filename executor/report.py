@@ -187,6 +187,9 @@ def report(folder: Path) -> dict[str, Any]:
     for role, detail in by_role.items():
         result[role] = {"step_s": detail["step_s"], "step_s_predicted": detail["step_s_predicted"]}
     result["prediction_error"] = {role: detail["prediction_error"] for role, detail in by_role.items()}
+    result["measured_over_predicted"] = {
+        role: _over(detail["step_s"], detail["step_s_predicted"]) for role, detail in by_role.items()
+    }
     result["max_over_median_tokens"] = by_role["baseline"]["max_over_median_tokens"]
     result["length_ratio"] = {role: detail["length_ratio"] for role, detail in by_role.items() if role != "baseline"}
     result["length_ratio_standard_error"] = {

@@ -96,7 +96,7 @@ class AssumedEffects:
     def _said(self, outcome: Outcome | None) -> str:
         if outcome is None or self.own is None:
             return "no group ends within the cutoff"
-        return f"{outcome.cost / self.own.cost:.2f}x the seconds, {outcome.speedup:.2f}x sync"
+        return f"{outcome.cost / self.own.cost:.2f}x the seconds, {outcome.speedup:.2f}x plain rounds"
 
 
 def assumed_effects(

@@ -46,7 +46,10 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
         factor = math.exp(table.error.scale)
         of = f"{table.model} on {table.task}" if table.model else table.source
         off = table.error.icc
-        told = effects.words("scale", f"lengths {1 / factor:.2g}x", f"lengths {factor:.2g}x")
+        if trace.scale is None:
+            told = effects.words("scale", f"lengths {1 / factor:.2g}x", f"lengths {factor:.2g}x")
+        else:
+            told = f"all lengths times {trace.scale:g}, which is measured"
         dependence = effects.words("icc", f"ICC {off:g} lower", f"ICC {off:g} higher")
         found["lengths"] = (
             f"assumed, not of this job: '{table.name}', {of}, cap {table.cap_tokens} tokens, ICC {table.icc:g}; {told}"

@@ -71,6 +71,10 @@ class Cell:
         """Cells that a round is composed of."""
         return max(1, round(self.parts))
 
+    def scale(self, target: int) -> float:
+        """Of the sums of a round that trains `target` prompts over those of its cells, which train a few more or less."""
+        return 1.0 if self.whole else target / (self.count * self.trained)
+
     def prompts(self, prompts: int) -> int:
         """Of so many prompts of the round, the cell's."""
         return max(1, round(prompts * self.engines / self.of))

@@ -63,6 +63,11 @@ class ShortColumn:
         while len(self.log) < rounds:
             self._one()
 
+    def first(self, rounds: int) -> RoundLog:
+        """A log whose first rounds are those that this column had when it had `rounds` of them."""
+        assert rounds <= len(self.log), "they were simulated"
+        return self.log
+
     def _feed(self) -> None:
         key = self.key
         count = feed_size(key.mode, key.prompts)
@@ -162,6 +167,11 @@ class LongColumn:
         assert pool, "a long round needs deferred prompts"
         while len(self.log) < rounds:
             self._one(pool)
+
+    def first(self, rounds: int) -> RoundLog:
+        """As of ShortColumn."""
+        assert rounds <= len(self.log), "they were simulated"
+        return self.log
 
     def _one(self, pool: Sequence[str]) -> None:
         setting = self._setting

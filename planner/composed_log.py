@@ -75,15 +75,15 @@ class ComposedLog(RoundLog):
         self.preemptions += round(preemptions)
 
 
-def deal(cells: int, count: int, first: int, rounds: int) -> Picks:
-    """Which of so many simulated cells the composed rounds `first` to `rounds` have; shape (rounds - first, count).
+def deal(cells: int, count: int, rounds: int) -> Picks:
+    """Which `count` of so many simulated cells each composed round has; shape (rounds, count).
 
     The same numbers give the same cells, so that columns are compared on the same luck.
     """
-    wanted = (rounds - first) * count
-    rng = np.random.default_rng([first, count, cells])
+    wanted = rounds * count
+    rng = np.random.default_rng([count, cells])
     decks = [rng.permutation(cells) for _ in range(-(-wanted // cells))]
-    found: Picks = np.concatenate(decks)[:wanted].reshape(rounds - first, count)
+    found: Picks = np.concatenate(decks)[:wanted].reshape(rounds, count)
     return found
 
 

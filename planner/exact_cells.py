@@ -18,7 +18,7 @@ from .candidates import ShortKey
 from .cells import Cell, Cost, on_engines
 from .columns import ShortColumn, play_column
 from .composed_columns import ComposedShort
-from .composed_log import Picks, latest_s, sums_of
+from .composed_log import ComposedLog, Picks, latest_s, sums_of
 from .costs import LayoutKey
 from .draws import Numbers
 from .play import Luck, Played
@@ -77,44 +77,46 @@ class ComposedExact(ComposedShort):
         self._share = accepted_share(setting.draws.model, key, setting.group_size, setting.dynamic_sampling)
         super().__init__(setting, key, cell)
         self._refill: ShortColumn | None = None
-        self._refills = 0
 
     def _make_cells(self, setting: Setting, key: ShortKey) -> ShortColumn:
         counting = self._setting.target / self._share / self.key.prompts * key.prompts
         return ExactCells(setting, key, min(key.prompts, round(counting)))
 
-    def _compose(self, picks: Picks) -> None:
+    def _compose(self, log: ComposedLog, picks: Picks) -> None:
         cells, target = self._cells.log, self._setting.target
         rollout, ends = latest_s(cells, picks)
         sums = sums_of(cells, picks)
         issued = self._cell.count * self._cells.key.prompts
         accepted = np.array(self._cells.accepted)[picks].sum(axis=1) * self.key.prompts / issued
         preemptions = cells.preemptions / len(cells) * self._cell.parts
+        refills = 0
         for place in range(len(picks)):
             trained = min(float(target), round(float(accepted[place])))
             scale = trained / max(1.0, float(sums["groups"][place]))
             mine = {name: scale * float(values[place]) for name, values in sums.items()}
             rollout_s, end_s, refill_s = float(rollout[place]), float(ends[place]), 0.0
             if trained < target:
-                log, at = self._refilled()
+                refill, at = self._refilled(refills), refills
+                refills += 1
                 # Dynamic sampling walks on by rewards, else the row is walked as it is decoded.
                 begin_s = end_s if self._setting.dynamic_sampling else rollout_s
-                scale = (target - trained) / max(1, log.groups[at])
-                mine = {name: value + scale * getattr(log, name)[at] for name, value in mine.items()}
-                rollout_s = begin_s + log.rollout_s[at]
-                end_s = max(end_s, rollout_s + log.reward_s[at])
-                refill_s = log.rollout_s[at] + log.reward_s[at]
-            self._composed.refill_s.append(refill_s)
-            self._composed.add(rollout_s, end_s, mine, preemptions)
+                scale = (target - trained) / max(1, refill.groups[at])
+                mine = {name: value + scale * getattr(refill, name)[at] for name, value in mine.items()}
+                rollout_s = begin_s + refill.rollout_s[at]
+                end_s = max(end_s, rollout_s + refill.reward_s[at])
+                refill_s = refill.rollout_s[at] + refill.reward_s[at]
+            log.refill_s.append(refill_s)
+            log.add(rollout_s, end_s, mine, preemptions)
 
-    def _refilled(self) -> tuple[RoundLog, int]:
-        """(a log, the place in it of the next refill)."""
+    def _refilled(self, place: int) -> RoundLog:
+        """Refills, of which there are more than `place`; the same ones whatever else was simulated."""
         if self._refill is None:
             self._refill = self._make_refill()
-        place, self._refills = self._refills, self._refills + 1
-        if place >= len(self._refill.log):
-            self._refill.extend(max(REFILLS, 2 * place))
-        return self._refill.log, place
+        rounds = REFILLS
+        while rounds <= place:
+            rounds *= 2
+        self._refill.extend(rounds)
+        return self._refill.first(rounds)
 
     def _make_refill(self) -> ShortColumn:
         """Rounds that train what a row has too few accepted draws for: as many as it lacks in the mean, or, where rows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .candidates import ShortKey
 from .columns import ShortColumn
 from .composed_columns import ComposedShort
-from .composed_log import Picks
+from .composed_log import ComposedLog, Picks
 from .draws import Numbers, prompt_name
 from .play import Luck, Played
 from .round_log import RoundLog, trained_draws
@@ -72,13 +72,13 @@ class ComposedRace(ComposedShort):
         """Of so many groups how many are trained."""
         return max(1, min(groups, round(groups * self._setting.target / self.key.prompts)))
 
-    def _compose(self, picks: Picks) -> None:
+    def _compose(self, log: ComposedLog, picks: Picks) -> None:
         preemptions = self._cells.log.preemptions / len(self._cells.log) * self._cell.parts
         for chosen in picks:
             some = [self._cells.finishers[cell] for cell in chosen]
             trained = self._rank(sum(len(one.ready_s) for one in some))
             scale = self._setting.target / trained
-            _add_race(self._composed, some, trained, self.key, scale, preemptions)
+            _add_race(log, some, trained, self.key, scale, preemptions)
 
     def _put_off(self) -> list[str]:
         every = self._cells.finishers

@@ -32,6 +32,7 @@ from .length_model import fit_lengths
 from .measured import MeasuredRun
 from .refit import Priced
 from .run_simulator import round_spec, simulate_run
+from .table_lengths import TableTrace
 
 MIN_GROUPS = 64
 """Groups below which one factor is all that is read from a run."""
@@ -126,7 +127,10 @@ def _row(row: Mapping[str, Any]) -> LengthRow:
 
 
 def scaled(trace: LengthTrace, factor: float, cap_tokens: int) -> LengthTrace:
-    """All lengths times `factor`, cut by the cap; what the cap had cut stays cut."""
+    """All lengths times `factor`, cut by the cap; what the cap had cut stays cut. A table's lengths stay a table's, so
+    that a plan goes on to say what nobody measured of them: their spread, and how alike a prompt's are."""
+    if isinstance(trace, TableTrace):
+        return trace.scaled(factor)
 
     def row(r: LengthRow) -> LengthRow:
         tokens = max(1, round(factor * r.tokens))

@@ -247,10 +247,11 @@ class Search:
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
         """Seconds per trained sample by phase, on a cycle's first rounds only: what two cycles are compared on if one
         has fewer. Changing engines and shards counts as sync."""
-        short = self.short[cast(ShortKey, cycle.short.key)].log.phases_s(self.space.train[cycle.train], short_rounds)
+        column = self.short[cast(ShortKey, cycle.short.key)].first(short_rounds)
+        short = column.phases_s(self.space.train[cycle.train], short_rounds)
         long = dict.fromkeys(short, 0.0)
         if cycle.long:
-            log = self.long[cast(LongKey, cycle.long.key)].log
+            log = self.long[cast(LongKey, cycle.long.key)].first(long_rounds)
             long = log.phases_s(self.space.train[cycle.long_train], long_rounds)
             long["sync"] += cycle.switch_s
         return {phase: cycle.weigh(self.limits.group_size, short[phase], long[phase]) for phase in short}

@@ -21,7 +21,7 @@ from .simulator import Observe
 # Prompts that a column is fed with at once: an epoch of its own.
 FEED = 768
 
-CELL_PROMPTS = 256
+CELL_PROMPTS = 128
 """Prompts of the cells that large rounds are simulated by (cells.py)."""
 
 

@@ -7,6 +7,7 @@ with one fixed seed: a table gives one trace, the same everywhere, so a plan nam
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,11 @@ REWARD_SHARE = 0.5
 PROMPT_TOKENS = 256
 """Tokens of every prompt: no table holds them."""
 
+SCALE = ",scale="
+"""What comes after a table's name, or after quantiles, before a factor on all lengths."""
+
+SMALLEST_SCALE = 0.01
+
 _SEED = 0
 _HALVINGS = 20
 
@@ -56,21 +62,35 @@ class Variation:
 
 
 class TableTrace(LengthTrace):
-    """A trace that was drawn from `table`; solve states its table's error in the plan."""
+    """A trace that was drawn from `table`; solve states its table's error in the plan.
 
-    def __init__(self, table: LengthTable, variation: Variation | None = None) -> None:
+    Args:
+        scale: factor on all lengths, before the cap, that was measured on the job; None: nobody measured one, so that
+            the table's own error of it holds.
+    """
+
+    def __init__(self, table: LengthTable, variation: Variation | None = None, scale: float | None = None) -> None:
         self.table = table
-        super().__init__(_rows(table, variation or Variation()), table.cap_tokens)
+        self.scale = scale
+        varied = variation or Variation()
+        super().__init__(
+            _rows(table, dataclasses.replace(varied, scale=varied.scale * (scale or 1.0))), table.cap_tokens
+        )
 
     def varied(self, variation: Variation) -> TableTrace:
         """What another job of the table's kind might have."""
-        return TableTrace(self.table, variation)
+        return TableTrace(self.table, variation, self.scale)
+
+    def scaled(self, factor: float) -> TableTrace:
+        """All lengths times `factor`, which was measured on the job, in addition to a scale that was before."""
+        return TableTrace(self.table, scale=float(f"{(self.scale or 1.0) * factor:.4g}"))
 
     def variations(self) -> dict[str, tuple[Variation, Variation]]:
         """By what is varied, one standard deviation of the table's error down and up."""
         error = self.table.error
+        scale = (Variation(scale=math.exp(-error.scale)), Variation(scale=math.exp(error.scale)))
         return {
-            "scale": (Variation(scale=math.exp(-error.scale)), Variation(scale=math.exp(error.scale))),
+            **({"scale": scale} if self.scale is None else {}),
             "spread": (Variation(spread=1 - error.spread), Variation(spread=1 + error.spread)),
             "icc": (Variation(icc=-error.icc), Variation(icc=error.icc)),
         }
@@ -120,11 +140,43 @@ def _rho(table: LengthTable, icc: float) -> float:
 
 
 def named_lengths(word: str) -> tuple[TableTrace, LengthsInput]:
-    """What `--lengths` says: a table that ships, or quantiles; and how a plan names it. Raises InputError."""
+    """What `--lengths` says: a table that ships, or quantiles, and `,scale=F` after either; and how a plan names it.
+
+    Raises InputError.
+    """
+    word, scale = _scale_of(word)
     if is_quantiles(word):
         text = canonical_quantiles(word)
-        return TableTrace(parse_quantiles(word)), LengthsInput(assumed=text, sha256=text_sha256(text))
-    return TableTrace(shipped_table(word)), LengthsInput(library=word, sha256=table_sha256(word))
+        given = LengthsInput(assumed=text, sha256=text_sha256(text))
+        table = parse_quantiles(word)
+    else:
+        table, given = shipped_table(word), LengthsInput(library=word, sha256=table_sha256(word))
+    if scale is not None:
+        digest = text_sha256(f"{given.sha256},scale={scale:g}")
+        given = given.model_copy(update={"scale": scale, "sha256": digest})
+    return TableTrace(table, scale=scale), given
+
+
+def scaled_lengths(given: LengthsInput, scale: float) -> LengthsInput:
+    """How a plan names a table, or quantiles, all of whose lengths are times `scale`."""
+    return named_lengths(f"{given.library or given.assumed},scale={scale:g}")[1]
+
+
+def _scale_of(word: str) -> tuple[str, float | None]:
+    """(the word of `--lengths` without its scale, the scale)."""
+    rest, said, value = word.rpartition(SCALE)
+    if not said:
+        return word, None
+    try:
+        scale = float(f"{float(value):.4g}")
+    except ValueError:
+        scale = 0.0
+    if not SMALLEST_SCALE <= scale <= 1 / SMALLEST_SCALE:
+        raise InputError(
+            f"--lengths: {value!r} is no factor on lengths; write one from {SMALLEST_SCALE:g} to {1 / SMALLEST_SCALE:g}"
+            f", as in {rest}{SCALE}0.8"
+        )
+    return rest, scale
 
 
 def open_lengths(given: LengthsInput, plan_path: str | Path, cap_tokens: int | None = None) -> LengthTrace:

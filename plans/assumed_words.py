@@ -17,15 +17,16 @@ def assumed_notes(inputs: Inputs) -> list[str]:
     job's own or of a trace that somebody gave."""
     found = []
     lengths = inputs.lengths
+    times = "" if lengths.scale is None else f", all lengths times {lengths.scale:g}"
     if lengths.library is not None:
         found.append(
-            f"lengths-assumed: response lengths are the shipped table '{lengths.library}', not the job's own; "
+            f"lengths-assumed: response lengths are the shipped table '{lengths.library}'{times}, not the job's own; "
             "solve with --trace once you have some (rlplan lengths import)"
         )
     if lengths.assumed is not None:
         found.append(
-            f"lengths-assumed: response lengths are a guess ({lengths.assumed}), not measured; solve with --trace once "
-            "you have some (rlplan lengths import)"
+            f"lengths-assumed: response lengths are a guess ({lengths.assumed}){times}, not measured; solve with "
+            "--trace once you have some (rlplan lengths import)"
         )
     if inputs.rewards is not None:
         found.append(

@@ -54,8 +54,11 @@ class LengthsInput(Strict):
     assumed: Annotated[str | None, Field(min_length=1, max_length=400, exclude_if=is_none)] = None
     """Quantiles that nobody measured, `p50=800,p95=4000,max=16384,icc=0.5`; null: none."""
 
+    scale: Annotated[float | None, Field(gt=0, exclude_if=is_none)] = None
+    """Factor on all lengths of the table or the quantiles, as a run measured it; null: nobody measured one."""
+
     sha256: Sha256
-    """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text."""
+    """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text; with a scale, of that text and it."""
 
     @property
     def file(self) -> InputFile | None:
@@ -64,8 +67,9 @@ class LengthsInput(Strict):
 
     @property
     def name(self) -> str:
-        """Path, table or quantiles, whichever it is."""
-        return self.path or self.library or self.assumed or ""
+        """Path, or the word of `--lengths`, whichever it is."""
+        word = self.path or self.library or self.assumed or ""
+        return word if self.scale is None else f"{word},scale={self.scale:g}"
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> LengthsInput:
@@ -73,6 +77,8 @@ class LengthsInput(Strict):
         if len(given) != 1:
             found = f"it has {' and '.join(given)}" if given else "it has none of them"
             raise cross_error(f"names lengths by exactly one of path, library and assumed; {found}")
+        if self.scale is not None and self.path is not None:
+            raise cross_error("has a scale beside a path; a file's lengths are taken as they are", "scale")
         return self
 
 

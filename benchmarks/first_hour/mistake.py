@@ -38,6 +38,11 @@ GROUP = ("solve", "{at}/workload.yaml", "-o", "{at}/new.yaml")
 SHIPPED = ("profile", "{at}", "--shipped", "Qwen2.5-7B", "--out", "{at}/new.yaml")
 SIMULATE = ("simulate", "{at}/plan.yaml", "--steps", "4", "--prompts", "64")
 DRY_RUN = ("execute", "{at}/sync.yaml", "--dry-run", "--out", "{at}/other")
+INIT = ("init", "{at}/mine", "--gpus", "1x8xH100", "--model", "Qwen2.5-7B")
+COMPARE = (
+    "compare", "{at}/job.yaml", *TRACE, "--mode", "sync", "--vary", "cluster.pools.h100.nodes=1", "--html",
+    "{at}/new.html",
+)  # fmt: skip
 DIFF = ("diff", "{at}/sync.yaml", "{at}/plan.yaml")
 REPORT, TUNE = ("report", "{at}/run"), ("tune", "{at}/run", "-o", "{at}/new.yaml")
 

@@ -12,14 +12,16 @@ import click
 
 from rlplan.cli.main import cli
 
-from .mistake import DIFF, DRY_RUN, GROUP, REPORT, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
+from .mistake import COMPARE, DIFF, DRY_RUN, GROUP, INIT, REPORT, SHIPPED, SIMULATE, SOLVE, TUNE, Mistake
 
 GOOD: dict[str, tuple[str, ...]] = {
+    "init": INIT, "lengths": ("lengths", "show", "math-16k"), "rewards": ("rewards", "show", "code"),
+    "compare": COMPARE, "refresh": ("refresh", "{at}/sync.yaml", "-o", "{at}/new.yaml"),
     "profile": SHIPPED, "solve": SOLVE, "check": ("check", "{at}/plan.yaml"), "diff": DIFF,
     "show": ("show", "{at}/plan.yaml"), "simulate": SIMULATE, "execute": DRY_RUN, "report": REPORT, "tune": TUNE,
     "fmt": ("fmt", "--check", "{at}/plan.yaml"), "schema": ("schema", "plan"), "completion": ("completion", "bash"),
 }  # fmt: skip
-"""Of each command a line that is right, but for `init`, which trains a model."""
+"""Of each command a line that is right; `init` without a model would train one."""
 
 NO_NUMBERS = ("many", "", "1 000", "1,5", "1e", "0x10", "--", "nan", "1_0_", "½")
 ODD_NUMBERS = ("-1", "0", "1e400", "inf", "-inf", "9" * 30, "9" * 5000, "1e-300", "0.5", "1.0", "+1", "１２")
@@ -85,7 +87,7 @@ def option_mistakes(rng: random.Random) -> Iterator[Mistake]:
                 if sure
                 else Mistake(f"{name}: a file that is not there", (*good, "{at}/nowhere.yaml"), True)
             )
-        elif kind < 0.2:
+        elif kind < 0.2 and name != "init":
             yield Mistake(f"{name}: nothing to work on", (name,), True)
         elif kind < 0.24:
             yield Mistake("a command that is none", (rng.choice(("sovle", "plan", "", "-", "--", "--speed")),), True)

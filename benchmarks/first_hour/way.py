@@ -16,13 +16,19 @@ LIMIT_S = 600.0
 
 
 def commands(folder: Path, job: Newcomer) -> list[tuple[str, ...]]:
-    """Command lines from documents to a plan that was looked at from all sides; the documents are in `folder`.
+    """Command lines from nothing to a plan that was looked at from all sides.
 
-    Where `rlplan init` writes such documents, it goes in front, in place of `write_job`.
+    First the documents that `rlplan init` writes are planned as they are, then those of one's own in `folder`.
     """
     at, plan, plain = str(folder), str(folder / "plan.yaml"), str(folder / "sync.yaml")
     trace = ("--trace", f"{at}/lengths.jsonl")
+    mine = f"{at}/skeleton"
+    fewer = f"cluster.pools.h100.nodes={job.nodes // 2},{job.nodes}"
     return [
+        ("init", mine, "--gpus", f"{job.nodes}x8xH100", "--model", job.shipped, "--reward", job.reward),
+        ("profile", mine, "--shipped", job.shipped),
+        ("solve", mine, "--lengths", f"{job.reward}-16k"),
+        ("check", f"{mine}/plan.yaml"),
         ("profile", at, "--shipped", job.shipped),
         ("check", f"{at}/cluster.yaml", f"{at}/job.yaml", f"{at}/profile.yaml"),
         ("solve", at, *trace, "--mode", "sync", "-o", plain),
@@ -31,6 +37,7 @@ def commands(folder: Path, job: Newcomer) -> list[tuple[str, ...]]:
         ("show", plan, "--html", f"{at}/plan.html"),
         ("diff", plain, plan),
         ("simulate", plan, "--steps", "20"),
+        ("compare", f"{at}/job.yaml", *trace, "--vary", fewer, "--html", f"{at}/compare.html"),
         ("execute", plan, "--dry-run", "--out", f"{at}/run"),
     ]
 

@@ -10,7 +10,7 @@ from ...plans.checks.fit import misfits
 from ...plans.checks.inputs import input_path, stale_inputs
 from ...plans.checks.policy_rules import breaches, unknown_pools
 from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of, thin_trace
-from ...plans.checks.resources import not_in_search, overdrawn
+from ...plans.checks.resources import not_in_search, over_issue_beyond, overdrawn
 from ...plans.checks.solved import edited, other_version, predictions_edited, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -100,6 +100,7 @@ def physics(
         found += misfits(plan, cluster, job, heads or _known_heads(job))
         found += overdrawn(plan, cluster, job, heads)
     found += not_in_search(plan, job)
+    found += over_issue_beyond(plan, job)
     if profile is not None:
         pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
         found += priced(plan, job, profile, pool)

@@ -34,6 +34,30 @@ def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
             yield Fault("not-in-search", ("job", "rounds", kind, "rollout", "tp"), what, "add it there, or solve again")
 
 
+def over_issue_beyond(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Rounds that issue more for each sample that they train than the job's search allows; `solve` considers none."""
+    most, step = job.search.max_over_issue, plan.job.issue
+    rounds = plan.job.rounds
+    issue = rounds.short.issue
+    times = issue.prompts * issue.samples / (step.prompts_per_step * step.samples_per_prompt)
+    remedy = "raise it there if that is meant, or solve again"
+    if times > most * (1 + SLACK):
+        yield Fault(
+            "over-issue-beyond-search",
+            ("job", "rounds", "short", "issue"),
+            f"{issue.prompts} x {issue.samples} samples are {times:.3g} times what is trained, and the job's "
+            f"search.max_over_issue is {most:g}",
+            remedy,
+        )
+    if rounds.long is not None and rounds.long.issue.copies > most * (1 + SLACK):
+        yield Fault(
+            "over-issue-beyond-search",
+            ("job", "rounds", "long", "issue", "copies"),
+            f"{rounds.long.issue.copies} copies of a group at once, and the job's search.max_over_issue is {most:g}",
+            remedy,
+        )
+
+
 def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
     """What is wrong, and what to do, if so many reward workers have no core each in the pool called `name`; None if
     they have."""

@@ -122,8 +122,9 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Proof",
-            "optimal" if proven else "feasible",
-            f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'candidate')} in "
+            "feasible" if not proven else "tied best" if solver.given_up else "optimal",
+            (f"{percent(solver.given_up, 1)} above the proven best, for a simpler plan; " if solver.given_up else "")
+            + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'candidate')} in "
             f"{solver.objective.replace('_', ' ')}, {solver.name}; costs {plan.inputs.profile.provenance}",
             "good" if proven else "warn",
         ),

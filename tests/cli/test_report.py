@@ -1,6 +1,6 @@
 """The report's text on figures made by hand."""
 
-from rlplan.cli.report_text import run_text, spark
+from rlplan.cli.report_text import comparison, run_text, spark
 from rlplan.plans.phase_words import PHASE_WORDS
 
 DETAIL = {
@@ -84,3 +84,19 @@ def test_the_share_of_steps_below_the_predicted_band_is_told_by_kind_of_round_wi
     assert "short 18 and 37 of 40 (45%, 92%); long 8 and 8 of 8 (100%, 100%); all 24 and 46 of 48 (50%, 96%)" in text
     assert "; all" not in run_text("a", {**DETAIL, "coverage": {key: found[key] for key in ("short", "all")}})
     assert "below the predicted" not in run_text("a", DETAIL)
+
+
+def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed():
+    def said(*ratios):
+        roles = dict(zip(("baseline", "planned", "race"), ratios, strict=False))
+        row = {"step_s": 1.0, "step_s_predicted": 1.0}
+        return comparison({**dict.fromkeys(roles, row), "measured_over_predicted": roles, "length_ratio": {
+            "planned": None, "race": None}, "speedup": 1.5, "race_speedup": 1.7}).splitlines()[-1]  # fmt: skip
+
+    assert said(1.30, 1.34, 1.365) == (
+        "all runs took 1.30 to 1.36 times the predicted seconds: the machine was slower than when it was profiled. Beside "
+        "each other they are within 5% of the predictions"
+    )
+    assert "0.70 to 0.80 times" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
+    for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None)):
+        assert "the machine" not in said(*ratios)

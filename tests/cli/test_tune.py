@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.planner.table_lengths import named_lengths
 from rlplan.plans.job import load_job
 from rlplan.plans.plan import load_plan
 from rlplan.plans.yaml_io import load
@@ -88,6 +89,40 @@ def test_the_plan_in_force_can_be_named_and_the_text_says_decision_phases_and_er
     assert load_plan(job / "mine.yaml").inputs.profile.path == "mine.profile.yaml"
     assert tune(job / "run", "--plan", job / "mine.yaml")["decision"] == "keep"
     assert tune(job / "run", "--plan", job / "plan.yaml", "--out", job / "mine.yaml")["decision"] == "keep"
+
+
+def test_a_plan_of_assumed_lengths_goes_on_to_say_what_a_short_run_did_not_measure(job):
+    words = "p50=4,p85=6,p87=60,max=64,icc=0.7"
+    plain = rlplan("solve", job, "--mode", "sync", "--lengths", words)
+    assert plain.returncode == 0, plain.stderr
+    edit(job / "plan.yaml", "  forced_mode: sync\n", "")
+    synthesize(
+        job / "short",
+        load_plan(job / "plan.yaml"),
+        load_job(job / "job.yaml"),
+        load(job / "profile.yaml", Profile),
+        named_lengths(f"{words},scale=1.3")[0],
+        steps=15,
+        prompts=100,
+        plan_path="../plan.yaml",
+    )
+    result = tune(job / "short")
+    assert result["decision"] == "change", result
+    new = load_plan(job / "plan.tuned.yaml")
+    assert new.inputs.lengths.assumed == words and new.inputs.lengths.path is None
+    assert new.inputs.lengths.scale == pytest.approx(result["factors"]["lengths"], rel=1e-3)
+    assert 1.05 < new.inputs.lengths.scale < 1.6
+    assert new.predicted.error.assumed_lengths > 0
+    assert "which is measured" in new.job.why["lengths"]
+    own = load(job / "plan.tuned.profile.yaml", Profile).lengths
+    assert own is not None and read_lengths(job / own.path).rows == read_lengths(job / "lengths.jsonl").rows
+    checked = rlplan("check", job / "plan.tuned.yaml")
+    assert checked.returncode == 0 and f"all lengths times {new.inputs.lengths.scale:g}" in checked.stdout, checked.stdout
+    # The words of its lengths are those of --lengths, and solving from what it names gives it again.
+    again = ("--profile", job / "plan.tuned.profile.yaml", "--lengths", new.inputs.lengths.name)
+    resolved = rlplan("solve", job, *again, "-o", job / "again.yaml")
+    assert resolved.returncode == 0, resolved.stderr
+    assert without_volatile(job / "again.yaml") == without_volatile(job / "plan.tuned.yaml")
 
 
 def damage(job, pattern, text):

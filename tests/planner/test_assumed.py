@@ -42,7 +42,7 @@ def test_nothing_assumed_is_no_error_and_no_words() -> None:
 def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> None:
     effects = AssumedEffects(OWN, {"scale": ends(1.0, 3.0)}, {"seconds": ends(2.0, 2.0001)})
     assert effects.words("scale", "half", "twice") == (
-        "half: 0.50x the seconds, 1.50x sync; twice: 1.50x the seconds, 1.10x sync"
+        "half: 0.50x the seconds, 1.50x plain rounds; twice: 1.50x the seconds, 1.10x plain rounds"
     )
     assert effects.words("seconds", "half", "twice") == "half or twice, the seconds are the same"
     trace = TableTrace(parse_quantiles("p50=800,p95=4000,max=16384"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlplan.planner.table_lengths import TableTrace, Variation, changed_table, named_lengths, open_lengths
+from rlplan.planner.table_lengths import TableTrace, Variation, changed_table, named_lengths, open_lengths, scaled_lengths
 from rlplan.plans.errors import InputError
 from rlplan.plans.origin import LengthsInput
 from rlplan.profiles.length_tables import shipped_table
@@ -50,6 +50,24 @@ def test_a_plan_names_a_table_without_a_path_and_opens_it_again(tmp_path) -> Non
     assert named.assumed == "p50=800,p95=4000,max=16384,icc=0.5" and named.path is None
     assert open_lengths(named, tmp_path / "plan.yaml").rows == stated.rows
     assert changed_table(given) is None and changed_table(named) is None
+
+
+def test_a_scale_that_was_measured_moves_all_lengths_and_is_no_error_any_more(tmp_path) -> None:
+    own, scaled = named_lengths("math-16k")[0], named_lengths("math-16k")[0].scaled(0.8)
+    assert scaled.summary().p50_tokens == pytest.approx(0.8 * own.summary().p50_tokens, rel=0.01)
+    assert set(own.variations()) - set(scaled.variations()) == {"scale"}
+    longer = scaled.varied(Variation(scale=1.5)).summary().p50_tokens
+    assert longer == pytest.approx(1.2 * own.summary().p50_tokens, rel=0.01)
+    assert scaled.scaled(1.5).scale == 1.2
+    for word in ("math-16k", "p50=800,p95=4000,max=16384"):
+        given = scaled_lengths(named_lengths(word)[1], 0.8)
+        assert (given.scale, given.path) == (0.8, None) and given.sha256 != named_lengths(word)[1].sha256
+        assert open_lengths(given, tmp_path / "plan.yaml").rows == named_lengths(word)[0].scaled(0.8).rows
+        assert changed_table(given) is None and scaled_lengths(given, 0.8) == given
+        assert "digest" in (changed_table(given.model_copy(update={"scale": 0.7})) or "") or word == "math-16k"
+    for wrong in ("math-16k,scale=", "math-16k,scale=0", "math-16k,scale=nan", "p50=8,p95=9,max=10,scale=1e9"):
+        with pytest.raises(InputError, match="is no factor on lengths; write one from 0.01 to 100, as in"):
+            named_lengths(wrong)
 
 
 def test_a_plan_opens_its_own_trace_beside_it(tmp_path) -> None:

@@ -69,6 +69,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any]] = {
     **{f"inputs.{name}.sha256": ({}, "b" * 64) for name in ("cluster", "job", "profile", "lengths")},
     "inputs.lengths.library": ({}, "math-16k"),  # beside the path that is there
     "inputs.lengths.assumed": ({}, "p50=800,p95=4000,max=16384,icc=0.5"),
+    "inputs.lengths.scale": ({}, 0.9),
     "job.name": ({}, "another"),
     **{f"{S}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},
     **{f"{L}rollout.drafts.{key}": ({}, value) for key, value in DRAFTS.items()},

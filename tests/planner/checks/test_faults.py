@@ -57,7 +57,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     # physics
     ("wrong-job", "laptop", {PLAN: {"job.name": "other"}}, set()),
     ("wrong-step-size", "laptop", {JOB: {"rollout.prompts_per_step": 2}}, {"profile-of-earlier-job"}),
-    ("too-few-prompts", "laptop", {PLAN: {f"{KIND}.issue.prompts": 62}}, set()),
+    ("too-few-prompts", "laptop", {PLAN: {f"{KIND}.issue.prompts": 62}}, {"over-issue-beyond-search"}),
     ("cutoff-beyond-cap", "laptop", {PLAN: {f"{KIND}.cutoff_tokens": 64}}, set()),
     ("loss-divisor", "laptop", {PLAN: {"job.loss.samples": 1.5}}, set()),
     ("heads-not-divided", "laptop", {PLAN: {f"{KIND}.train.tp": 2}}, {"update-unmeasured"}),
@@ -119,6 +119,7 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
         {"thin-trace"}),
     ("lengths-beyond-cap", "laptop", {PLAN: {"predicted.lengths_tokens.20": 65}}, set()),
     ("not-in-search", "gpus", {JOB: {"search.tp": [8]}}, set()),
+    ("over-issue-beyond-search", "gpus", {JOB: {"search.max_over_issue": 1.2}}, set()),
     ("tail-beyond-rollout", "laptop", {PLAN: {f"{PREDICTED}.tail_s": 99.0}}, set()),
     ("thin-trace", "laptop", {PLAN: {"predicted.length_basis.prompts": 19}}, set()),
     ("thin-trace", "laptop", {PLAN: {
