@@ -45,7 +45,7 @@ def given_lengths(
 
     if word is None:
         path, trace = _length_trace(profile, profile_path, trace_path, job_path)
-        return LengthsInput(**named(path)), trace
+        return LengthsInput.of_file(**named(path)), trace
     if trace_path is not None:
         raise InputError("--trace and --lengths both say how long responses are; give one of them")
     table, lengths = named_lengths(word)

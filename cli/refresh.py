@@ -126,6 +126,6 @@ def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
         cluster=InputFile(**named(cluster)),
         job=InputFile(**named(job)),
         profile=ProfileFile(**named(profile), provenance=load(profile, Profile).provenance),
-        lengths=old.lengths if trace is None else LengthsInput(**named(input_path(trace, plan_path))),
+        lengths=old.lengths if trace is None else LengthsInput.of_file(**named(input_path(trace, plan_path))),
         solver_read=solver_read(cluster, job, profile),
     )

@@ -157,7 +157,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
             of_profile = _write_lengths(read_lengths(own, of_profile.cap_tokens), lengths_path)
     else:
         of_profile = _write_lengths(trace, lengths_path)
-        of_plan = LengthsInput(**named(lengths_path))
+        of_plan = LengthsInput.of_file(**named(lengths_path))
     write_document(tuned.profile.model_copy(update={"lengths": of_profile}), profile_path, WRITTEN_DIGITS)
     inputs = Inputs(
         cluster=InputFile(**named(input_path(old.cluster, force_path))),

@@ -72,7 +72,7 @@ class Cell:
         return max(1, round(self.parts))
 
     def scale(self, target: int) -> float:
-        """Of the sums of a round that trains `target` prompts over those of its cells, which train a few more or less."""
+        """The sums of a round that trains `target` prompts over those of its cells, which train a few more or less."""
         return 1.0 if self.whole else target / (self.count * self.trained)
 
     def prompts(self, prompts: int) -> int:

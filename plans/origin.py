@@ -58,7 +58,12 @@ class LengthsInput(Strict):
     """Factor on all lengths of the table or the quantiles, as a run measured it; null: nobody measured one."""
 
     sha256: Sha256
-    """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text; with a scale, of that text and it."""
+    """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text; with a scale, of both."""
+
+    @classmethod
+    def of_file(cls, path: str, sha256: str) -> LengthsInput:
+        """Lengths of a file, with its digest."""
+        return cls(path=path, sha256=sha256)
 
     @property
     def file(self) -> InputFile | None:
@@ -84,7 +89,7 @@ class LengthsInput(Strict):
 
 def _lengths_of_file(value: object) -> object:
     """A trace's file is a way to give lengths."""
-    return LengthsInput(path=value.path, sha256=value.sha256) if isinstance(value, InputFile) else value
+    return LengthsInput.of_file(value.path, value.sha256) if isinstance(value, InputFile) else value
 
 
 class LibraryInput(Strict):

@@ -117,7 +117,8 @@ def test_a_plan_of_assumed_lengths_goes_on_to_say_what_a_short_run_did_not_measu
     own = load(job / "plan.tuned.profile.yaml", Profile).lengths
     assert own is not None and read_lengths(job / own.path).rows == read_lengths(job / "lengths.jsonl").rows
     checked = rlplan("check", job / "plan.tuned.yaml")
-    assert checked.returncode == 0 and f"all lengths times {new.inputs.lengths.scale:g}" in checked.stdout, checked.stdout
+    assert checked.returncode == 0, checked.stdout
+    assert f"all lengths times {new.inputs.lengths.scale:g}" in checked.stdout
     # The words of its lengths are those of --lengths, and solving from what it names gives it again.
     again = ("--profile", job / "plan.tuned.profile.yaml", "--lengths", new.inputs.lengths.name)
     resolved = rlplan("solve", job, *again, "-o", job / "again.yaml")

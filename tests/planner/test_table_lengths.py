@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rlplan.planner.table_lengths import TableTrace, Variation, changed_table, named_lengths, open_lengths, scaled_lengths
+from rlplan.planner.table_lengths import (
+    TableTrace,
+    Variation,
+    changed_table,
+    named_lengths,
+    open_lengths,
+    scaled_lengths,
+)
 from rlplan.plans.errors import InputError
 from rlplan.plans.origin import LengthsInput
 from rlplan.profiles.length_tables import shipped_table
@@ -66,7 +73,7 @@ def test_a_scale_that_was_measured_moves_all_lengths_and_is_no_error_any_more(tm
         assert changed_table(given) is None and scaled_lengths(given, 0.8) == given
         assert "digest" in (changed_table(given.model_copy(update={"scale": 0.7})) or "") or word == "math-16k"
     for wrong in ("math-16k,scale=", "math-16k,scale=0", "math-16k,scale=nan", "p50=8,p95=9,max=10,scale=1e9"):
-        with pytest.raises(InputError, match="is no factor on lengths; write one from 0.01 to 100, as in"):
+        with pytest.raises(InputError, match="is no factor on lengths; write one from"):
             named_lengths(wrong)
 
 
