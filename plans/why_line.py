@@ -37,8 +37,8 @@ class Alternative(NamedTuple):
 
     def text(self) -> str:
         """The line."""
-        # What costs less and was not chosen is tied with the plan (`why.ties`): no second best.
-        beside = "tied with" if self.percent is not None and self.percent < 0 else "next best"
+        # What costs less is no second best: it is tied with the plan (`why.ties`), or the plan was edited by hand.
+        beside = "alternative" if self.percent is not None and self.percent < 0 else "next best"
         head = f"{self.chosen}; {beside}: {self.other}, "
         if self.percent is None:
             return f"{head}within {TIE_PERCENT:g}% of it"
@@ -47,7 +47,7 @@ class Alternative(NamedTuple):
 
 
 _LINE = re.compile(
-    r"(?P<chosen>.+?); (?:next best|tied with): (?P<other>.+), "
+    r"(?P<chosen>.+?); (?:next best|alternative): (?P<other>.+), "
     r"(?:within [\d.]+% of it|(?P<about>about )?(?P<percent>[+-][\d.]+)% (?P<unit>time|cost) per sample"
     r"(?:, the rest (?P<rest>kept|chosen anew))? \((?P<where>[^()]*)\))"
 )

@@ -124,7 +124,7 @@ def test_the_way_has_every_command_of_a_newcomer_for_three_jobs(bench, tmp_path)
         write_job(tmp_path / job.name, job)
         lines = commands(tmp_path / job.name, job)
         assert {words[0] for words in lines} == {
-            "profile", "check", "solve", "show", "diff", "simulate", "execute"
+            "init", "profile", "check", "solve", "show", "diff", "simulate", "compare", "execute"
         }  # fmt: skip
     checked = [str(path) for path in tmp_path.rglob("*.yaml")]
     monkey = command_line.cli.main(["check", *checked, "--json"], standalone_mode=False)

@@ -61,7 +61,7 @@ def test_an_edited_plan_keeps_its_decisions_and_gets_predictions_digest_and_reas
     assert load_plan(plan) == edited, "only --out is written"
     assert new.job.model_dump(exclude={"why"}) == edited.job.model_dump(exclude={"why"})
     assert new.predicted != old.predicted and new.decisions_sha256 != old.decisions_sha256
-    assert f"cutoff {cutoff - 5} tokens; next best" in new.job.why["rounds.short.cutoff_tokens"]
+    assert f"cutoff {cutoff - 5} tokens; alternative: " in new.job.why["rounds.short.cutoff_tokens"]
     assert new.solver.refreshed and summary["edited"] and new.solver.status == "feasible"
     assert new.solver.gap == pytest.approx((new.solver.reached - new.solver.bound) / new.solver.reached, abs=1e-6)
     report = checked(exact / "new.yaml")

@@ -174,7 +174,7 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
     assert {"bias.mode", "rounds.short.issue.prompts", "rounds.short.cutoff_tokens", "rounds.long.issue.copies"} <= set(
         why
     )
-    assert "next best" in why["rounds.short.cutoff_tokens"]
+    assert "; alternative: " in why["rounds.short.cutoff_tokens"], "the plan is tied with a shorter one"
     assert "x plain synchronous rounds" in why["bias.mode"] and "race" in why["bias.mode"]
     assert "next best" in why["rounds.short.train"] and "next best" in why["rounds.long.train"]
     assert "rollout" in why["step"]
