@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.length_drift import fit_drift, fit_history
-from rlplan.planner.length_model import LengthModel, fit_lengths
+from rlplan.planner.lengths.length_drift import fit_drift, fit_history
+from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.profiles.lengths import LengthTrace
 
 FOLDS = 5

@@ -5,7 +5,7 @@
 A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
 on disk), and loading it counts.
 
-Rounds of more than 256 prompts are simulated by cells (planner/cells.py). `differences` holds them against whole
+Rounds of more than 256 prompts are simulated by cells (planner/simulate/columns/cells.py). `differences` holds them against whole
 rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise, which would
 hide a part of it. What of a difference is the simulation's own luck, `noise` says: the standard error of the difference
 of the means.
@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from rlplan.planner.candidates import LongKey, ShortKey, defers
-from rlplan.planner.cell_columns import long_column, short_column
-from rlplan.planner.columns import Setting, expected_deferrals, long_draws
-from rlplan.planner.draws import Draws
-from rlplan.planner.noise import spread_of
-from rlplan.planner.search import Search
+from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
+from rlplan.planner.choose.search import Search
+from rlplan.planner.costs.noise import spread_of
+from rlplan.planner.lengths.draws import Draws
+from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
+from rlplan.planner.simulate.columns.columns import Setting, expected_deferrals, long_draws
 from rlplan.planner.solve import prepare, solve
 from rlplan.plans.base import Mode
 from rlplan.plans.cluster import Cluster, load_cluster

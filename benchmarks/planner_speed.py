@@ -33,12 +33,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import planner_scale
-from rlplan.planner.candidates import Law, LongKey, ShortKey
-from rlplan.planner.columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.costs import DecodeCost, LayoutKey, RewardCost
-from rlplan.planner.draws import Draws
-from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.play import Luck, RoundSetup, play
+from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.costs.costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.lengths.draws import Draws
+from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.planner.simulate.columns.columns import LongColumn, Setting, ShortColumn, long_draws
+from rlplan.planner.simulate.play import Luck, RoundSetup, play
 from rlplan.planner.solve import solve
 from rlplan.plans.cluster import Cluster
 from rlplan.plans.job import Job

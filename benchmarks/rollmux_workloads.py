@@ -10,7 +10,7 @@ relative_to_optimum: jobs come one at a time into an empty cluster until as many
     ratio of the sums over `--snapshots` draws. Our program is the optimum wherever it says `optimal`, which here is
     everywhere; its groups obey what the published optimum does not ask: bounds by simulation of the policy that runs
     them.
-brute_force: our program against exhaustion (planner/groups/brute_force.py) on `--instances` draws of 3 to 8 jobs.
+brute_force: our program against exhaustion (benchmarks/brute_force.py) on `--instances` draws of 3 to 8 jobs.
 gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3), in `seconds_200_jobs`. The bound is
     valid for every group that is feasible also in every two and three of its members. `gaps` has the same with groups
     of up to five, where the search does not end: `universe` says what the gap refers to.
@@ -34,14 +34,14 @@ from typing import Any
 import click
 import numpy as np
 
-from rlplan.planner.groups.baselines import MostIdle, Random
-from rlplan.planner.groups.brute_force import cheapest_groups
-from rlplan.planner.groups.greedy import Algorithm1
-from rlplan.planner.groups.model import GroupJob, NodeKind, Rules, Way
-from rlplan.planner.groups.place import BestFit
-from rlplan.planner.groups.policy import Placer, State
-from rlplan.planner.groups.program import solve_groups
-from rlplan.planner.groups.solution import Effort, GroupSolution
+from rlplan.benchmarks.brute_force import cheapest_groups
+from rlplan.planner.groups.choose.program import solve_groups
+from rlplan.planner.groups.choose.solution import Effort, GroupSolution
+from rlplan.planner.groups.inputs.model import GroupJob, NodeKind, Rules, Way
+from rlplan.planner.groups.place.baselines import MostIdle, Random
+from rlplan.planner.groups.place.greedy import Algorithm1
+from rlplan.planner.groups.place.place import BestFit
+from rlplan.planner.groups.place.policy import Placer, State
 
 ROLLOUT, TRAIN = "H20", "H800"
 KINDS = {

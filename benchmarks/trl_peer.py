@@ -28,9 +28,9 @@ from typing import Any
 from rich.console import Console
 
 from rlplan.executor.execute import Options, execute, prepare
-from rlplan.executor.report_cycle import cycle
-from rlplan.executor.report_runs import RunTrace, load_runs
 from rlplan.plans.errors import InputError
+from rlplan.traces.report_cycle import cycle
+from rlplan.traces.report_runs import RunTrace, load_runs
 
 START_DEADLINE_S, STEP_DEADLINE_S = 300.0, 600.0
 DEMO = Path("runs/demo/example")

@@ -39,7 +39,7 @@ def given_lengths(
     named: Callable[[Path], dict[str, str]],
 ) -> tuple[LengthsInput, LengthTrace]:
     """What `--trace` and `--lengths` (`word`) say, and how a plan names it; `named`: path and digest of a file."""
-    from ..planner.table_lengths import named_lengths
+    from ..planner.lengths.table_lengths import named_lengths
     from ..plans.errors import InputError
     from ..plans.origin import LengthsInput
 

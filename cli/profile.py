@@ -143,7 +143,7 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
 
 def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
     """Assemble the document; writes the length trace, whose digest is in it."""
-    from ..planner.calibrate import RealRound, check_rounds
+    from ..planner.simulate.calibrate import RealRound, check_rounds
     from ..plans.yaml_io import sha256_file
     from ..profiles.lengths import write_lengths
     from ..profiles.measure_machine import this_machine, versions

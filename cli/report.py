@@ -29,10 +29,10 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     Example:
       rlplan report runs/demo --html report.html
     """
-    from ..executor.report import report
-    from ..executor.report_runs import run_files
     from ..plans.diff.words import one_line
     from ..plans.yaml_io import STDOUT, atomic_write
+    from ..traces.report import report
+    from ..traces.report_runs import run_files
     from .paths import check_stdout, check_target, tell
     from .report_text import comparison, run_text
 
@@ -43,8 +43,8 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     for message in result["unreadable"].values():
         click.echo(f"warning: left out: {one_line(message)}", err=True)
     if html is not None:
-        from ..executor.report_state import utc
         from ..plans.page import run_page
+        from ..traces.report_state import utc
 
         atomic_write(html, run_page(result, title=run.resolve().name, written_at=utc(time.time())))
     if as_json:

@@ -1,6 +1,6 @@
 """A report of runs as lines for the terminal; what is not known, or is NaN since training diverged, is called so.
 
-`detail` is a run's part of a report (executor/report.py), NaN replaced by None. Texts of a trace stand on one line each
+`detail` is a run's part of a report (traces/report.py), NaN replaced by None. Texts of a trace stand on one line each
 and without what a terminal would take for a command.
 """
 
@@ -116,7 +116,7 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _state(detail: dict[str, Any]) -> list[str]:
-    from ..executor.report_state import ago
+    from ..traces.report_state import ago
 
     quiet_s = detail.get("quiet_s")
     return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]

@@ -256,7 +256,7 @@ def _memory(plan: Plan) -> Table:
 
 def _held(plan: Plan) -> list[Text]:
     """Who holds most of the memory of a trainer's accelerator and of a node's host."""
-    from ..planner.memory_bars import gb
+    from ..planner.costs.memory_bars import gb
 
     trainers = [mean.memory.train for _, _, mean in _kinds(plan) if mean.memory.train is not None]
     fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)

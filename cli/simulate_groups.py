@@ -11,10 +11,10 @@ import click
 
 def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
-    from ..planner.groups.from_plans import problem_of
-    from ..planner.groups.judged import keeping
-    from ..planner.groups.rates import slowdowns
-    from ..planner.groups.running import running_state
+    from ..planner.groups.inputs.from_plans import problem_of
+    from ..planner.groups.inputs.running import running_state
+    from ..planner.groups.simulate.judged import keeping
+    from ..planner.groups.simulate.rates import slowdowns
     from ..plans.check import changed_inputs, input_path
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload

@@ -13,8 +13,8 @@ import click
 from .options import force_option
 
 if TYPE_CHECKING:
-    from ..planner.measured import MeasuredRun
-    from ..planner.tune import Tuned
+    from ..planner.tune.measured import MeasuredRun
+    from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
     from ..plans.origin import Inputs
     from ..profiles.lengths import LengthTrace
@@ -45,8 +45,8 @@ def tune_command(
     otherwise nothing is (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so tuning
     twice from one run changes nothing the second time.
     """
-    from ..planner.measured import load_run
-    from ..planner.tune import tune
+    from ..planner.tune.measured import load_run
+    from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
     from .job_timeline import data_prompts
     from .paths import check_target, must_be_file, plan_inputs
@@ -133,7 +133,7 @@ def _of_one_job(one: Inputs, other: Inputs) -> bool:
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
-    from ..planner.table_lengths import TableTrace, scaled_lengths
+    from ..planner.lengths.table_lengths import TableTrace, scaled_lengths
     from ..plans.check import input_path
     from ..plans.editor import write_document
     from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile

@@ -25,7 +25,7 @@ from ..plans.plan import Plan
 from ..plans.reading import opened
 from ..plans.targets import must_take_folder
 from ..plans.yaml_io import error_at, sha256_file
-from ..rounds.run_log import PLAN_COPY
+from ..traces.run_log import PLAN_COPY
 from .disk import written
 from .run_lock import run_lock
 from .stopping import StopRequests, stop_requests

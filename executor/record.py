@@ -11,7 +11,7 @@ from typing import Any
 
 from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
-from ..rounds.trace import TraceWriter
+from ..traces.trace import TraceWriter
 from .disk import written
 from .rollout import RolloutResult
 

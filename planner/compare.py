@@ -29,8 +29,8 @@ from ..profiles.library import library_profile
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from .assignments import assign, assignment, validated, whole
-from .cycle import Objective
-from .search import Progress
+from .choose.cycle import Objective
+from .choose.search import Progress
 from .solve import solve
 
 OPTION, EXAMPLE = "--vary", "cluster.pools.main.nodes=1,2,4"

@@ -21,22 +21,22 @@ from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
 from ..profiles.lengths import LengthTrace
 from ..profiles.reward_tables import with_reward_times
 from ..profiles.schema import Profile
-from .assumed_why import rewards_named
-from .baseline import baseline_of
-from .candidates import LongKey, ShortKey
-from .costs import LayoutKey, TrainCost
-from .cycle import Cycle, Objective, count_cycles
-from .decide import Decided
-from .host_memory import trainer_share
-from .kinds import Kind, kinds, scoring, sizes
-from .length_model import LengthModel
-from .memory_bars import WEIGHT_BYTES
-from .program import Solution, solve_program
-from .search import ON_REQUEST, PASSES, UNBIASED, Pass, Progress, Search
-from .setting import AsWritten, Setting
+from .choose.baseline import baseline_of
+from .choose.candidates import LongKey, ShortKey
+from .choose.cycle import Cycle, Objective, count_cycles
+from .choose.decide import Decided
+from .choose.program import Solution, solve_program
+from .choose.search import ON_REQUEST, PASSES, UNBIASED, Pass, Progress, Search
+from .choose.ties import simplest, tolerance_of
+from .costs.costs import LayoutKey, TrainCost
+from .costs.host_memory import trainer_share
+from .costs.kinds import Kind, kinds, scoring, sizes
+from .costs.memory_bars import WEIGHT_BYTES
+from .explain.assumed_why import rewards_named
+from .explain.unseen import Unseen, simulate_unseen
+from .lengths.length_model import LengthModel
+from .simulate.columns.setting import AsWritten, Setting
 from .solve import prepare, said_of
-from .ties import simplest, tolerance_of
-from .unseen import Unseen, simulate_unseen
 from .volatile import volatile
 
 

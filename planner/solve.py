@@ -39,28 +39,28 @@ from ..plans.price import usd_per_node_hour
 from ..profiles.lengths import LengthTrace
 from ..profiles.reward_tables import RewardTable, with_reward_times
 from ..profiles.schema import Profile
-from .assumed_why import rewards_named, with_assumed
-from .candidates import MODES, LongKey, ShortKey, enumerate_space
-from .columns import Setting
-from .costs import reward_cost
-from .cycle import Cycle, Limits, Objective, count_cycles
-from .decide import Decided, choice_words, decide
-from .draws import Draws
-from .expected_error import noise_of
-from .front import front
+from .choose.candidates import MODES, LongKey, ShortKey, enumerate_space
+from .choose.cycle import Cycle, Limits, Objective, count_cycles
+from .choose.decide import Decided, choice_words, decide
+from .choose.placement import place
+from .choose.program import Solution
+from .choose.refills import few_for_refills
+from .choose.search import PASSES, Pass, Progress, Search
+from .costs.costs import reward_cost
+from .costs.memory_bars import WEIGHT_BYTES
+from .explain.assumed_why import rewards_named, with_assumed
+from .explain.expected_error import noise_of
+from .explain.front import front
+from .explain.length_basis import length_basis
+from .explain.predict import predict
+from .explain.why import explain
 from .highs import MAX_NODES
-from .length_basis import length_basis
-from .length_drift import Drift, fit_drift
-from .length_model import fit_lengths
-from .loss_divisors import expected_loss
-from .memory_bars import WEIGHT_BYTES
-from .placement import place
-from .predict import predict
-from .program import Solution
-from .refills import few_for_refills
-from .search import PASSES, Pass, Progress, Search
+from .lengths.draws import Draws
+from .lengths.length_drift import Drift, fit_drift
+from .lengths.length_model import fit_lengths
+from .lengths.loss_divisors import expected_loss
+from .simulate.columns.columns import Setting
 from .volatile import volatile
-from .why import explain
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10

@@ -28,7 +28,7 @@ from ..profiles.lengths import LengthTrace
 from ..profiles.reward_tables import with_reward_times
 from ..profiles.schema import Profile
 from .assignments import assign, assignment, named, validated, whole
-from .table_lengths import changed_table, open_lengths
+from .lengths.table_lengths import changed_table, open_lengths
 
 OPTION, EXAMPLE = "--set", "plan.job.rounds.short.cutoff_tokens=512"
 

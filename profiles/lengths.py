@@ -2,7 +2,7 @@
 
     {"prompt": "k00012", "epoch": 0, "sample": 3, "tokens": 57, "truncated": false, "reward": 1.0, "prompt_tokens": 18}
 
-A row with `event: sample` of an executed run's trace (rounds/trace.py) is read as well. Of those only trained and
+A row with `event: sample` of an executed run's trace (traces/trace.py) is read as well. Of those only trained and
 filtered samples are kept, since the rest were cut short; they are unconditioned in modes `sync`, `predict` and, over
 whole epochs, `exact`, and as biased as the mode in `race` and `defer`. Further keys are left alone.
 

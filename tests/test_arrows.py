@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cli", "executor", "planner", "profiles", "plans", "rounds")
+ROOMS = ("cli", "executor", "planner", "profiles", "plans", "rounds", "traces")
 ARROWS = {
-    "cli": {"planner", "executor", "profiles", "plans"},
-    "planner": {"profiles", "plans", "rounds"},
-    "executor": {"plans", "rounds"},
+    "cli": {"planner", "executor", "profiles", "plans", "traces"},
+    "planner": {"profiles", "plans", "rounds", "traces"},
+    "executor": {"plans", "rounds", "traces"},
     "profiles": {"plans"},
     "plans": set(),
+    "traces": {"plans", "rounds"},
     "rounds": set(),
 }
 HEAVY = {"torch", "vllm", "ray", "transformers"}
@@ -108,7 +109,7 @@ def test_only_measuring_modules_of_profiles_may_use_the_executor() -> None:
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 loaded = []
-for room in ("planner", "plans", "rounds"):
+for room in ("planner", "plans", "rounds", "traces"):
     package = importlib.import_module(f"rlplan.{room}")
     loaded.append(package.__name__)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

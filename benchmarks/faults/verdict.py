@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from rlplan.executor.run_state import checkpoints
-from rlplan.rounds.run_log import TRACE, RunLog, read_run
+from rlplan.traces.run_log import TRACE, RunLog, read_run
 
 from .campaign import Campaign
 

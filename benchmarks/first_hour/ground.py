@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rlplan.planner.copula_lengths import copula_lengths
+from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.plans.plan import load_plan
 from rlplan.profiles.lengths import write_lengths
-from rlplan.rounds.run_log import PLAN_COPY, TRACE
-from rlplan.rounds.trace import TraceWriter
+from rlplan.traces.run_log import PLAN_COPY, TRACE
+from rlplan.traces.trace import TraceWriter
 
 CLUSTER = """\
 rlplan_cluster: 1

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlplan.planner.copula_lengths import copula_lengths
+from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.profiles.lengths import write_lengths
 
 PROMPTS = 2048

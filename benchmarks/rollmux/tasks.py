@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.groups.baselines import Colocated, MostIdle, Random, SoloD
-from rlplan.planner.groups.greedy import Algorithm1
-from rlplan.planner.groups.model import GroupJob, Rules
-from rlplan.planner.groups.moves import Replanner
-from rlplan.planner.groups.place import BestFit
-from rlplan.planner.groups.policy import Placer, State
+from rlplan.planner.groups.inputs.model import GroupJob, Rules
+from rlplan.planner.groups.place.baselines import Colocated, MostIdle, Random, SoloD
+from rlplan.planner.groups.place.greedy import Algorithm1
+from rlplan.planner.groups.place.place import BestFit
+from rlplan.planner.groups.place.policy import Placer, State
+from rlplan.planner.groups.replan.moves import Replanner
 
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlplan.planner.copula_lengths import copula_lengths
+from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.plans.cluster import Cluster
 from rlplan.plans.job import Job
 from rlplan.plans.origin import InputFile, Inputs, ProfileFile

@@ -9,7 +9,6 @@
                   pricing_{kernel,words}.py
     program.py    the choice, with its proof, of least USD per hour; per_unit.py of least USD per unit of training
     place.py      one arrival, nobody moves; moves.py which running jobs move, and for what
-    tails.py      how much of a rollout its tail is
     steady.py     one period of a group as a timeline, and what limits it; cycle_ratio.py finds that
 
 From documents and back (solve_workload.py is the whole of it):

@@ -12,18 +12,18 @@ from ...plans.errors import Infeasible
 from ...plans.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.workload import Objective, Workload
 from ..volatile import volatile
-from .attribute import attributed, renumbered
-from .declined import declined
-from .from_plans import Problem
-from .limits import NodesShort, excess, shortages
-from .moves import Patience, Replanner
-from .place import BestFit
-from .policy import State
-from .program import solve_groups
-from .remedies import without_room
-from .running import running_state
-from .solution import Effort, GroupSolution
-from .write import figures, write_plan
+from .choose.program import solve_groups
+from .choose.solution import Effort, GroupSolution
+from .inputs.from_plans import Problem
+from .inputs.limits import NodesShort, excess, shortages
+from .inputs.running import running_state
+from .place.place import BestFit
+from .place.policy import State
+from .replan.attribute import attributed, renumbered
+from .replan.declined import declined
+from .replan.moves import Patience, Replanner
+from .replan.remedies import without_room
+from .write.write import figures, write_plan
 
 
 def solve_workload(

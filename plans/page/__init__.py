@@ -36,7 +36,7 @@ def groups_page(plan: GroupsPlan, *, title: str, notes: Sequence[str] = ()) -> s
 
 
 def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None) -> str:
-    """The page of one or several runs; `report` is what `rlplan report --json` prints (executor/report.py).
+    """The page of one or several runs; `report` is what `rlplan report --json` prints (traces/report.py).
 
     `written_at`: now, in UTC; said on the pages of runs that may still go on, which others may open days later.
     """

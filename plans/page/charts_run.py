@@ -1,6 +1,6 @@
 """Charts of one run: its steps over time, its phases beside the predicted ones, the shape of its rollouts.
 
-`detail` is a run's part of a report (executor/report.py).
+`detail` is a run's part of a report (traces/report.py).
 """
 
 from __future__ import annotations

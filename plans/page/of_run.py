@@ -19,7 +19,7 @@ _TONES: dict[str, Literal["", "good", "bad", "warn"]] = {
 
 
 def page(report: Mapping[str, Any], title: str, written_at: str | None) -> str:
-    """The document. `report` is what executor/report.py's `report` returns, NaN replaced by None."""
+    """The document. `report` is what traces/report.py's `report` returns, NaN replaced by None."""
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
     colours = run_colours({name: detail["mode"] for name, detail in runs.items()})

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from benchmarks.faults.campaign import draw
 from benchmarks.faults.injectors import INJECTORS
 from benchmarks.faults.verdict import off_policy, trained, wrong
-from rlplan.rounds.run_log import RunLog
+from rlplan.traces.run_log import RunLog
 
 SOUND = dict.fromkeys(
     ("lost", "double", "off_policy", "unrecovered", "left_processes", "weights_max_difference"), 0

@@ -47,8 +47,8 @@ def test_the_documents_of_the_64_gpu_job_fit_together(bench) -> None:
 
 def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_round(bench) -> None:
     from benchmarks import planner_scale
-    from rlplan.planner.composed_log import ComposedLog
-    from rlplan.planner.search import Pass
+    from rlplan.planner.choose.search import Pass
+    from rlplan.planner.simulate.columns.composed_log import ComposedLog
     from rlplan.planner.solve import solve_fully
 
     passes = (Pass(4, 2, float("inf")), Pass(8, 4, 0.05))
@@ -63,7 +63,7 @@ def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_roun
 
 def test_kinds_of_every_mode_are_compared_by_cells_and_whole(bench) -> None:
     from benchmarks import planner_scale
-    from rlplan.planner.candidates import MODES
+    from rlplan.planner.choose.candidates import MODES
     from rlplan.planner.solve import prepare
 
     kinds = planner_scale.kinds_compared(prepare(*planner_scale.documents(64)))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_first_step_of_either_is_left_out_and_the_ratio_is_of_samples_per_second(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.trl_peer import result
-    from rlplan.executor.report_runs import RunTrace
+    from rlplan.traces.report_runs import RunTrace
 
     class Plan:
         class job:

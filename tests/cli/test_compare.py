@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rlplan.planner.copula_lengths import copula_lengths
+from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.profiles.lengths import write_lengths
 
 from .command_line import refused, rlplan

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rlplan.planner.copula_lengths import copula_lengths
+from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.plans.cluster import load_cluster
 from rlplan.plans.job import load_job
 from rlplan.plans.plan import load_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..planner.checks.edits import edit, resign
+from ..planner.check.edits import edit, resign
 from .command_line import rlplan
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "plans" / "examples"

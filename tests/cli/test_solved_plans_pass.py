@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.executor.supported import unsupported
-from rlplan.planner import candidates, columns, length_error, placement, setting
-from rlplan.planner.checks.run import Checker
-from rlplan.planner.search import Pass
+from rlplan.planner.check.run import Checker
+from rlplan.planner.choose import candidates, placement
+from rlplan.planner.choose.search import Pass
+from rlplan.planner.explain import length_error
+from rlplan.planner.simulate.columns import columns, setting
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.cluster import Cluster, load_cluster
 from rlplan.plans.errors import Infeasible

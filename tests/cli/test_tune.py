@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.table_lengths import named_lengths
+from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.plans.job import load_job
 from rlplan.plans.plan import load_plan
 from rlplan.plans.yaml_io import load

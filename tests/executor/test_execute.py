@@ -16,11 +16,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.report import report
-from rlplan.executor.report_runs import load_runs
 from rlplan.executor.step_checks import LOGPROB_LIMITS
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, sha256_file
+from rlplan.traces.report import report
+from rlplan.traces.report_runs import load_runs
 
 from ..documents import EXPECTED_BESIDE, expected_round
 

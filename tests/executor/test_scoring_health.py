@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.report_state import incidents
 from rlplan.executor.rewards.charges import RewardResult
 from rlplan.executor.rollout import Generated
 from rlplan.executor.scoring_health import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
 from rlplan.plans.errors import RunFailed
 from rlplan.rounds.events import Finished, Issue, Score
 from rlplan.rounds.exact import ExactShortRound
+from rlplan.traces.report_state import incidents
 
 CUTOFF = 8
 

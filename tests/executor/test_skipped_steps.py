@@ -22,7 +22,6 @@ from safetensors.torch import load_file
 from rlplan.executor.checksum import tensor_checksum
 from rlplan.executor.losses import Divisors
 from rlplan.executor.policy import packed_logprobs, packed_row
-from rlplan.executor.report_state import incidents
 from rlplan.executor.rollout import Generated, RolloutResult
 from rlplan.executor.run_state import checkpoints
 from rlplan.executor.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
@@ -33,7 +32,8 @@ from rlplan.plans.job import Job
 from rlplan.plans.plan import PlannedJob
 from rlplan.plans.yaml_io import loads
 from rlplan.rounds.events import Finished, Issue, Scored
-from rlplan.rounds.run_log import read_run
+from rlplan.traces.report_state import incidents
+from rlplan.traces.run_log import read_run
 
 from .test_trainer import VOCABULARY, write_model
 

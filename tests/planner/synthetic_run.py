@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.draws import Draws, RoundLuck, prompt_name
-from rlplan.planner.kinds import kinds, scoring
-from rlplan.planner.length_model import fit_lengths
-from rlplan.planner.run_simulator import round_spec
-from rlplan.planner.search import Pass
-from rlplan.planner.simulator import simulate_round
+from rlplan.planner.choose.search import Pass
+from rlplan.planner.costs.kinds import kinds, scoring
+from rlplan.planner.lengths.draws import Draws, RoundLuck, prompt_name
+from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.planner.simulate.run_simulator import round_spec
+from rlplan.planner.simulate.simulator import simulate_round
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.what_if import Documents
 from rlplan.plans.job import Job
@@ -25,9 +25,9 @@ from rlplan.plans.yaml_io import dump
 from rlplan.profiles.lengths import LengthTrace
 from rlplan.profiles.schema import Profile
 from rlplan.rounds.outcome import Fate
-from rlplan.rounds.run_log import PLAN_COPY, TRACE
 from rlplan.rounds.schedule import Schedule
-from rlplan.rounds.trace import TraceWriter
+from rlplan.traces.run_log import PLAN_COPY, TRACE
+from rlplan.traces.trace import TraceWriter
 
 from .conftest import heavy_trace, laptop, small_job, small_profile
 

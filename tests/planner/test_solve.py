@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rlplan.planner.run_simulator import simulate_plan
-from rlplan.planner.search import Pass
+from rlplan.planner.choose.search import Pass
+from rlplan.planner.simulate.run_simulator import simulate_plan
 from rlplan.planner.solve import solve, solve_fully
 from rlplan.plans.check import faults
 from rlplan.plans.errors import Infeasible
@@ -79,7 +79,7 @@ def test_a_search_that_a_limit_cut_gives_the_same_bytes_and_a_bound_that_holds(g
 
 
 def test_for_usd_a_plan_on_gpus_may_leave_nodes_unused(given, make_job, make_cluster) -> None:
-    from rlplan.planner.copula_lengths import copula_lengths
+    from rlplan.planner.lengths.copula_lengths import copula_lengths
     from rlplan.profiles.library import library_profile
 
     sizes = {"prompts_per_step": 16, "samples_per_prompt": 4, "max_prompt_tokens": 256, "max_response_tokens": 4096}
@@ -247,7 +247,7 @@ def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_j
 
 def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
     code = (
-        "import sys, rlplan.planner.solve, rlplan.planner.run_simulator, rlplan.profiles.lengths;"
+        "import sys, rlplan.planner.solve, rlplan.planner.simulate.run_simulator, rlplan.profiles.lengths;"
         "print(sorted({'torch', 'vllm', 'ray', 'transformers', 'numba'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlplan.plans.errors import InputError
 from rlplan.profiles.lengths import LengthRow, LengthTrace, intraclass_correlation, read_lengths, write_lengths
-from rlplan.rounds.trace import TraceWriter
+from rlplan.traces.trace import TraceWriter
 
 GOOD = (
     '{"prompt": "k1", "epoch": 0, "sample": %d, "tokens": 57, "truncated": false, "reward": 1.0, "prompt_tokens": 18}'

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlplan.executor.report import report
 from rlplan.plans.page import plan_page, run_page
+from rlplan.traces.report import report
 
 from .conftest import BOXES, changed, payloads, pixels, undrawn, without_data
 from .runs import write_run

@@ -1,0 +1,120 @@
+"""The offline optimum by exhaustion, for a handful of jobs: every grouping, every placement, every way.
+
+It shares `slowdowns`, residency and group cap with every other policy and no search code with any, so that a program
+that disagrees with it is wrong. A column of its universe pins whole nodes; each member names the nodes of its rollout
+and of its training; with `shared_training` all members train on all training nodes of the group (refs/rollmux.md 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from ..planner.groups.inputs.model import Group, GroupJob, NodeKind, Rules
+from ..planner.groups.place.assemble import grow, keeps_bounds, pinned, resident
+from ..planner.groups.place.policy import State, next_id
+
+MOST_JOBS = 8
+"""Jobs up to which exhaustion ends within seconds; more are refused."""
+
+
+class BruteForce:
+    """Groups all jobs anew, at the lowest price, at every arrival and departure, wherever they were."""
+
+    def __init__(self, kinds: Mapping[str, NodeKind], rules: Rules, shared_training: bool = False) -> None:
+        self.kinds = kinds
+        self.rules = rules
+        self.shared_training = shared_training
+
+    def arrive(self, state: State, job: GroupJob) -> State:
+        """The optimum with `job`."""
+        return self._solved({**state.jobs, job.name: job})
+
+    def depart(self, state: State, name: str) -> State:
+        """The optimum without job `name`."""
+        return self._solved({key: job for key, job in state.jobs.items() if key != name})
+
+    def _solved(self, jobs: Mapping[str, GroupJob]) -> State:
+        groups: dict[str, Group] = {}
+        for group in cheapest_groups(jobs, self.kinds, self.rules, self.shared_training):
+            groups[next_id(groups)] = group
+        return State(jobs, groups)
+
+
+def cheapest_groups(
+    jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules: Rules, shared_training: bool = False
+) -> list[Group]:
+    """Groups that hold every job once at the lowest sum of prices; ValueError for more than `MOST_JOBS` jobs.
+
+    Dynamic programming over subsets: the best of a subset is one group for all of it, or its best split in two.
+    """
+    names = sorted(jobs)
+    if len(names) > MOST_JOBS:
+        raise ValueError(f"{len(names)} jobs are too many to exhaust (at most {MOST_JOBS})")
+    best: dict[int, tuple[float, list[Group]]] = {0: (0.0, [])}
+    for mask in sorted(range(1, 1 << len(names)), key=lambda m: (m.bit_count(), m)):
+        members = [name for at, name in enumerate(names) if mask >> at & 1]
+        price, chosen = float("inf"), list[Group]()
+        part = (mask - 1) & mask
+        while part > mask ^ part:  # each split once
+            total = best[part][0] + best[mask ^ part][0]
+            if total < price:
+                price, chosen = total, best[part][1] + best[mask ^ part][1]
+            part = (part - 1) & mask
+        if len(members) <= rules.group_cap:
+            found = cheapest_group([jobs[n] for n in members], kinds, rules, price, shared_training)
+            if found is not None:
+                price, chosen = found.usd_per_hour(kinds), [found]
+        best[mask] = (price, chosen)
+    return best[(1 << len(names)) - 1][1]
+
+
+def cheapest_group(
+    jobs: list[GroupJob],
+    kinds: Mapping[str, NodeKind],
+    rules: Rules,
+    below_usd_per_hour: float,
+    shared_training: bool = False,
+) -> Group | None:
+    """The cheapest feasible group of exactly these jobs, cheaper than `below_usd_per_hour`; None if there is none."""
+    by_name = {job.name: job for job in jobs}
+    candidates = [
+        group
+        for group in _placements(Group((), ()), jobs, kinds, below_usd_per_hour)
+        if not shared_training or _trains_everywhere(group, by_name)
+    ]
+    for group in sorted(candidates, key=lambda g: g.usd_per_hour(kinds)):
+        if resident(group, by_name, kinds) and keeps_bounds(group, by_name, rules):
+            return group
+    return None
+
+
+def _placements(group: Group, jobs: list[GroupJob], kinds: Mapping[str, NodeKind], below: float) -> Iterator[Group]:
+    """Every placement of `jobs` into `group`, growing it, that stays below the price; new nodes in one order only."""
+    if not jobs:
+        yield group
+        return
+    job, rest = jobs[0], jobs[1:]
+    for r, rollout in enumerate(job.rollout):
+        for t, train in enumerate(job.train):
+            for grown, on_rollout in _nodes(group, rollout.pool, rollout.nodes, (), kinds):
+                for last, on_train in _nodes(grown, train.pool, train.nodes, on_rollout, kinds):
+                    if last.usd_per_hour(kinds) >= below - 1e-9:
+                        continue
+                    placed = pinned(last, job.name, (r, t), on_train[train.nodes :], on_train[: train.nodes], kinds)
+                    yield from _placements(placed, rest, kinds, below)
+
+
+def _nodes(
+    group: Group, pool: str, count: int, kept: tuple[int, ...], kinds: Mapping[str, NodeKind]
+) -> Iterator[tuple[Group, tuple[int, ...]]]:
+    """The group, grown if need be, and `count` nodes of the pool, then where the nodes `kept` of before are now."""
+    for new in range(count + 1):
+        grown, added = grow(group, [pool] * new, kinds)
+        old = [at for at in range(len(grown.nodes)) if at not in added]
+        for some in combinations([at for at in old if grown.nodes[at] == pool], count - new):
+            yield grown, (*some, *added, *(old[at] for at in kept))
+
+
+def _trains_everywhere(group: Group, jobs: Mapping[str, GroupJob]) -> bool:
+    return len({pin.train_units for pin in group.pins}) == 1

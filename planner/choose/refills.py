@@ -1,0 +1,49 @@
+"""Whether the data has enough prompts for what rounds take in the place of groups that they do not train.
+
+Rounds are simulated on prompts without end. A data set is finite: a round that has put off or filtered every prompt
+that was free ends with fewer than P groups, which a plan's predictions do not know of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ...rounds.schedule import prompts_wanted
+from ..lengths.length_model import LengthModel
+from .candidates import ShortKey
+
+# Rarer than that nothing is said of: it would be a guess, and the data too small by far in any case.
+_LEAST_ACCEPTED = 1e-3
+
+
+def accepted_share(model: LengthModel, key: ShortKey, group_size: int, dynamic_sampling: bool) -> float:
+    """Share of the groups issued by short rounds of `key` that they may train, in (0, 1], over the traced prompts."""
+    share = np.ones(len(model.prompt_ids))
+    if key.mode == "exact":
+        share = (1.0 - model.share_beyond(key.cutoff)) ** group_size
+    if dynamic_sampling:
+        share = share * [1.0 - _all_alike(rewards, group_size) for rewards in model.rewards]
+    return max(_LEAST_ACCEPTED, float(share.mean()))
+
+
+def _all_alike(rewards: tuple[float, ...], group_size: int) -> float:
+    """Probability that so many rewards, each picked from the traced ones, are equal."""
+    return float(sum((count / len(rewards)) ** group_size for count in Counter(rewards).values()))
+
+
+def few_for_refills(
+    model: LengthModel, key: ShortKey, target: int, group_size: int, dynamic_sampling: bool, prompts: int
+) -> str | None:
+    """What a reader must know if steps of the plan may train fewer than `target` groups, `prompts` being all that the
+    data holds; None if all do but for a few in a thousand."""
+    accepted = accepted_share(model, key, group_size, dynamic_sampling)
+    wanted = prompts_wanted(key.mode, target, key.prompts, key.long_share, accepted)
+    if prompts >= wanted:
+        return None
+    return (
+        f"the data has {prompts} prompts, and short rounds want up to {wanted}: they train {accepted:.0%} of the "
+        f"groups and take further prompts in the place of the others; some steps may train fewer than {target} groups, "
+        "which no prediction of the plan knows of; add prompts, or lower rollout.prompts_per_step"
+    )

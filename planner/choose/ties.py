@@ -1,0 +1,176 @@
+"""Ties go to the simplest: of schedules that cost the same as far as is known, the one that is easiest to run.
+
+The program proves which schedule costs least by the simulation. A difference that is smaller than the error of the
+costs proves nothing, and a team would rather run one layout than two. So every schedule that keeps the limits and costs
+at most `tolerance` more than the proven best is tied with it, and of those the first in this order is the plan:
+
+    1. one layout of engines and one of trainers for both kinds of round before two
+    2. trainers: data parallel before tensor parallel before context parallel before a pipeline
+    3. engines: the smaller tensor parallel size
+    4. what the executor can run before what it cannot
+    5. fewer engines
+    6. fewer samples issued for each that is trained
+    7. the lower cost, and then the name, which is stable
+
+`tolerance` is the error of the costs, one standard deviation, but never above `MOST`: an error says that a difference
+may be none, and the best guess of it stays what was simulated.
+
+Candidates that lost early have few rounds. They are compared with the best schedule on the rounds that both have, which
+are on the same luck, and the one that wins the tie is simulated further before it is believed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from ...plans.executable import update_faults
+from ...profiles.schema import Profile
+from ..costs.costs import TrainCost
+from ..explain.expected_error import step_error
+from ..explain.parts import parts_of
+from .candidates import Law, LongKey, ShortKey
+from .cycle import Column, Cycle, make_cycle, train_pairs
+from .over_issue import over_issue
+from .search import Search
+
+MOST = 0.05
+"""Share of the cost that is given up for a simpler schedule at most."""
+
+TRIES = 8
+"""Schedules that are simulated further because they win a tie on few rounds; then only those with enough rounds win."""
+
+ENOUGH = 0.5
+"""Share of a last pass's rounds that a schedule needs to win a tie; on one luck with the best, fewer tell enough."""
+
+
+def tolerance_of(search: Search, best: Cycle, profile: Profile) -> float:
+    """Share of its cost up to which others are tied with `best`."""
+    return min(MOST, step_error(profile, parts_of(search, best)))
+
+
+def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
+    """The simplest schedule tied with `best`, which may be `best` itself.
+
+    May simulate candidates further, which leaves `best` and all rounds that there are as they were.
+    """
+    enough, tried = _enough(search), 0
+    short, long = ({c.name: c for c in columns} for columns in search.columns())
+    while True:
+        tied = _tied(search, best, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
+        chosen = min(tied, key=lambda c: (*simplicity(search, c), c.cost(search.limits), c.name))
+        if chosen is best or _solid(search, chosen):
+            return chosen
+        further = search.simulate(chosen, *enough)
+        short[further.short.name] = further.short
+        if further.long is not None:
+            long[further.long.name] = further.long
+        tried += 1
+
+
+def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
+    """What is compared, the most important first; less is simpler (see the module's docstring)."""
+    kinds: list[Column] = [cycle.short, *([cycle.long] if cycle.long else [])]
+    trains = [search.space.train[cycle.train], *([search.space.train[cycle.long_train]] if cycle.long else [])]
+    layouts = {kind.layout for kind in kinds}
+    return (
+        (len(layouts) - 1) + (len(set(trains)) - 1),
+        *(max(getattr(train, size) for train in trains) for size in ("pp", "cp", "ep", "tp")),
+        max(layout.tp for layout in layouts),
+        not executable(cycle, trains),
+        sum(layout.engines for layout in layouts),
+        issued_per_trained(cycle, search.setting.target, search.setting.group_size),
+    )
+
+
+def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
+    """Whether the executor can run it (plans/executable.py, and levers that it has not)."""
+    keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
+    levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
+    return not levers and len({t.dp for t in trains}) == 1 and not any(any(update_faults(t)) for t in trains)
+
+
+def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:
+    """Samples that rounds issue at their start for each that they train, mean over the cycle's steps."""
+    key = cast(ShortKey, cycle.short.key)
+    share, short = cycle.long_share(), over_issue(key.prompts, key.samples, target, group_size)
+    return (1.0 - share) * short + (share * cast(LongKey, cycle.long.key).copies if cycle.long else 0.0)
+
+
+def cost_above(search: Search, best: Cycle, cycle: Cycle) -> float:
+    """Share by which `cycle` costs more than `best` on the rounds that both have; 0 if it is `best`."""
+    if cycle.name == best.name:
+        return 0.0
+    common = _cost_on(search, best)(cycle.short.rounds, cycle.long.rounds if cycle.long else 0)
+    return max(0.0, cycle.cost(search.limits) / common - 1.0)
+
+
+def _enough(search: Search) -> tuple[int, int]:
+    """(short, long) rounds that a schedule needs to win a tie."""
+    last = search.passes[-1]
+    return math.ceil(ENOUGH * last.short_rounds), math.ceil(ENOUGH * last.long_rounds)
+
+
+def _solid(search: Search, cycle: Cycle) -> bool:
+    """Whether it has enough rounds to win a tie."""
+    short, long = _enough(search)
+    return cycle.short.rounds >= short and (cycle.long is None or cycle.long.rounds >= long)
+
+
+def _tied(
+    search: Search, best: Cycle, tolerance: float, short: list[Column], long: list[Column], solid_only: bool
+) -> list[Cycle]:
+    """Schedules of as many nodes that keep the limits and cost at most `tolerance` more than `best`, `best` included.
+
+    Of the pairs of updates those in which both kinds of round update alike, which are the simpler ones, and those that
+    can be part of a best cycle.
+    """
+    limits, cost, nodes = search.limits, _cost_on(search, best), best.nodes(search.limits)
+    partners: dict[Law, list[Column]] = {}
+    for column in long:
+        partners.setdefault(column.law, []).append(column)
+    found = [best]
+    for one in short:
+        if not search.may_choose(one.law.mode):
+            continue
+        for other in partners.get(one.law, []) if one.law in search.needs_long else [None]:
+            bar = (1.0 + tolerance) * cost(one.rounds, other.rounds if other else 0)
+            for cycle in _within(one, other, bar, search):
+                tied = cycle.nodes(limits) == nodes and not cycle.violations(limits)
+                if tied and cycle.name != best.name and (_solid(search, cycle) or not solid_only):
+                    found.append(cycle)
+    return found
+
+
+def _within(short: Column, long: Column | None, bar: float, search: Search) -> Iterator[Cycle]:
+    """Schedules of these two kinds of round that cost at most `bar`."""
+    limits, trains = search.limits, range(len(search.space.train))
+    fastest = [min(trains, key=lambda m: (c.step_s[m], m)) for c in (short, long or short)]
+    least = make_cycle(short, long, fastest[0], fastest[1], dataclasses.replace(limits, reshard_s=0.0))
+    # Fewer nodes than both layouts take there are none, whatever updates are chosen: most pairs need no closer look.
+    price = limits.usd_per_node_s * max(map(limits.nodes_of, {short.layout, (long or short).layout}))
+    unit = price if limits.objective == "usd" else 1.0
+    if not least.trains or unit * least.seconds_per_sample(limits.group_size) > bar:
+        return
+    pairs = {(m, m) for m in trains} | (train_pairs(short, long, limits) if long else set())
+    for pair in sorted(pairs):
+        cycle = make_cycle(short, long, *pair, limits)
+        if cycle.cost(limits) <= bar:
+            yield cycle
+
+
+def _cost_on(search: Search, best: Cycle) -> Callable[[int, int], float]:
+    """Cost of `best` on its first so many short and long rounds; 0 long rounds: on all of them."""
+    known: dict[tuple[int, int], float] = {}
+    limits = search.limits
+    scale = best.cost(limits) / best.seconds_per_sample(limits.group_size)
+
+    def cost(short: int, long: int) -> float:
+        key = min(short, best.short.rounds), min(long or best.long.rounds, best.long.rounds) if best.long else 1
+        if key not in known:
+            known[key] = scale * sum(search.phase_seconds(best, *key).values())
+        return known[key]
+
+    return cost

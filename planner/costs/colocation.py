@@ -1,0 +1,89 @@
+"""What it costs each step that engines and trainers take turns on the same GPUs.
+
+Before an update the engines sleep: their weights go to host memory and their KV cache is freed. After it they wake, and
+the trainer's optimizer states, where they live on the GPU, go to host memory and come back for the next update. So each
+step pays, whichever layouts follow each other:
+
+    sleep and wake   2 x bytes of an engine's weights on one GPU / rate
+    optimizer        2 x bytes of a rank's states / rate
+
+The rate is the one at which vLLM's sleep mode was seen to move weights between host and GPU (A100, PCIe 4 with 32 GB/s
+by its data sheet): 61 GB on one GPU sleep in 2.8 s and wake in 2.9 s, 59 GB on each of four GPUs in 5.9 s and 5.4 s.
+That is 0.67 and 0.33 of the sheet's rate; the law takes their geometric mean, which is off by sqrt(2) either way.
+
+Measured profiles are not charged: their weight transfer was measured from trainer to engines end to end. On a CPU
+engines do not sleep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...profiles.hardware import GPUS, Gpu, gpu_of
+from ...profiles.memory import STATE_BYTES
+from ...profiles.schema import Profile
+
+LINK_SHARE = 0.47
+"""Of a GPU's host link, while weights go to host memory or come back."""
+
+LINK_ERROR = 0.35
+"""Relative standard deviation of `LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from it."""
+
+WEIGHT_BYTES = 2
+"""Engines hold weights in 16 bits."""
+
+
+def shares_gpus(profile: Profile) -> bool:
+    """Whether taking turns on GPUs is priced beside what the profile says: of profiles that were not measured."""
+    return profile.machine.kind == "cuda" and profile.provenance != "measured"
+
+
+def host_bytes_per_s(gpu: Gpu) -> float:
+    """At which weights and states move between a GPU and host memory, bytes a second."""
+    return LINK_SHARE * gpu.host_link_bytes_per_s
+
+
+def sleep_and_wake_s(profile: Profile, tp: int) -> float:
+    """Seconds a step for engines of `tp` GPUs to sleep and to wake; 0 where that is not priced.
+
+    An accelerator that is in no table of data sheets is taken for the A100 that sleep mode was measured on.
+    """
+    if not shares_gpus(profile):
+        return 0.0
+    return 2 * WEIGHT_BYTES * profile.model_parameters / tp / host_bytes_per_s(_gpu(profile))
+
+
+def _gpu(profile: Profile) -> Gpu:
+    return gpu_of(profile.machine.accelerator) or GPUS["A100"]
+
+
+def optimizer_moves_s(gpu: Gpu, parameters: float, ranks: int, offload: bool) -> float:
+    """Seconds a step to bring the float32 weights and both Adam moments of a rank to its GPU and back to its host.
+
+    `offload`: they are updated in host memory, and never move.
+    """
+    return 0.0 if offload else 2 * STATE_BYTES * parameters / ranks / host_bytes_per_s(gpu)
+
+
+def turns_text(profile: Profile, kinds: Sequence[tuple[int, int, bool]]) -> str | None:
+    """What of a step goes to engines and trainers taking turns, in words; None where that is not priced.
+
+    `kinds`: of each kind of round (GPUs of an engine, ranks of the trainer, whether its optimizer is offloaded).
+    """
+    if not shares_gpus(profile):
+        return None
+    sleeps = [sleep_and_wake_s(profile, tp) for tp, _, _ in kinds]
+    moves = [0.0] * len(kinds)
+    if profile.train_law is not None:
+        gpu = _gpu(profile)
+        moves = [optimizer_moves_s(gpu, profile.model_parameters, ranks, offload) for _, ranks, offload in kinds]
+    return (
+        f"engines sleep and wake in {_seconds(sleeps)} of each step, optimizer states leave the GPUs and come back in "
+        f"{_seconds(moves)}"
+    )
+
+
+def _seconds(values: Sequence[float]) -> str:
+    """One figure, or one for each kind of round if they differ."""
+    texts = list(dict.fromkeys(f"{value:.2g} s" for value in values))
+    return texts[0] if len(texts) == 1 else f"{texts[0]} (short rounds) or {texts[-1]} (long rounds)"

@@ -1,0 +1,86 @@
+"""What engines and trainers hold of a node's host memory, phase by phase; what is assumed, memory.py says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...plans.cluster import Pool
+from ...profiles.memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
+from ...profiles.schema import Profile
+from ...profiles.train_model import TrainLayout
+from .device_memory import stays_on_device
+from .memory_bars import PHASES, Engines, Phase
+
+# A process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its core
+# and one for the actor around it; a trainer on GPUs has one per rank.
+HOST_PROCESS_BYTES = 1_000_000_000
+
+
+class Share(NamedTuple):
+    """Host memory of equal parts that are spread evenly over nodes.
+
+    Attributes:
+        parts: how many there are.
+        phases: for each phase, bytes of a part, and bytes that only one of the nodes holds.
+    """
+
+    parts: int
+    phases: tuple[tuple[float, float], ...]
+
+    def on_node(self, nodes: int) -> float:
+        """Bytes on the fullest of so many nodes, in the phase in which it is fullest."""
+        each = -(-self.parts // max(1, nodes))
+        return max(each * part + once for part, once in self.phases)
+
+
+def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str, float]:
+    """What a layout's engines hold in the host memory of the fullest of so many nodes, in bytes, in any phase."""
+    each = -(-engines.count // max(1, nodes))
+    held: dict[str, float] = {"engine_processes": each * (engines.tp + 2) * HOST_PROCESS_BYTES}
+    if profile.machine.kind == "cpu":
+        held["engine_weights"] = each * 4 * profile.model_parameters
+        held["kv_cache"] = each * engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token
+    return held
+
+
+def trainers_on_host(
+    profile: Profile, pool: Pool, weight_bytes: float, layout: TrainLayout, ranks: int, phase: Phase
+) -> dict[str, float]:
+    """What so many of a layout's trainer ranks hold in host memory in a phase, in bytes."""
+    share = ranks * profile.model_parameters / layout.ranks
+    parameters, optimizer = share * MASTER_BYTES, share * MOMENT_BYTES
+    if pool.accelerators.kind == "cpu":
+        held = {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
+        return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
+    held = {"trainer_processes": float(ranks * HOST_PROCESS_BYTES)}
+    if not layout.offload and (phase == "train" or stays_on_device(profile, pool, weight_bytes, layout)):
+        return held
+    if layout.offload or phase == "rollout":
+        held["trainer_parameters"] = parameters
+    return {**held, "trainer_optimizer": optimizer}
+
+
+def ranks_on_node(layout: TrainLayout, nodes: int) -> int:
+    """Trainer ranks on the fullest of so many nodes; tensor ranks stay together."""
+    return layout.tp * -(-(layout.ranks // layout.tp) // max(1, nodes))
+
+
+def engine_share(profile: Profile, engines: Engines) -> Share:
+    """Host memory of a layout's engines, whatever the nodes."""
+    one = engines_on_host(profile, replace(engines, count=1), 1)
+    return Share(engines.count, ((sum(one.values()), 0.0),))
+
+
+def trainer_share(profile: Profile, pool: Pool, weight_bytes: float, layout: TrainLayout) -> Share:
+    """Host memory of a layout's trainers and of weights on their way from them, whatever the nodes."""
+    return Share(
+        layout.ranks // layout.tp,
+        tuple(
+            (
+                sum(trainers_on_host(profile, pool, weight_bytes, layout, layout.tp, phase).values()),
+                weight_bytes * profile.model_parameters if phase == "sync" else 0.0,
+            )
+            for phase in PHASES
+        ),
+    )

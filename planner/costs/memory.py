@@ -1,0 +1,66 @@
+"""The memory table: who holds how many bytes, on which device or host, in which phase of a round.
+
+`memory_table` is asked by solve (what does not fit is no candidate; a plan's predicted memory), check, simulate, show
+and execute. It is a pure function of the profile, the pool, and the engines and trainers of each kind of round. A bar
+is what one place holds in one phase: what is there all the time, and the largest of a few moments. Bars are never
+summed.
+
+What is assumed (`rlplan execute` does not place GPUs yet, so that this is what a plan is solved for):
+- Engines and trainers of a job take turns on the same accelerators, and are spread evenly over the nodes of the plan.
+- Awake, an engine takes its share of a device (vLLM's gpu_memory_utilization): its weights, its KV cache, and what is
+  left of the share for captured graphs and activations.
+- While trainers train, engines sleep at level 2 (executor/engine.py): weights and KV cache are dropped, and no copy of
+  them stays in host memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device
+  (`asleep`).
+- While engines decode, a trainer's parameters and optimizer stay on the device if they fit beside any of the profile's
+  engines; else they lie in host memory (verl's param_offload and optimizer_offload). Gradients go after an update.
+- While weights travel, engines hold weights and no KV cache, the trainer has its parameters on the device, and a node
+  holds a whole copy of the weights in host memory (executor/trainer.py, export_weights).
+- On CPUs the memory of devices is the KV space that an engine may take per core, and each of its ranks is given that of
+  all its cores (executor/fleet.py). All of it is held in host memory: engines of all layouts stay awake, and a trainer
+  keeps parameters, gradients and optimizer in float32.
+
+Left out, since nothing is known of them: processes of reward workers (a job's reward.memory_bytes limits an address
+space and says nothing of what is held) and of trainers on CPUs, and activations where the profile measured no peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...plans.cluster import Pool
+from ...profiles.schema import Profile
+from ...profiles.train_model import TrainLayout
+from .device_memory import device_bars
+from .host_memory import engines_on_host, ranks_on_node, trainers_on_host
+from .memory_bars import PHASES, Bar, Engines
+
+
+def memory_table(
+    profile: Profile, pool: Pool, weight_bytes: float, nodes: int, kinds: Sequence[tuple[Engines, TrainLayout]]
+) -> tuple[Bar, ...]:
+    """All bars of a plan: of each kind of round (engines and trainers) and phase a device and the host of a node.
+
+    Args:
+        weight_bytes: of an engine's parameter (`WEIGHT_BYTES`).
+        nodes: of the pool, that engines and trainers are spread over; a bar of a host is that of the fullest.
+    """
+    layouts = list({(engines.tp, engines.count): engines for engines, _ in kinds}.values())
+    bars: list[Bar] = []
+    for number, (engines, trainers) in enumerate(kinds):
+        bars += device_bars(profile, pool, weight_bytes, engines, trainers, number)
+        for phase in PHASES:
+            kept: dict[str, float] = {}
+            for held in [engines_on_host(profile, each, nodes) for each in layouts]:
+                _add(kept, held)
+            ranks = ranks_on_node(trainers, nodes)
+            _add(kept, trainers_on_host(profile, pool, weight_bytes, trainers, ranks, phase))
+            if phase == "sync":
+                kept["weights_under_way"] = weight_bytes * profile.model_parameters
+            bars.append(Bar("host", phase, number, kept, {}, pool.host_memory_bytes))
+    return tuple(bars)
+
+
+def _add(to: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, size in more.items():
+        to[name] = to.get(name, 0.0) + size

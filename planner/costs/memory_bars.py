@@ -1,0 +1,74 @@
+"""What the memory table (memory.py) is made of: bars, and the engines that it is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ...profiles.schema import Rollout
+
+Place = Literal["device", "host"]
+Phase = Literal["rollout", "train", "sync"]
+PHASES: tuple[Phase, ...] = ("rollout", "train", "sync")
+
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Of an engine's parameter, by the job's dtype."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The engines of a layout: so many of `tp` accelerators each, priced by `entry` of the profile."""
+
+    entry: Rollout
+    tp: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What one place holds in one phase of a kind of round, where it holds most: a device, or the host of a node.
+
+    Attributes:
+        kind: which of the table's kinds of round.
+        kept: bytes throughout the phase, by what holds them.
+        moments: bytes on top of it at one moment each, by the moment's name and by what holds them.
+        capacity_bytes: that there are.
+        known: whether `kept` and `moments` are all of it, and no lower bound.
+    """
+
+    place: Place
+    phase: Phase
+    kind: int
+    kept: Mapping[str, float]
+    moments: Mapping[str, Mapping[str, float]]
+    capacity_bytes: float
+    known: bool = True
+
+    @property
+    def holds_bytes(self) -> dict[str, float]:
+        """At the moment at which most is held: bytes by what holds them, without what holds nothing."""
+        worst = max(self.moments.values(), key=lambda held: sum(held.values()), default={})
+        return {name: size for name, size in {**self.kept, **worst}.items() if size > 0}
+
+    @property
+    def needed_bytes(self) -> float:
+        """At that moment, all together."""
+        return sum(self.holds_bytes.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is as much; sums of floats are not told from what they are the sums of."""
+        return self.needed_bytes <= self.capacity_bytes * (1 + 1e-9)
+
+
+def largest(holds_bytes: Mapping[str, float], count: int = 3) -> str:
+    """Who holds most, in words: `optimizer 262 GB, parameters 131 GB`."""
+    names = sorted(holds_bytes, key=lambda name: -holds_bytes[name])[:count]
+    return ", ".join(f"{name.replace('_', ' ')} {gb(holds_bytes[name])}" for name in names)
+
+
+def gb(size_bytes: float) -> str:
+    """Bytes in GB; small sizes in MB, so that none is told as 0, and large ones in TB."""
+    unit, of = next(((unit, of) for unit, of in (("TB", 1e12), ("GB", 1e9)) if size_bytes >= of), ("MB", 1e6))
+    return f"{size_bytes / of:.4g} {unit}"

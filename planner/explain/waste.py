@@ -1,0 +1,33 @@
+"""What a plan decodes and does not train, in words: the price of its speed that its seconds do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..simulate.columns.round_log import mean
+from .parts import Part
+
+
+def wasted_shares(parts: Sequence[Part], group_size: int) -> tuple[float, float | None]:
+    """(samples issued for each trained one, share of the decoded tokens that are of samples that are not trained), both
+    over all steps as simulated: `issued` counts what rounds draw later, too, and aborted samples decode until then.
+
+    The share is None where some rounds were composed without it (race_cells.py).
+    """
+    issued = sum(p.share * mean(p.log.issued) for p in parts)
+    trained = sum(p.share * mean(p.log.groups) * group_size for p in parts)
+    decoded = sum(p.share * mean(p.log.decoded) for p in parts)
+    kept = sum(p.share * mean(p.log.kept) for p in parts)
+    known = all(mean(p.log.decoded) > 0 for p in parts)
+    return issued / trained, 1.0 - kept / decoded if known else None
+
+
+def waste_text(parts: Sequence[Part], group_size: int) -> str | None:
+    """What a reader must know of over-issue; None if all that is decoded is trained."""
+    issued, wasted = wasted_shares(parts, group_size)
+    text = f"{issued:.2f} samples are issued for each trained one"
+    if wasted is None:
+        return text if issued >= 1.0005 else None
+    if wasted < 0.0005:
+        return None
+    return f"{text}; {wasted:.1%} of the decoded tokens are not trained"

@@ -1,0 +1,75 @@
+"""Seconds to bring a job's state onto the accelerators, warm and cold, and to sync its weights across pools.
+
+Warm and cold starts are published for one 8-GPU node and four sizes of a dense model (refs/rollmux.md 5, from the
+paper's Fig. 4); between them they are interpolated by parameters, beyond them the nearest segment goes on. What a start
+consists of differs: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so neither
+follows from bytes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....plans.cluster import Cluster
+from ....profiles.architecture import Architecture
+
+_BILLIONS = (3.09, 7.62, 14.77, 32.76)  # Qwen2.5-3B, 7B, 14B, 32B
+_ROLLOUT_WARM_S = (0.8, 0.9, 1.8, 1.7)
+_TRAIN_WARM_S = (1.9, 4.1, 4.7, 5.9)
+_ROLLOUT_COLD_S = (25.3, 38.8, 60.4, 81.7)
+_TRAIN_COLD_S = (26.7, 32.7, 59.0, 81.2)
+
+SYNC_BYTES = 2.0
+"""Of a parameter: weights travel as bf16."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Seconds to load a phase's state on its node: `*_warm_s` from host memory; `cold_s` both phases, at once on their
+    nodes, from nothing."""
+
+    rollout_warm_s: float
+    train_warm_s: float
+    cold_s: float
+
+
+def switch_seconds(a: Architecture) -> Switch:
+    """Switches of a model of this size."""
+    billions = a.parameters / 1e9
+    return Switch(
+        _at(billions, _ROLLOUT_WARM_S),
+        _at(billions, _TRAIN_WARM_S),
+        max(_at(billions, _ROLLOUT_COLD_S), _at(billions, _TRAIN_COLD_S)),
+    )
+
+
+def _at(billions: float, seconds: tuple[float, ...]) -> float:
+    """On the line through the neighbouring points; never below a fifth of the smallest model's."""
+    upper = next((i for i, size in enumerate(_BILLIONS[1:], 1) if billions <= size), len(_BILLIONS) - 1)
+    (x0, y0), (x1, y1) = ((_BILLIONS[i], seconds[i]) for i in (upper - 1, upper))
+    return max(seconds[0] / 5, y0 + (billions - x0) * (y1 - y0) / (x1 - x0))
+
+
+def sync_seconds(a: Architecture, cluster: Cluster, rollout: tuple[str, int], train: tuple[str, int]) -> float:
+    """Seconds of the two-stage transfer (refs/rollmux.md 5): the weights cross the link between the pools once, in as
+    many streams as the narrower phase has accelerators, and are broadcast among the rollout's nodes, if several.
+
+    `rollout`, `train`: (pool, nodes). A link that the cluster does not name costs nothing. Against the published 7B,
+    14B and 32B syncs at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and 3.9 s were measured;
+    the broadcast inside the node, 0.1-0.3 s, is what is left out.
+    """
+    size = SYNC_BYTES * a.parameters
+    seconds = 0.0
+    across = _rate(cluster, rollout[0], train[0]) if rollout[0] != train[0] else None
+    if across is not None:
+        streams = min(nodes * cluster.pools[pool].accelerators.per_node for pool, nodes in (rollout, train))
+        seconds += size / (across * streams)
+    within = _rate(cluster, rollout[0], rollout[0])
+    if within is not None and rollout[1] > 1:
+        seconds += size / within
+    return seconds
+
+
+def _rate(cluster: Cluster, one: str, other: str) -> float | None:
+    """Bytes per second of a stream between two pools, or between nodes of one; None where no link is named."""
+    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {one, other}), None)

@@ -1,0 +1,61 @@
+"""Whom the history expects to be long in a simulated epoch that has one (mode `predict`).
+
+The history is one earlier epoch: a group of every prompt, drawn from a stream that no round draws from, recorded and
+ranked by the executor's own code (rounds/predict.py). So columns are about the second epoch of a run; later ones know a
+little more if lengths stand still, and the first knows nothing and is plain.
+
+Invariants:
+- prompts are ranked block by block, a block being an epoch: the same prompts are expected long whatever else was asked;
+- who is expected long is independent of every length that a round draws, given the prompt.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...rounds.predict import LengthHistory
+from .draws import Draws, prompt_name
+
+# Rounds draw from stream 0 and from one for each lap of a pool (draws.py): never this many.
+_STREAM = 1_000_003
+
+
+class EarlierEpoch:
+    """The history of blocks of `block` consecutive synthetic prompts, each drawn once as a group of `group_size`."""
+
+    def __init__(self, draws: Draws, group_size: int, block: int) -> None:
+        self._draws = draws
+        self._group_size = group_size
+        self._block = block
+        self._histories: dict[int, LengthHistory] = {}
+
+    def _names(self, block: int) -> list[str]:
+        return [prompt_name(n, 0) for n in range(block * self._block, (block + 1) * self._block)]
+
+    def history(self, block: int) -> LengthHistory:
+        """What the earlier epoch recorded of the block's prompts."""
+        if block not in self._histories:
+            history = self._histories[block] = LengthHistory()
+            numbers = np.arange(block * self._block, (block + 1) * self._block)
+            groups = self._draws.firsts(numbers, _STREAM)[:, 0, : self._group_size].tolist()
+            for name, tokens in zip(self._names(block), groups, strict=True):
+                history.record(name, tokens)
+        return self._histories[block]
+
+    def expected_long(self, block: int, share: float) -> NDArray[np.bool_]:
+        """By place in the block, whether the prompt is among the `share` of its epoch with the longest history."""
+        names, history = self._names(block), self.history(block)
+        expected = history.expected_long(names, share)
+        return np.array([name in expected for name in names])
+
+    def long_prompts(self, share: float, count: int) -> list[str]:
+        """The first `count` prompts that are expected long."""
+        found: list[str] = []
+        block = 0
+        while len(found) < count:
+            places = np.flatnonzero(self.expected_long(block, share)).tolist()
+            assert places, "an epoch of which nobody is expected long"
+            found += [prompt_name(block * self._block + place, 0) for place in places]
+            block += 1
+        return found[:count]

@@ -1,0 +1,269 @@
+"""The length model: from a trace to fresh lengths, with their marginal and the dependence inside a prompt.
+
+A plain bootstrap of each prompt's own k samples cannot say how rare a prompt's rare long answers are: a prompt that is
+long once in fifty has, with k = 16, mostly no long sample at all, and then never is. So tails are pooled:
+
+1. A prompt's location is the mean of its log lengths, drawn towards the grand mean by sqrt(reliability) of a mean of k
+   samples, so that the locations have the variance between prompts and not that plus noise. Two moments do not say how
+   far apart the hard prompts lie, so the locations are then spread until the longest samples of the model's groups,
+   which rounds wait for and cutoffs split, are distributed as those of the trace's groups; as far as these are many
+   enough to tell.
+2. A prompt's residuals are those of the prompts nearest to it in location (length_windows.py). The window follows the
+   shape of the law where it changes with difficulty.
+3. All scores, location + residual, are mapped monotonically onto the trace's own marginal, which ends in a tail fitted
+   through the cap's censoring (length_tail.py), so mean, quantiles and the share at the cap are the trace's, and 1 and
+   2 only decide who has the long ones. A job's cap may lie above the trace's: then `tail` says how much is a guess.
+
+The result is one table of lengths per traced prompt; a draw is a row of uniform picks from it, so a prompt can be
+drawn again and again: its law stays, its luck is fresh.
+
+How sure it is: `another()` gives a model of prompts that the trace might as well have held, by a smoothed bootstrap
+over prompts (Silverman and Young, Biometrika 1987) and a draw of the tail's exponent. A statistic over many such models
+has the p50 and p95 that so many prompts warrant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...profiles.lengths import LengthTrace
+from .length_tail import Marginal, Tail, fit_marginal
+from .length_windows import locate, windows
+
+# Spreads of the locations that are tried, how far from 1 they usually are (of mixtures that were tried), and the
+# quantiles of the groups' longest samples that they are judged by, of which neighbours tell much the same.
+_SPREADS = tuple(round(0.7 + 0.05 * i, 2) for i in range(20))
+_USUAL_SPREAD = 0.2
+_LEVELS = tuple(round(0.6 + 0.025 * i, 3) for i in range(16))
+_INDEPENDENT_LEVELS = 3
+
+# Width of the smoothing over prompts, in standard deviations of the locations times prompts**-0.2 (0.9 is Silverman's
+# rule for a normal law; lengths of several kinds of prompts lie in heaps, which a wide kernel would fill up).
+_BANDWIDTH = 0.5
+
+# Knots of the map from scores to lengths, of which the last are as dense as the scores are.
+_KNOTS, _LAST_KNOTS = 2048, 256
+
+# Prompts whose tables are summed at a time, so that a trace of many prompts takes no more memory than its own tables.
+_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Map:
+    """The monotone map from scores to log lengths: knots, a line beyond the last, and where the tail begins."""
+
+    scores: NDArray[np.float64]
+    logs: NDArray[np.float64]
+    slope: float
+    start: float
+
+    def tokens(self, scores: NDArray[np.float64], cap_tokens: int, stretch: float = 1.0) -> NDArray[np.int64]:
+        """Lengths; what lies beyond the tail's start is stretched by the draw of its exponent."""
+        logs = np.interp(scores, self.scores, self.logs)
+        logs += self.slope * np.maximum(scores - self.scores[-1], 0.0)
+        if stretch != 1.0:
+            logs = np.where(logs > self.start, self.start + (logs - self.start) * stretch, logs)
+        tokens = np.rint(np.exp(np.minimum(logs, math.log(cap_tokens))))
+        whole: NDArray[np.int64] = np.clip(tokens, 1, cap_tokens).astype(np.int64)
+        return whole
+
+
+@dataclass(frozen=True, eq=False)
+class LengthModel:
+    """Draws lengths for traced prompts. Made by `fit_lengths`.
+
+    Attributes:
+        prompt_ids: the traced prompts, sorted; a prompt's index here is its name in the other methods.
+        tables: lengths in tokens, shape (prompts, picks), each row sorted; a draw picks uniformly from a row.
+        prompt_tokens: prompt lengths, shape (prompts,).
+        rewards: for each prompt its traced rewards.
+        cap_tokens: a length of `cap_tokens` is one that the cap cut.
+        tail: how lengths go on beyond the longest that the trace shows.
+        locations: per prompt, where its law lies (log tokens, before the map onto the marginal).
+    """
+
+    prompt_ids: tuple[str, ...]
+    tables: NDArray[np.int64]
+    prompt_tokens: NDArray[np.int64]
+    rewards: tuple[tuple[float, ...], ...]
+    cap_tokens: int
+    tail: Tail
+    locations: NDArray[np.float64]
+    _residuals: NDArray[np.float64]
+    _map: _Map
+
+    @property
+    def mean_tokens(self) -> float:
+        """Unconditioned mean length, each prompt weighing the same."""
+        return float(self.tables.mean())
+
+    def quantiles(self) -> tuple[int, ...]:
+        """Lengths at 0, 5, …, 100 % of all responses, tokens."""
+        levels = np.quantile(self.tables, np.linspace(0, 1, 21), method="inverted_cdf")
+        return tuple(int(length) for length in levels)
+
+    @property
+    def caution(self) -> str | None:
+        """What a reader must know before trusting the lengths near the cap; None if the trace shows them all."""
+        if self.cap_tokens <= self.tail.start_tokens or not self.tail.cut:
+            return None
+        low, middle, high = self.tail.share_beyond(self.cap_tokens)
+        return (
+            f"{self.tail.share:.1%} of the traced lengths were cut at {self.tail.start_tokens} tokens and the job's "
+            f"cap is {self.cap_tokens}: the lengths between are extrapolated ({middle:.2%} reach the cap, {low:.2%} to "
+            f"{high:.2%}); profile again under the job's cap to measure them"
+        )
+
+    def draw(self, prompt_index: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """`count` fresh lengths of one prompt."""
+        drawn: NDArray[np.int64] = self.tables[prompt_index, rng.integers(self.tables.shape[1], size=count)]
+        return drawn
+
+    def draw_many(
+        self, prompt_indices: NDArray[np.int64], shape: tuple[int, ...], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Fresh lengths of shape (len(prompt_indices), *shape), one prompt a row."""
+        picks = rng.integers(self.tables.shape[1], size=(len(prompt_indices), *shape))
+        rows = prompt_indices.reshape(-1, *([1] * len(shape)))
+        drawn: NDArray[np.int64] = self.tables[rows, picks]
+        return drawn
+
+    def share_beyond(self, cutoff: int) -> NDArray[np.float64]:
+        """Per prompt, the probability that a sample is longer than `cutoff` tokens or cut by the cap at it."""
+        longer = (self.tables > cutoff) | (self.tables >= self.cap_tokens)
+        share: NDArray[np.float64] = longer.mean(axis=1)
+        return share
+
+    def short_groups(self, cutoff: int, group_size: int) -> float:
+        """Probability that all samples of a group end within `cutoff` tokens, over prompts."""
+        return float(((1.0 - self.share_beyond(cutoff)) ** group_size).mean())
+
+    def group_max_quantiles(self, group_size: int, levels: tuple[float, ...]) -> tuple[int, ...]:
+        """Quantiles of the longest length of a group of `group_size`, over prompts and draws."""
+        # The CDF of a prompt's maximum is its own CDF to the power n. At the j-th of a row's m ascending picks it rises
+        # from ((j - 1) / m)^n to (j / m)^n, so the mean over prompts is a sum of such rises by length.
+        picks = self.tables.shape[1]
+        rises = np.diff((np.arange(picks + 1) / picks) ** group_size)
+        lengths = int(self.tables.max()) + 1
+        mass, count = np.zeros(lengths), np.zeros(lengths, dtype=np.int64)
+        for first in range(0, len(self.tables), _ROWS):
+            rows = self.tables[first : first + _ROWS]
+            mass += np.bincount(rows.ravel(), weights=np.tile(rises, len(rows)), minlength=lengths)
+            count += np.bincount(rows.ravel(), minlength=lengths)
+        values = np.flatnonzero(count)
+        cdf = np.cumsum(mass[values]) / len(self.tables)
+        found = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
+        return tuple(int(values[min(k, len(values) - 1)]) for k in found)
+
+    def stretched(self, body: float, tail: float, level: float) -> LengthModel:
+        """Log lengths moved by `body` up to the median, by `tail` from the quantile at `level` on; a line between."""
+        logs = np.log(self.tables)
+        low, high = (float(q) for q in np.quantile(logs, (0.5, level)))
+        # A tail that falls faster than this would put longer responses before shorter ones.
+        tail = max(tail, body - (high - low))
+        moved = logs + body + (tail - body) * np.clip((logs - low) / max(high - low, 1e-12), 0.0, 1.0)
+        # A response that the cap cut is not seen to end earlier because others do: how long it was is not known.
+        tokens = np.where(self.tables >= self.cap_tokens, np.exp(np.maximum(moved, logs)), np.exp(moved))
+        whole = np.clip(np.rint(tokens), 1, self.cap_tokens).astype(np.int64)
+        return replace(self, tables=np.sort(whole, axis=1))
+
+    def another(self, rng: np.random.Generator) -> LengthModel:
+        """A model of as many other prompts that the trace might as well have held; see the module's docstring."""
+        count = len(self.prompt_ids)
+        chosen = rng.integers(count, size=count)
+        middle, spread = float(self.locations.mean()), float(self.locations.std())
+        width = _BANDWIDTH * count**-0.2
+        smoothed = self.locations[chosen] - middle + width * spread * rng.standard_normal(count)
+        # Smoothing adds to the variance between prompts and is drawn together again; that of a prompt not seen yet
+        # exceeds the variance among those seen by (K + 1) / (K - 1), for their mean and spread are estimates too.
+        unseen = (count + 1) / max(count - 1, 1)
+        locations = middle + smoothed * math.sqrt(unseen / (1.0 + width**2))
+        shape = max(self.tail.ended, 1)
+        stretch = shape / rng.gamma(shape)
+        residuals = self._residuals[chosen]
+        return replace(
+            self,
+            prompt_ids=tuple(f"{self.prompt_ids[k]}~{place}" for place, k in enumerate(chosen)),
+            tables=self._map.tokens(locations[:, None] + residuals, self.cap_tokens, stretch),
+            prompt_tokens=self.prompt_tokens[chosen],
+            rewards=tuple(self.rewards[k] for k in chosen),
+            locations=locations,
+            _residuals=residuals,
+        )
+
+
+def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0) -> LengthModel:
+    """Fit the model; lengths above `cap_tokens` (default: the trace's cap) count as cut by it.
+
+    A cap above the trace's is taken too: what the trace's cap hid is extrapolated then, and `LengthModel.caution` says
+    so.
+    """
+    cap = trace.cap_tokens if cap_tokens is None else cap_tokens
+    groups = trace.by_prompt()
+    logs = [np.array([math.log(r.tokens) for r in rows]) for rows in groups.values()]
+    cut = [np.array([r.truncated for r in rows]) for rows in groups.values()]
+    marginal = fit_marginal(logs, cut)
+    located = locate(logs)
+    residuals = windows(logs, cut, located, marginal.tail.index, np.random.default_rng([seed, 17]))
+    middle = float(located.mean())
+    size, longest = _group_maxima(trace)
+    cutoffs = sorted({int(v) for v in np.quantile(longest, _LEVELS) if v < trace.cap_tokens})
+    seen = [float((longest <= cutoff).mean()) for cutoff in cutoffs]
+
+    def misfit(factor: float) -> float:
+        """Minus twice the log of likelihood (binomial, normal approximation) times prior, up to a constant."""
+        scores = middle + factor * (located - middle)[:, None] + residuals
+        tables = _map(scores, marginal).tokens(scores, trace.cap_tokens)
+        squares = []
+        for cutoff, share in zip(cutoffs, seen, strict=True):
+            within = ((tables <= cutoff) & (tables < trace.cap_tokens)).mean(axis=1)
+            gap = float((within**size).mean()) - share
+            squares.append(gap**2 * len(longest) / max(share * (1 - share), 1 / len(longest)))
+        evidence = _INDEPENDENT_LEVELS * sum(squares) / max(len(squares), 1)
+        return evidence + ((factor - 1.0) / _USUAL_SPREAD) ** 2
+
+    factor = min(_SPREADS, key=misfit) if size > 1 else 1.0
+    locations = middle + factor * (located - middle)
+    scores = locations[:, None] + residuals
+    mapped = _map(scores, marginal)
+    return LengthModel(
+        prompt_ids=tuple(groups),
+        tables=mapped.tokens(scores, cap),
+        prompt_tokens=np.array([rows[0].prompt_tokens for rows in groups.values()], dtype=np.int64),
+        rewards=tuple(tuple(r.reward for r in rows) for rows in groups.values()),
+        cap_tokens=cap,
+        tail=marginal.tail,
+        locations=locations,
+        _residuals=residuals,
+        _map=mapped,
+    )
+
+
+def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
+    """The map that gives `scores`, each prompt weighing the same, the marginal's quantiles."""
+    ascending = np.sort(scores, axis=None)
+    count = len(ascending)
+    places = np.unique(np.linspace(0, count - 1, _KNOTS).astype(np.int64))
+    places = np.union1d(places, np.arange(max(0, count - _LAST_KNOTS), count))
+    at = ascending[places]
+    logs = marginal.log_quantiles((places + 0.5) / count)
+    # Scores beyond the last come up in `another` only; how lengths grow with the highest scores tells theirs.
+    upper = max(0, count - 1 - math.isqrt(count))
+    rise = float(logs[-1] - np.interp(ascending[upper], at, logs))
+    run = float(at[-1] - ascending[upper])
+    return _Map(at, logs, rise / run if run > 0 else 0.0, marginal.start)
+
+
+def _group_maxima(trace: LengthTrace) -> tuple[int, NDArray[np.int64]]:
+    """(commonest size of a group, the longest length in tokens of each group of that size); a group is one epoch's."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for row in trace.rows:
+        groups.setdefault((row.prompt, row.epoch), []).append(row.tokens)
+    sizes = Counter(len(lengths) for lengths in groups.values())
+    size = max(sizes, key=lambda k: (sizes[k], k))
+    return size, np.array([max(lengths) for lengths in groups.values() if len(lengths) == size], dtype=np.int64)

@@ -1,0 +1,52 @@
+"""What a plain synchronous step is expected to have in its loss: the constants that all steps of a plan divide by.
+
+A loss that divides by its own step's counts weighs a token of a long round by T_short / T_long of one of a short round,
+since tail batching trains short and long answers in different steps: lengths are then unbiased and gradients are not.
+Divided by constants, the sum of a cycle's gradients is that of synchronous steps. Which constants is a matter of scale
+alone; those of a synchronous step keep the learning rate what it is there.
+
+The length model draws a prompt's length and reward apart, so with dynamic sampling a prompt counts by the probability
+that a group of it has rewards that differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ...plans.errors import Infeasible
+from ...plans.job import Job
+from ...plans.plan import LossPlan
+from .length_model import LengthModel
+
+
+def expected_loss(model: LengthModel, job: Job) -> LossPlan:
+    """Samples and response tokens expected in the loss of a synchronous step.
+
+    Raises Infeasible if `mask_truncated` leaves none, since every length reaches the cap.
+    """
+    size, masked = job.rollout.samples_per_step, job.algorithm.mask_truncated
+    counted = model.tables < model.cap_tokens if masked else np.ones_like(model.tables, dtype=bool)
+    if not counted.any():
+        raise Infeasible(
+            f"every response of the length trace reaches the cap of {model.cap_tokens} tokens, and "
+            "algorithm.mask_truncated leaves such samples out of the loss: nothing would be trained; raise "
+            "rollout.max_response_tokens, or turn mask_truncated off"
+        )
+    picks = model.tables.shape[1]
+    shares = counted.sum(axis=1) / picks
+    tokens = np.where(counted, model.tables, 0).sum(axis=1) / picks
+    weights = np.ones(len(shares))
+    if job.algorithm.dynamic_sampling:
+        weights = np.array([_differ(rewards, job.rollout.samples_per_prompt) for rewards in model.rewards])
+    whole = float(weights.sum())
+    # Where all samples count, the share is 1 and not to rounding.
+    share = float((weights * shares).sum()) / whole if masked else 1.0
+    mean_tokens = float((weights * tokens).sum()) / whole
+    return LossPlan(samples=size * share, tokens=max(1, round(size * mean_tokens)))
+
+
+def _differ(rewards: tuple[float, ...], group_size: int) -> float:
+    """Probability that `group_size` picks from the rewards are not all equal."""
+    return 1.0 - sum((count / len(rewards)) ** group_size for count in Counter(rewards).values())

@@ -1,0 +1,88 @@
+"""Real rounds against the simulator: what the sum of the phase costs misses, and how wrong the whole model is.
+
+A measured round is simulated with the fitted costs and with its own lengths, so that what differs is the costs' fault
+alone. Some of it comes once a round (messages), some with every sample (its way through queues, detokenizer and reward
+workers), some with every decode step (a machine that others use too): a layout's rounds are fitted by
+`overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error is of rounds
+left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step (noise.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...profiles.fit import leave_one_out_error, nonnegative_least_squares, residual_noise
+from ...profiles.schema import Profile, RoundCheck
+from ...rounds.events import SampleKey
+from ...rounds.race import RaceRound
+from ..costs.costs import DecodeCost, LayoutKey, RewardCost, decode_cost
+from .simulator import Lengths, simulate_round
+
+
+@dataclass(frozen=True, slots=True)
+class RealRound:
+    """A plain round that was measured under a cap: `lengths` maps (draw, sample) to (prompt, tokens, truncated)."""
+
+    tp: int
+    engines: int
+    cap_tokens: int
+    lengths: Mapping[tuple[int, int], tuple[str, int, bool]]
+    rollout_s: float
+
+
+def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_tokens: Mapping[str, int]) -> float:
+    """Seconds to the last token of `real`, simulated with its own lengths."""
+    prompts: list[str] = []
+    for (draw, sample), (prompt, _, _) in sorted(real.lengths.items()):
+        if sample == 0:
+            assert draw == len(prompts), "draws are numbered from 0"
+            prompts.append(prompt)
+    size = len(real.lengths) // len(prompts)
+    cap = real.cap_tokens
+    machine = RaceRound(prompts, len(prompts), size, size, cap)
+
+    def natural(key: SampleKey, prompt: str) -> int:
+        return real.lengths[key][1]
+
+    lengths = Lengths(natural, lambda prompt: prompt_tokens[prompt], lambda key, prompt: 0.0, cap)
+    reward = RewardCost(profile.reward.workers, profile.reward.per_sample_s, 0.0)  # looked at till decoding ends only
+    times = simulate_round(machine, lengths, decode, reward, 10**9)
+    return times.decode_end_s
+
+
+def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: Mapping[str, int]) -> list[RoundCheck]:
+    """One check per layout that was run. `profile` has no checks yet, so its costs are as they were measured."""
+    assert not profile.checks, "factors would be counted twice"
+    checks: list[RoundCheck] = []
+    for rollout in profile.rollout:
+        decode = decode_cost(profile, rollout)
+        own = [real for real in rounds if LayoutKey(real.tp, real.engines) == decode.key]
+        if not own:
+            continue
+        rows = np.array(
+            [[1.0, len(real.lengths), simulated_s(real, decode, profile, prompt_tokens)] for real in own], dtype=float
+        )
+        measured = np.array([real.rollout_s for real in own])
+        overhead, per_sample, factor = nonnegative_least_squares(rows, measured)
+        error, noise = leave_one_out_error(rows, measured), residual_noise(rows, measured)
+        if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the terms apart
+            overhead, per_sample, factor = 0.0, 0.0, statistics.median(measured / rows[:, 2])
+            error = float(np.mean(np.abs(factor * rows[:, 2] / measured - 1)))
+            noise = residual_noise(rows[:, 2:], measured)
+        checks.append(
+            RoundCheck(
+                tp=rollout.tp,
+                engines=rollout.engines,
+                rounds=len(own),
+                overhead_s=float(overhead),
+                overhead_s_per_sample=float(per_sample),
+                factor=float(factor),
+                error=error,
+                noise=noise,
+            )
+        )
+    return checks

@@ -1,0 +1,185 @@
+"""Cells: parts of a large round that stand for all of it.
+
+The engines of a layout are alike, and the balancer gives each the same number of samples. So a round of P prompts on E
+engines is, but for what couples its parts, P / p rounds of p prompts on E p / P engines side by side: its *cells*, each
+as crowded as the whole round. A large round is simulated by cells, as many as else would be rounds, and composed of
+them (composed_log.py); what simulating costs, in seconds and in memory, then hardly grows with P.
+
+What couples the cells of a round, and how that is kept:
+- who is trained: the first P groups to finish (`race`, `defer`), or the first P accepted ones of the row (`exact`), are
+  those of all cells together (race_cells.py, exact_cells.py);
+- reward workers: each cell has its part of them, as fast together as the round's. A few workers with tasks of unlike
+  length make samples wait for each other that many workers would not, so cells with such tasks have several workers;
+- refills and redraws: a sample goes to the least loaded engine of its cell instead of all. That matters to the order
+  in which `race` and `defer` refill under dynamic sampling, which are therefore simulated whole, by fewer rounds.
+
+A cell has enough engines to hold the samples of a prompt apart, as the round has: a hard prompt's are long together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TypeVar, overload
+
+from ....rounds.timeouts import TimeoutSpec
+from ...choose.candidates import LongKey, ShortKey
+from ...costs.costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from ...costs.executions import Executions
+from .setting import Setting
+
+Cost = TypeVar("Cost", bound=DecodeCost)
+
+LEAST_ENGINES = 8
+"""Of a cell, or as many as the samples of a prompt if these are more."""
+
+LEAST_WORKERS = 8
+"""Reward workers of a cell where executions take unlike times; 1 where all take the same."""
+
+FEWEST = 2
+"""Cells that are simulated at least, so that they show how far they scatter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Which part of a round a cell is: so many of its engines.
+
+    Attributes:
+        engines, of: engines of the cell, and of the round.
+        trained: prompts that a cell trains, about.
+        most: prompts of which as many cells are simulated as else would be rounds; of larger cells fewer are.
+    """
+
+    engines: int
+    of: int
+    trained: int
+    most: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the round itself."""
+        return self.engines == self.of
+
+    @property
+    def parts(self) -> float:
+        """Cells of a round; no whole number where the engines do not divide."""
+        return self.of / self.engines
+
+    @property
+    def count(self) -> int:
+        """Cells that a round is composed of."""
+        return max(1, round(self.parts))
+
+    def scale(self, target: int) -> float:
+        """The sums of a round that trains `target` prompts over those of its cells, which train a few more or less."""
+        return 1.0 if self.whole else target / (self.count * self.trained)
+
+    def prompts(self, prompts: int) -> int:
+        """Of so many prompts of the round, the cell's."""
+        return max(1, round(prompts * self.engines / self.of))
+
+    def simulated(self, rounds: int) -> int:
+        """Cells that are simulated to compose so many rounds."""
+        if self.trained <= self.most:
+            return rounds
+        return max(min(rounds, FEWEST), math.ceil(rounds * self.most / self.trained))
+
+
+def cell_of(setting: Setting, key: ShortKey | LongKey) -> Cell:
+    """The cell that rounds of a kind are simulated by."""
+    cell = similar_cell(setting, key)
+    if isinstance(key, ShortKey) and setting.dynamic_sampling and key.mode in ("race", "defer"):
+        # Whom such a round issues anew depends on who of all its groups has finished.
+        return dataclasses.replace(cell, engines=cell.of, trained=setting.target)
+    return cell
+
+
+def similar_cell(setting: Setting, key: ShortKey | LongKey) -> Cell:
+    """The cell that looks like rounds of a kind, whatever couples their cells."""
+    least_workers = LEAST_WORKERS if setting.reward.executions else 1
+    samples = key.samples if isinstance(key, ShortKey) else setting.group_size
+    parts = setting.reward.workers / least_workers
+    return sized_cell(key.layout.engines, setting.target, samples, setting.cell_prompts, parts)
+
+
+def sized_cell(engines: int, target: int, samples: int, cell_prompts: int, most_parts: float = math.inf) -> Cell:
+    """The cell of rounds that train `target` prompts of so many samples on so many engines.
+
+    Args:
+        cell_prompts: that it should train about; 0: it is the whole round.
+        most_parts: it is no smaller a part of the round.
+    """
+    most = 2 * cell_prompts
+    if not most or target <= most:
+        return Cell(engines, engines, target, target)
+    parts = max(1.0, min(target / cell_prompts, most_parts))
+    mine = max(LEAST_ENGINES, samples, round(engines / parts))
+    cell = Cell(engines if 2 * mine > engines else mine, engines, 0, most)
+    return dataclasses.replace(cell, trained=cell.prompts(target))
+
+
+@overload
+def scaled(setting: Setting, key: ShortKey, cell: Cell) -> tuple[Setting, ShortKey]: ...
+@overload
+def scaled(setting: Setting, key: LongKey, cell: Cell) -> tuple[Setting, LongKey]: ...
+def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setting, ShortKey] | tuple[Setting, LongKey]:
+    """The setting in which a cell is a whole round, and its key there."""
+    layout = LayoutKey(key.layout.tp, cell.engines)
+    known = setting.of_cells
+    if (key.layout, cell.engines) not in known:
+        known[key.layout, cell.engines] = dataclasses.replace(
+            setting,
+            target=cell.trained,
+            decode={layout: on_engines(setting.decode[key.layout], cell.engines)},
+            drafted={
+                (layout, tokens): on_engines(cost, cell.engines)
+                for (of, tokens), cost in setting.drafted.items()
+                if of == key.layout
+            },
+            reward=reward_share(setting.reward, cell.parts),
+            cell_prompts=0,
+        )
+    mine = known[key.layout, cell.engines]
+    if isinstance(key, ShortKey):
+        return mine, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
+    return mine, key._replace(layout=layout)
+
+
+def on_engines(cost: Cost, engines: int) -> Cost:
+    """The cost of so many of a layout's engines."""
+    return dataclasses.replace(cost, key=LayoutKey(cost.key.tp, engines))
+
+
+def reward_share(reward: RewardCost, parts: float) -> RewardCost:
+    """The reward workers of one of so many parts: whole workers, whose speed makes up for the rounding.
+
+    `parts` times the share's samples a second are the whole's, and a sample that does not wait is scored as late.
+    """
+    workers = max(1, round(reward.workers / parts))
+    slower = workers * parts / reward.workers
+    if slower == 1.0:
+        return dataclasses.replace(reward, workers=workers)
+    delay_s = max(0.0, reward.delay_s - (slower - 1.0) * reward.per_sample_s)
+    executions, timeout = reward.executions, reward.timeout
+    if executions is not None:
+        executions = Executions(
+            tuple(slower * seconds for seconds in executions.correct_s),
+            tuple(slower * seconds for seconds in executions.wrong_s),
+            executions.correct,
+            executions.unsolved,
+        )
+        delay_s = max(0.0, reward.delay_s - (slower - 1.0) * reward.mean_s())
+    if timeout != NO_TIMEOUT:
+        timeout = TimeoutSpec(
+            slower * timeout.max_s, None if timeout.min_s is None else slower * timeout.min_s, timeout.anchor_factor
+        )
+    return dataclasses.replace(
+        reward,
+        workers=workers,
+        per_sample_s=slower * reward.per_sample_s,
+        per_token_s=slower * reward.per_token_s,
+        delay_s=delay_s,
+        executions=executions,
+        timeout=timeout,
+    )

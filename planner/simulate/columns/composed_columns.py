@@ -1,0 +1,80 @@
+"""Columns that are composed of cells (cells.py) of which everything is trained: a round ends with the last of them.
+
+That is so in `sync`, in `predict` and in every long round. Where a round trains some of what its cells take, more is to
+be decided (race_cells.py, exact_cells.py).
+
+All rounds of a column are composed anew when it is simulated further, so that each cell weighs the same. Its `first`
+rounds are those that it had when it was that long: columns of unlike length are compared on the same luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...choose.candidates import LongKey, ShortKey
+from .cells import Cell, scaled
+from .columns import LongColumn, ShortColumn
+from .composed_log import ComposedLog, Picks, compose, deal
+from .round_log import RoundLog
+from .setting import Setting
+
+
+class ComposedShort(ShortColumn):
+    """Short rounds that end with the last of their cells; or whole ones, of which a few serve for many."""
+
+    def __init__(self, setting: Setting, key: ShortKey, cell: Cell) -> None:
+        super().__init__(setting, key)
+        self._cell = cell
+        self._cells = self._make_cells(*((setting, key) if cell.whole else scaled(setting, key, cell)))
+        self._known: dict[int, ComposedLog] = {}
+
+    def _make_cells(self, setting: Setting, key: ShortKey) -> ShortColumn:
+        return ShortColumn(setting, key)
+
+    def extend(self, rounds: int) -> None:
+        """Simulate cells until `rounds` rounds can be composed, and compose all of them anew."""
+        if len(self.log) >= rounds:
+            return
+        self._cells.extend(self._cell.simulated(rounds))
+        self.log = self.first(rounds)
+        self.deferred_prompts = self._put_off()
+
+    def first(self, rounds: int) -> RoundLog:
+        """Rounds composed of the cells that so many rounds need, whatever else was simulated since."""
+        if rounds not in self._known:
+            log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
+            self._compose(log, deal(self._cell.simulated(rounds), self._cell.count, rounds))
+            self._known[rounds] = log
+        return self._known[rounds]
+
+    def _compose(self, log: ComposedLog, picks: Picks) -> None:
+        compose(log, picks, self._cell.scale(self._setting.target))
+
+    def _put_off(self) -> list[str]:
+        return self._cells.deferred_prompts
+
+
+class ComposedLong(LongColumn):
+    """Long rounds that end with the last of their cells."""
+
+    def __init__(self, setting: Setting, key: LongKey, cell: Cell) -> None:
+        super().__init__(setting, key)
+        self._cell = cell
+        self._cells = LongColumn(*((setting, key) if cell.whole else scaled(setting, key, cell)))
+        self._known: dict[int, ComposedLog] = {}
+
+    def extend(self, rounds: int, pool: Sequence[str]) -> None:
+        """As of ComposedShort; `pool`: as of LongColumn."""
+        if len(self.log) >= rounds:
+            return
+        self._cells.extend(self._cell.simulated(rounds), pool)
+        self.log = self.first(rounds)
+
+    def first(self, rounds: int) -> RoundLog:
+        """As of ComposedShort."""
+        if rounds not in self._known:
+            log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
+            picks = deal(self._cell.simulated(rounds), self._cell.count, rounds)
+            compose(log, picks, self._cell.scale(self._setting.target))
+            self._known[rounds] = log
+        return self._known[rounds]

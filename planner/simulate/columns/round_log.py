@@ -1,0 +1,166 @@
+"""What simulated rounds of one kind took, trained and put off: the numbers that a column is the mean of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....rounds.outcome import Fate
+from ...choose.candidates import LongKey
+from ...costs.costs import TrainCost
+from ..play import FATES, Luck, Played, RoundSetup
+from ..streaming import Streamed, Window, exposed_update_s
+
+
+@dataclass
+class RoundLog:
+    """Simulated rounds of one column, one entry a round. Times in seconds, overhead of the layout included."""
+
+    sync_s: float
+    rollout_s: list[float] = field(default_factory=list)
+    reward_s: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    squares: list[int] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    settled: list[int] = field(default_factory=list)  # prompts that were trained or filtered
+    deferred: list[int] = field(default_factory=list)
+    excess: list[int] = field(default_factory=list)
+    leak: list[int] = field(default_factory=list)  # the part of the excess that is of exhausted prompts (rounds/exact)
+    issued: list[int] = field(default_factory=list)
+    decoded: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)  # decoded tokens that were trained
+    preemptions: int = 0
+    windows: list[Window] = field(default_factory=list)  # for each round, where engines are to be handed over
+    _streamed: dict[TrainCost, list[Streamed]] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.rollout_s)
+
+    def step_s(self, train: TrainCost) -> list[float]:
+        """Seconds of each round's whole step."""
+        return [
+            rollout + reward + self.sync_s + update
+            for rollout, reward, update in zip(self.rollout_s, self.reward_s, self.updates_s(train), strict=True)
+        ]
+
+    def updates_s(self, train: TrainCost) -> list[float]:
+        """Seconds of each round's update after its end: without what freed engines have trained by then."""
+        if not self.windows:
+            return [train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)]
+        # Asked for time and again while the log grows at its end.
+        done = self._streamed.setdefault(train, [])
+        done += [window.streamed(train) for window in self.windows[len(done) :]]
+        return [exposed_update_s(train, t, q, 0, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
+
+    def step_error(self, train: TrainCost) -> float:
+        """Standard error of the mean step, seconds."""
+        return standard_error(self.step_s(train))
+
+    def excess_error(self) -> float:
+        """Standard error of the mean excess, tokens."""
+        return standard_error(self.excess)
+
+    def leak_error(self) -> float:
+        """Standard error of the mean leak, tokens."""
+        return standard_error(self.leak)
+
+    def train_s(self, train: TrainCost) -> float:
+        """Mean seconds of the update."""
+        return mean(self.updates_s(train))
+
+    def phases_s(self, train: TrainCost, rounds: int) -> dict[str, float]:
+        """Mean seconds of each phase over the first `rounds` rounds."""
+        return {
+            "rollout": mean(self.rollout_s[:rounds]),
+            "reward": mean(self.reward_s[:rounds]),
+            "train": mean(self.updates_s(train)[:rounds]),
+            "sync": self.sync_s,
+        }
+
+
+def mean(values: Sequence[float]) -> float:
+    """Mean of at least one value."""
+    return math.fsum(values) / len(values)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean; 0 of a single value."""
+    if len(values) < 2:
+        return 0.0
+    middle = mean(values)
+    return math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1) / len(values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """The draws that a round trained, in order of issue.
+
+    Attributes:
+        draws: their numbers in the round.
+        prompts: their prompts, by place in the luck.
+        tokens: of their trained samples, prompts included.
+        squares: sums over these of squared tokens.
+        excess: their response tokens beyond those of the prompt's first draw.
+    """
+
+    draws: NDArray[np.int64]
+    prompts: NDArray[np.int32]
+    tokens: NDArray[np.int64]
+    squares: NDArray[np.int64]
+    excess: NDArray[np.int64]
+
+
+def trained_draws(setup: RoundSetup, luck: Luck, played: Played, firsts: NDArray[np.int64]) -> Trained:
+    """What a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
+    trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
+    lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
+    kept, prompts = played.kept[trained], played.prompt[trained]
+    whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
+    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), own)
+
+
+def record_round(
+    log: RoundLog,
+    setup: RoundSetup,
+    luck: Luck,
+    played: Played,
+    firsts: NDArray[np.int64],
+    put_off_excess: int,
+    key: LongKey | None = None,
+) -> None:
+    """Add a round to the log; `firsts`: by prompt, the sum of its first draw's lengths in stream 0.
+
+    `key`: of a long round, which may hand engines over.
+    """
+    trained = trained_draws(setup, luck, played, firsts)
+    log.rollout_s.append(played.times.decode_end_s)
+    log.reward_s.append(played.times.reward_exposed_s)
+    log.tokens.append(int(trained.tokens.sum()))
+    log.squares.append(int(trained.squares.sum()))
+    log.groups.append(len(trained.draws))
+    log.settled.append(len(trained.draws) + int((played.fate == FATES[Fate.FILTERED]).sum()))
+    log.deferred.append(int((played.fate == FATES[Fate.DEFERRED]).sum()))
+    log.excess.append(int(trained.excess.sum()) + put_off_excess)
+    log.leak.append(int(trained.excess[played.exhausted[trained.prompts]].sum()))
+    log.issued.append(played.kept.size)
+    log.decoded.append(played.times.decoded_tokens)
+    log.kept.append(int((trained.excess + firsts[trained.prompts]).sum()))
+    log.preemptions += played.times.preemptions
+    if key is not None and key.hand_over:
+        ready, sums, squares = played.ready_s[trained.draws], trained.tokens, trained.squares
+        log.windows.append(
+            Window(
+                freed_s=played.times.freed_s,
+                end_s=played.times.end_s,
+                groups=tuple(
+                    (*group, 0) for group in zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)
+                ),
+                accelerators=key.freed_engines * key.layout.tp,
+                share=key.freed_engines / key.layout.engines,
+            )
+        )

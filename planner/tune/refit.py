@@ -1,0 +1,142 @@
+"""Costs refitted from a run: each a line in what the profile expects (cost_line.py), and the profile corrected by them
+(correction.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...plans.plan import RoundRollout, RoundTrain
+from ...profiles.schema import Profile
+from ..costs.costs import RewardCost, TrainCost
+from ..costs.kinds import Kind, kinds, scoring, sizes
+from ..simulate.run_simulator import round_spec
+from .correction import TRANSFER, Layout, corrected
+from .cost_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
+from .measured import MeasuredRun, Replayed, replay_all
+
+# Standard deviations of the priors: a weight sync and a reward are rarely off by more than a factor of two.
+SYNC_PRIOR, REWARD_PRIOR = 0.7, 0.7
+
+
+@dataclass(frozen=True)
+class Refit:
+    """What a run says about a profile.
+
+    Attributes:
+        profile: the refitted one; its lengths are still the old ones.
+        rollout: for each layout that was run, its line against the profile.
+        updates: for each update that was run, likewise.
+        sync, reward: likewise.
+        transferred: the factor that layouts without rounds of their own would take, were no other evidence there.
+    """
+
+    profile: Profile
+    rollout: dict[Layout, Line]
+    updates: dict[TrainCost, Line]
+    sync: dict[Layout, Line]
+    reward: Line | None
+    transferred: float
+
+    @property
+    def train(self) -> Line | None:
+        """The line of the update that most rounds were trained by; None if none was."""
+        return max(self.updates.values(), key=lambda line: line.rounds, default=None)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A run's plan as a profile prices it."""
+
+    short: Kind
+    long: Kind
+    reward: RewardCost
+
+    def of(self, kind: str) -> Kind:
+        """The kind of round named `kind`."""
+        return self.long if kind == "long" else self.short
+
+
+def price(run: MeasuredRun, profile: Profile) -> Priced:
+    """Raises InputError if the profile lacks a layout or micro-batch of the run's plan."""
+    short, long = kinds(run.plan.job, profile)
+    return Priced(short, long, scoring(run.plan.job, profile))
+
+
+def replay_run(run: MeasuredRun, cap_tokens: int, dynamic_sampling: bool, profile: Profile) -> list[Replayed]:
+    """Replay every step of a run by a profile. Raises InputError as `price` does."""
+    priced = price(run, profile)
+    spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
+    return replay_all(run.steps, spec, priced.short, priced.long, priced.reward)
+
+
+def refit(profile: Profile, run: MeasuredRun, replays: Sequence[Replayed]) -> Refit:
+    """Refit from replays by `profile`; steps in which something had to start, or died, tell nothing about costs."""
+    warm = [r for r in replays if r.step.warm] or list(replays)
+    priced = price(run, profile)
+    by_layout: dict[Layout, list[Replayed]] = {}
+    for item in warm:
+        key = priced.of(item.step.kind).decode.key
+        by_layout.setdefault((key.tp, key.engines), []).append(item)
+    rollout: dict[Layout, Line] = {}
+    sync: dict[Layout, Line] = {}
+    for layout, items in sorted(by_layout.items()):
+        base = priced.of(items[0].step.kind).decode
+        # What a step waits for around its round (messages, book-keeping) is an overhead of the round.
+        rollout[layout] = fit_line(
+            [max(1e-9, r.times.decode_end_s - base.round_s) for r in items],
+            [r.step.rollout_s + r.step.other_s for r in items],
+            base.round_s,
+        )
+        sync[layout] = fit_ratio([r.sync_s for r in items], [r.step.sync_s for r in items], SYNC_PRIOR)
+    updates: dict[TrainCost, Line] = {}
+    for item in warm:
+        train = priced.of(item.step.kind).train
+        if train in updates:
+            continue
+        trained = [r for r in warm if r.step.samples and r.step.train_s > 0 and priced.of(r.step.kind).train == train]
+        if trained:
+            updates[train] = fit_line(
+                [max(1e-9, r.update_s - train.step_s) for r in trained],
+                [r.step.train_s for r in trained],
+                train.step_s,
+            )
+    reward = _reward_line(warm)
+    changed = corrected(profile, rollout, sync, updates, reward)
+    return Refit(changed, rollout, updates, sync, reward, mean_factor(rollout))
+
+
+def _reward_line(items: Sequence[Replayed]) -> Line:
+    """From the seconds spent on rewards alone, of the rounds that had such in both worlds.
+
+    The middle ones, since a host that stalls for a moment at a round's end is no slow reward. Where the half of the
+    rounds hid their rewards behind decoding, nothing is known about them.
+    """
+    both = [(r.times.reward_exposed_s, r.step.reward_exposed_s) for r in items]
+    both = [(x, m) for x, m in both if x > 0 and m > 0]
+    if 2 * len(both) < len(items):
+        return Line(0.0, 1.0, REWARD_PRIOR, REWARD_PRIOR, len(both))
+    ratios = np.log([m / x for x, m in both])
+    middle = float(np.median(ratios))
+    noise = max(NOISE_FLOOR, 1.4826 * float(np.median(np.abs(ratios - middle))))
+    error = 1.2533 * noise / math.sqrt(len(both))  # of a median of normal values
+    weight = REWARD_PRIOR**2 / (REWARD_PRIOR**2 + error**2)
+    return Line(0.0, math.exp(weight * middle), error, noise, len(both))
+
+
+def transfer_error(found: Refit, rollouts: Sequence[RoundRollout]) -> float:
+    """Relative error of rollout seconds in layouts that the run did not use: what of the correction may not hold."""
+    if all((r.tp, r.engines) in found.rollout for r in rollouts):
+        return 0.0
+    return abs(math.log(found.transferred)) * (1.0 - TRANSFER)
+
+
+def update_transfer_error(found: Refit, updates: Sequence[RoundTrain]) -> float:
+    """Likewise of the seconds of updates that the run did not use."""
+    known = [sizes(train) for train in found.updates]
+    if not known or all(sizes(update) in known for update in updates):
+        return 0.0
+    return abs(math.log(mean_factor(found.updates))) * (1.0 - TRANSFER)

@@ -1,0 +1,189 @@
+"""The compiled twin against the reference: the same rounds, bit for bit."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.costs.costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.drafts import Drafts, drafted
+from rlplan.planner.costs.executions import Executions
+from rlplan.planner.simulate.play import Luck, Played, RanOut, RoundSetup, play
+from rlplan.rounds import exact
+from rlplan.rounds.balance import PrefixSharing
+from rlplan.rounds.compiled import state
+from rlplan.rounds.compiled.machines import MAX_DRAWS
+from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.rounds.timeouts import TimeoutSpec
+
+CAP = 60
+
+
+def assert_same(setup: RoundSetup, luck: Luck, *costs_: Any) -> Played:
+    reference = play(setup, luck, *costs_, reference=True)
+    twin = play(setup, luck, *costs_)
+    assert twin.times == reference.times
+    assert np.array_equal(twin.ready_s, reference.ready_s, equal_nan=True)
+    for field in ("row", "prompt", "fate", "kept", "exhausted"):
+        assert getattr(twin, field).tolist() == getattr(reference, field).tolist(), field
+    return twin
+
+
+@st.composite
+def rounds(draw) -> tuple[RoundSetup, Luck]:
+    exact, kind = draw(st.booleans()), draw(st.sampled_from(["short", "long"]))
+    prompts, group = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    setup = RoundSetup(
+        kind=kind,
+        exact=exact,
+        prompts=prompts,
+        target=draw(st.integers(1, prompts)),
+        group_size=group,
+        samples=group + (0 if exact else draw(st.integers(0, 2))),
+        max_tokens=CAP,
+        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else 0,
+        copies=draw(st.integers(1, 3)),
+        dynamic_sampling=draw(st.booleans()),
+    )
+    fresh = draw(st.integers(0, 5)) if kind == "short" else 0
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    return setup, make_luck(
+        setup, prompts + fresh, draw(st.sampled_from([0.02, 0.05, 0.3])), draw(st.sampled_from([1.0, 17.3])), rng
+    )
+
+
+def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: float, rng: np.random.Generator) -> Luck:
+    """Lengths that end with probability `ends` at each token, many of them equal, so that many events are at once."""
+    each = MAX_DRAWS if setup.redraws else 1
+    shape = (prompts * each, setup.samples)
+    return Luck(
+        lengths=np.minimum(rng.geometric(ends, size=shape), CAP).astype(np.int32),
+        prompt_tokens=rng.integers(1, 9, size=prompts).astype(np.int32),
+        cap_tokens=CAP,
+        expected_tokens=expected_tokens,
+        rewards=rng.integers(0, 2, size=shape).astype(float),
+        reward_luck=rng.random(size=shape),
+        prompt_luck=rng.random(size=prompts),
+        offset=np.arange(prompts + 1) * each if setup.redraws else None,
+    )
+
+
+@st.composite
+def costs(draw, engines: int = 1) -> DecodeCost:
+    unit = draw(st.sampled_from([1.0, 0.137]))  # whole numbers make events of several engines simultaneous
+    plain = DecodeCost(
+        key=LayoutKey(1, draw(st.integers(engines, 4))),
+        a=7 * unit,
+        b=draw(st.sampled_from([0.0, 0.6])) * unit,
+        c=draw(st.sampled_from([0.0, 0.09])) * unit,
+        prefill_s=draw(st.sampled_from([0.0, 2.0])) * unit,
+        prefill_s_per_token=unit / 7,
+        kv_capacity_tokens=draw(st.sampled_from([CAP + 9, 160, 10**6])),
+        max_sequences=64,
+        sync_s=0.0,
+        host_bytes=1,
+        round_s=draw(st.sampled_from([0.0, 3.0])) * unit,
+        finish_s=draw(st.sampled_from([0.0, 0.16])) * unit,
+        prefill_s_per_token_squared=draw(st.sampled_from([0.0, 0.011])) * unit,
+        curve=draw(st.sampled_from([(), ((1, 7.5 * unit), (2, 9.0 * unit), (6, 9.5 * unit))])),
+        # Prompts have up to 8 tokens: blocks of 3 share some of them, of 16 none.
+        block_tokens=draw(st.sampled_from([1, 3, 16])),
+        sharing=draw(st.none() | st.builds(PrefixSharing, st.sampled_from([1, 3]), st.sampled_from([1, 5, 40]))),
+    )
+    return drafted(plain, Drafts(3, 0.7, draw(st.integers(1, 4)), 0.2)) if draw(st.booleans()) else plain
+
+
+executions = st.builds(
+    Executions,
+    correct_s=st.sampled_from([(0.3,), (0.1, 1.7, 9.0)]),
+    wrong_s=st.sampled_from([(0.4,), (0.2, 0.3, 30.0)]),
+    correct=st.sampled_from([0.0, 0.31, 1.0]),
+    unsolved=st.sampled_from([0.0, 0.47, 1.0]),
+)
+timeouts = st.sampled_from([NO_TIMEOUT, TimeoutSpec(9.7), TimeoutSpec(9.7, 0.35, 1.5), TimeoutSpec(20.0, 2.0, 1.0)])
+rewards = st.builds(
+    RewardCost,
+    workers=st.integers(1, 5),
+    per_sample_s=st.sampled_from([0.0, 1.0, 11.3]),
+    delay_s=st.floats(0, 30),
+    executions=st.none() | executions,
+    timeout=timeouts,
+    after_rollout=st.booleans(),
+    per_token_s=st.sampled_from([0.0, 0.37]),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(drawn=rounds(), decode=costs(), reward=rewards, limit=st.integers(1, 12))
+def test_the_twin_gives_the_references_times_and_fates(drawn, decode, reward, limit) -> None:
+    assert_same(*drawn, decode, reward, limit)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    drawn=rounds(),
+    decode=costs(engines=2),
+    reward=rewards,
+    limit=st.integers(1, 12),
+    share=st.floats(0.05, 1),
+    growth=st.integers(0, 30),
+    data=st.data(),
+)
+def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, data) -> None:
+    freed = data.draw(st.integers(1, decode.key.engines - 1))
+    assert_same(*drawn, decode, reward, limit, HandOverSpec(freed, share, growth))
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        RoundSetup("short", False, 30, 24, 4, 5, CAP),
+        RoundSetup("short", True, 30, 24, 4, 4, CAP, cutoff_tokens=25),
+        RoundSetup("long", True, 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
+    ],
+)
+@pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
+def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup, sharing: PrefixSharing | None) -> None:
+    luck = make_luck(setup, 48 if setup.kind == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
+    decode = DecodeCost(LayoutKey(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
+    decode = dataclasses.replace(decode, block_tokens=3 if sharing else 16, sharing=sharing)
+    assert assert_same(setup, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool) -> None:
+    decode = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1)
+    costs_ = (decode, RewardCost(1, 0.0, 0.0), 9)
+    lengths, ones = np.array([[5, 5], [40, 5]], dtype=np.int32), np.ones(2, dtype=np.int32)
+    short = RoundSetup("short", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    with pytest.raises(RanOut):
+        play(short, Luck(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
+    ended = play(short, Luck(lengths, ones, CAP, 1.0), *costs_, reference=reference)
+    assert ended.fate.tolist() == [state.TRAINED, state.DEFERRED]
+    long = RoundSetup("long", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    with pytest.raises(RanOut):
+        play(long, Luck(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference)
+
+
+def test_both_give_up_on_a_prompt_after_as_many_draws() -> None:
+    assert MAX_DRAWS == exact.MAX_DRAWS
+
+
+def test_the_twin_works_where_no_cache_folder_is_writable(tmp_path) -> None:
+    code = (
+        "import numba.core.caching as c\n"
+        "def refuse(self): raise OSError('read-only')\n"
+        "c._CacheLocator.ensure_cache_path = refuse\n"
+        "from rlplan.rounds.compiled.compiled import entry\n"
+        "print(entry(lambda x: x + 1)(1))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/", env={**os.environ}
+    )
+    assert done.stdout.strip() == "2"

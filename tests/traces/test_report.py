@@ -1,0 +1,160 @@
+"""The report's figures on runs made by hand: debts are charged, ratios and distances are what their names say."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from rlplan.plans.errors import InputError
+from rlplan.traces.report_bias import ks_distance, length_ratio
+from rlplan.traces.report_cycle import cycle, over_cycle
+from rlplan.traces.report_runs import RunTrace, load_runs
+
+SIZE = 2
+
+
+class _Issue:
+    samples_per_prompt, prompts_per_step = SIZE, 4
+
+
+class _Mean:
+    mean = 9.0
+
+
+class _Rollout:
+    mean = 6.0
+
+
+class _Long:
+    step_s = _Mean
+    rollout_s = _Rollout
+
+
+class FakePlan:
+    """What `cycle` reads of a plan."""
+
+    class job:
+        issue = _Issue
+
+    class predicted:
+        class rounds:
+            long = _Long
+
+
+def step(kind, seconds, samples, tokens, deferred=0):
+    return {
+        "kind": kind,
+        "total_s": seconds,
+        "rollout_s": 0.6 * seconds,
+        "reward_exposed_s": 0.0,
+        "train_s": 0.3 * seconds,
+        "sync_s": 0.1 * seconds,
+        "trained_samples": samples,
+        "trained_tokens": tokens,
+        "deferred": deferred,
+    }
+
+
+def run(steps, trained=None, long_trained=None):
+    return RunTrace("r", FakePlan, steps, trained or {}, long_trained or {})
+
+
+def test_a_run_that_owes_nothing_is_its_own_mean():
+    found = cycle(run([step("short", 2.0, 8, 100), step("short", 4.0, 8, 200)]))
+    assert (found.step_s, found.owed_prompts) == (3.0, 0)
+    assert found.seconds_per_sample == pytest.approx(6.0 / 16)
+
+
+def test_owed_prompts_are_charged_what_a_prompt_of_the_runs_long_rounds_took():
+    # A long round trained 4 prompts (8 samples) in 12 s: 3 s a prompt, 1/4 of a step each.
+    owing = run([step("short", 2.0, 8, 100), step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)])
+    found = cycle(owing)
+    assert found.owed_prompts == 2
+    assert found.seconds_per_sample == pytest.approx((16.0 + 2 * 3.0) / (24 + 2 * SIZE))
+    assert found.step_s == pytest.approx((16.0 + 2 * 3.0) / 3.5)
+    # Phases are charged alike, so that they add up to the step.
+    phases = [over_cycle(owing, f"{phase}_s") for phase in ("rollout", "reward_exposed", "train", "sync")]
+    assert phases[0] == pytest.approx(0.6 * found.step_s)
+    assert sum(phases) == pytest.approx(found.step_s)
+
+
+def test_without_a_long_round_yet_the_plans_expectation_is_charged():
+    found = cycle(run([step("short", 2.0, 8, 100, deferred=2)]))
+    assert found.seconds_per_sample == pytest.approx((2.0 + 2 * 9.0 / 4) / (8 + 2 * SIZE))
+    assert found.step_s == pytest.approx((2.0 + 4.5) / 1.5) and found.expected_s == pytest.approx(4.5 / 1.5)
+    ran = [step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)]
+    assert cycle(run(ran)).expected_s == cycle(run([step("short", 2.0, 8, 100)])).expected_s == 0.0
+
+
+def test_the_length_ratio_compares_the_same_prompts_and_its_error_is_of_their_differences():
+    steps = [step("short", 1.0, 8, 0)]
+    plain = run(steps, {"a": [10, 20], "b": [100, 300], "c": [40, 40], "x": [9999]})
+    same = run(steps, {"a": [20, 10], "b": [300, 100], "c": [40, 40], "y": [1]})
+    assert length_ratio(same, plain) == (pytest.approx(1.0), pytest.approx(0.0))
+    short = run(steps, {"a": [5, 10], "b": [50, 150], "c": [20, 20]})
+    assert length_ratio(short, plain) == (pytest.approx(0.5), pytest.approx(0.0))
+    mixed = run(steps, {"a": [15], "b": [100], "c": [40]})
+    ratio, error = length_ratio(mixed, plain)
+    assert ratio == pytest.approx((15 + 100 + 40) / (15 + 200 + 40)) and error > 0.1
+
+
+def test_a_long_trained_prompt_stands_for_the_owed_ones_too():
+    steps = [step("short", 1.0, 8, 0), step("long", 1.0, 8, 0), step("short", 1.0, 8, 0, deferred=2)]
+    plain = run(steps, {"a": [10], "b": [100]})
+    exact = run(steps, {"a": [10], "b": [150]}, {"b": [150]})
+    # b counts three times: for itself and for the two that are owed.
+    assert length_ratio(exact, plain)[0] == pytest.approx((10 + 3 * 150) / (10 + 3 * 100))
+
+
+def test_prompts_in_common_are_needed():
+    steps = [step("short", 1.0, 8, 0)]
+    assert math.isnan(length_ratio(run(steps, {"a": [1]}), run(steps, {"b": [1]}))[0])
+
+
+def test_the_ks_distance_is_the_largest_gap_between_two_distributions():
+    assert ks_distance([1, 2, 3, 4], [1, 2, 3, 4]) == 0.0
+    assert ks_distance([1, 1], [5, 5]) == 1.0
+    assert ks_distance([1, 2, 3, 4], [1, 2, 30, 40]) == pytest.approx(0.5)
+    assert math.isnan(ks_distance([], [1]))
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no such run folder"):
+        load_runs(tmp_path / "none")
+    with pytest.raises(InputError, match=r"no trace\.jsonl"):
+        load_runs(tmp_path)
+
+
+COMPLETE = {
+    **dict.fromkeys(
+        ("sync_s", "rollout_s", "reward_exposed_s", "train_s", "reward_mean", "max_tokens", "median_tokens",
+         "decoded_tokens", "on_policy_violations", "checksum_mismatches", "exhausted"), 0
+    ),
+    "restarts": [], "conservation_violations": [], "metrics": {}, "event": "step",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [{"total_s": "x"}, {"restarts": 3}, {"metrics": None}, {"total_s": None}])
+def test_a_step_that_is_none_is_refused_with_its_file(fault, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlplan.traces.report_runs.load_plan", lambda path: FakePlan)
+    event = {**COMPLETE, **step("short", 1.0, 8, 100), "step": 1, "t_s": 0.0, **fault}
+    (tmp_path / "trace.jsonl").write_text(json.dumps(event) + "\n")
+    with pytest.raises(InputError, match=r"trace\.jsonl.*damaged"):
+        load_runs(tmp_path)
+    del event["total_s"]
+    (tmp_path / "trace.jsonl").write_text(json.dumps(event) + "\n")
+    with pytest.raises(InputError, match="damaged"):
+        load_runs(tmp_path)
+
+
+def test_steps_that_a_resume_went_back_over_are_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlplan.traces.report_runs.load_plan", lambda path: FakePlan)
+    numbered = [{**COMPLETE, **step("short", float(n), 8, 100), "step": n} for n in (1, 2, 3)]
+    again = {**COMPLETE, **step("short", 7.0, 8, 100), "step": 2}
+    events = [*numbered, {"event": "resume", "step": 1}, again]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps({"t_s": 0.0, **event}) + "\n" for event in events))
+    [found] = load_runs(tmp_path)
+    assert [s["total_s"] for s in found.steps] == [1.0, 7.0]
+    assert found.resumes == 1

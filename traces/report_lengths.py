@@ -1,0 +1,94 @@
+"""What a run's samples tell: how long they were, the tail of its rollouts, and what was decoded for nothing."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from ..rounds.round_shape import TWENTIETHS, shape, tail_begins_s
+from .report_steps import quantile
+from .run_log import LONGEST_S
+
+Samples = Mapping[int, Sequence[dict[str, Any]]]
+
+
+def length_quantiles(tokens: Sequence[int]) -> list[int]:
+    """Quantiles at 0, 5, …, 100 %; empty without a sample."""
+    return [int(quantile(tokens, index / TWENTIETHS)) for index in range(TWENTIETHS + 1)] if tokens else []
+
+
+def tail(steps: Sequence[dict[str, Any]], samples: Samples, kind: str) -> dict[str, Any] | None:
+    """The shape of the rollouts of one kind; None if no round of it tells it.
+
+    A sample that was aborted is not in the trace, so only rounds tell it in which each sample that was issued is.
+    `running` and `tail_s` are what plans/predicted.py's are, of the same functions (rounds/round_shape.py); `share`:
+    the tails' seconds over all seconds of rollout.
+    """
+    whole = [
+        [(float(r["issued_s"]), float(r["finished_s"])) for r in samples.get(step["step"], ())]
+        for step in steps
+        if step["kind"] == kind and _is_whole(step, samples.get(step["step"], ()))
+    ]
+    if not whole:
+        return None
+    rounds = [_levels(spans) for spans in whole]
+    seconds = [levels[-1][0] for levels in rounds]
+    shapes = [shape(levels, end_s) for levels, end_s in zip(rounds, seconds, strict=True)]
+    tails = [end_s - tail_begins_s(levels, end_s) for levels, end_s in zip(rounds, seconds, strict=True)]
+    return {
+        "rounds": len(whole),
+        "of_rounds": sum(step["kind"] == kind for step in steps),
+        "tail_s": statistics.fmean(tails),
+        "share": sum(tails) / (sum(seconds) or 1.0),
+        "running": [round(statistics.fmean(column), 4) for column in zip(*shapes, strict=True)],
+    }
+
+
+def _is_whole(step: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether every sample that the round issued is in the trace, with its times."""
+    whole = sum((step.get("samples") or {}).values()) == len(rows)
+    return bool(rows) and whole and all(_is_timed(row) for row in rows)
+
+
+def _is_timed(row: dict[str, Any]) -> bool:
+    begin, end = row.get("issued_s"), row.get("finished_s")
+    return isinstance(begin, int | float) and isinstance(end, int | float) and 0 <= begin <= end <= LONGEST_S
+
+
+def _levels(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
+    """Sequences that run from each moment on, as round_shape.Levels.
+
+    Requests go out one after another within milliseconds, for which the simulator takes no time: until the first
+    twentieth has its most sequences, as many are taken as running from the first request on.
+    """
+    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    levels = list(zip((at for at, _ in changes), accumulate(change for _, change in changes), strict=True))
+    first = [pair for pair in levels if pair[0] <= levels[-1][0] / TWENTIETHS]
+    if not first:
+        return levels
+    fullest = max(range(len(first)), key=lambda index: first[index][1])
+    return [(levels[0][0], levels[fullest][1]), *levels[fullest + 1 :]]
+
+
+def waste(steps: Sequence[dict[str, Any]], samples: Samples) -> dict[str, Any]:
+    """Tokens of samples that ended, by what became of them, and what cannot be told.
+
+    `share`: of these tokens, those that were not trained. `aborted_samples`: stopped while they decoded; the trace
+    does not say how far they were.
+    """
+    tokens: Counter[str] = Counter()
+    aborted = 0
+    for step in steps:
+        rows = samples.get(step["step"], ())
+        for row in rows:
+            tokens[row["fate"] or "unknown"] += int(row["tokens"])
+        aborted += max(0, sum((step.get("samples") or {}).values()) - len(rows))
+    total = tokens.total()
+    return {
+        "tokens": dict(sorted(tokens.items())),
+        "share": 1 - tokens["trained"] / total if total else 0.0,
+        "aborted_samples": aborted,
+    }
