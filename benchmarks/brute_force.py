@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
-from ..planner.groups.inputs.model import Group, GroupJob, NodeKind, Rules
+from ..planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules
 from ..planner.groups.place.assemble import grow, keeps_bounds, pinned, resident
-from ..planner.groups.place.policy import State, next_id
+from ..planner.groups.place.placing import State, next_id
 
 MOST_JOBS = 8
 """Jobs up to which exhaustion ends within seconds; more are refused."""

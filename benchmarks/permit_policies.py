@@ -19,8 +19,8 @@ from dataclasses import replace
 import click
 import numpy as np
 
-from rlplan.planner.groups.inputs.model import Group, GroupJob, Pin, Rules, Way
-from rlplan.planner.groups.simulate.rates import cannot_hold, feasible_many
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules, Way
+from rlplan.planner.groups.simulate.slowdowns import cannot_hold, feasible_many
 
 TOP_10 = [(134, 113), (310, 120), (580, 241), (238, 197), (121, 51), (496, 180), (267, 271), (888, 559), (80, 77)]
 TOP_10 += [(262, 87)]

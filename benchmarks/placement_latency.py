@@ -19,10 +19,10 @@ import time
 import click
 import numpy as np
 
-from rlplan.planner.groups.inputs.model import GroupJob, Rules
+from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
 from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.place import BestFit
-from rlplan.planner.groups.place.policy import Placer, State
+from rlplan.planner.groups.place.one_arrival import BestFit
+from rlplan.planner.groups.place.placing import Placer, State
 
 from .rollmux_workloads import KINDS, MIXED, draw_jobs
 

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from rlplan.planner.choose.candidate_search import Search
 from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
-from rlplan.planner.choose.search import Search
-from rlplan.planner.costs.noise import spread_of
+from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
-from rlplan.planner.simulate.columns.columns import Setting, expected_deferrals, long_draws
+from rlplan.planner.simulate.columns.whole_columns import Setting, expected_deferrals, long_draws
 from rlplan.planner.solve import prepare, solve
 from rlplan.plans.base import Mode
 from rlplan.plans.cluster import Cluster, load_cluster

@@ -35,13 +35,13 @@ import click
 import numpy as np
 
 from rlplan.benchmarks.brute_force import cheapest_groups
-from rlplan.planner.groups.choose.program import solve_groups
-from rlplan.planner.groups.choose.solution import Effort, GroupSolution
-from rlplan.planner.groups.inputs.model import GroupJob, NodeKind, Rules, Way
-from rlplan.planner.groups.place.baselines import MostIdle, Random
+from rlplan.planner.groups.choose.group_program import solve_groups
+from rlplan.planner.groups.choose.group_solution import Effort, GroupSolution
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Rules, Way
 from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.place import BestFit
-from rlplan.planner.groups.place.policy import Placer, State
+from rlplan.planner.groups.place.one_arrival import BestFit
+from rlplan.planner.groups.place.placing import Placer, State
+from rlplan.planner.groups.place.published_placements import MostIdle, Random
 
 ROLLOUT, TRAIN = "H20", "H800"
 KINDS = {

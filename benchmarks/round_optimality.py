@@ -4,7 +4,7 @@
 
 Each instance is a small job's columns with random costs on random layouts, with update choices that shard the model in
 different ways, under a random bias budget, SLO, host memory and objective. Every schedule is tried, and its seconds,
-USD, bias and slow steps are summed here from the columns by the account of a cycle (planner/choose/cycle.py), not by the code
+USD, bias and slow steps are summed here from the columns by the account of a cycle (planner/choose/cycle_cost.py), not by the code
 that the planner uses. The program's choice must cost what the best of them costs, to 1e-9 relative, and its certified
 gap must be 0; where no schedule keeps the limits, the program must say so.
 
@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rlplan.planner.choose.candidate_search import column_name
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.choose.cycle import CONFIDENCE_Z, SLOW_SHARE, Column, Limits
-from rlplan.planner.choose.program import Solution, solve_program
-from rlplan.planner.choose.search import column_name
-from rlplan.planner.costs.costs import LayoutKey
+from rlplan.planner.choose.cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Limits
+from rlplan.planner.choose.round_program import Solution, solve_program
+from rlplan.planner.costs.phase_costs import LayoutKey
 from rlplan.plans.errors import Infeasible
 
 TOLERANCE = 1e-9

@@ -16,7 +16,7 @@ from .main import EXIT_BAD_INPUT, EXIT_FAILED
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..planner.check.run import FileReport
+    from ..planner.check.checker import FileReport
     from ..plans.checks.finding import Finding
 
 
@@ -90,7 +90,7 @@ def check_command(
     if not plans:
         raise click.UsageError("name at least one file, or --rules")
 
-    from ..planner.check.run import Checker, load_policy
+    from ..planner.check.checker import Checker, load_policy
 
     policy = None if policy_path is None else load_policy(policy_path)
     reports = Checker(datetime.now(UTC), policy, max_age_days).check(plans)

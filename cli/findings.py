@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..planner.check.run import FileReport
+    from ..planner.check.checker import FileReport
     from ..planner.what_if import Documents
     from ..plans.checks.finding import Finding
 
@@ -22,7 +22,7 @@ _TOLD = ("input-changed", "input-missing")  # simulate warns of these when it re
 
 def reports(plans: Sequence[Path]) -> list[FileReport]:
     """What `rlplan check` says of plans, of the policies in their folders too."""
-    from ..planner.check.run import Checker
+    from ..planner.check.checker import Checker
 
     return Checker(datetime.now(UTC)).check([str(plan) for plan in plans])
 
@@ -30,8 +30,8 @@ def reports(plans: Sequence[Path]) -> list[FileReport]:
 def memory_findings(plan: Path) -> list[Finding]:
     """What memory does not hold of a plan of a job, by its inputs as they are now; nothing where one of them is not
     here, or is no document."""
-    from ..planner.check.of_plan import documents, physics
-    from ..planner.check.run import Checker
+    from ..planner.check.checker import Checker
+    from ..planner.check.plan_rules import documents, physics
     from ..plans.plan import load_plan
 
     value = load_plan(plan)
@@ -43,9 +43,9 @@ def memory_findings(plan: Path) -> list[Finding]:
 def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     """The memory table of a plan of a job by its inputs as they are now, a row for each place, phase and kind of round;
     None where an input is not here, or does not price the plan."""
-    from ..planner.check.of_plan import documents
-    from ..planner.costs.kinds import nodes_of, table_of
+    from ..planner.check.plan_rules import documents
     from ..planner.costs.memory_bars import WEIGHT_BYTES
+    from ..planner.costs.round_costs import nodes_of, table_of
     from ..plans.errors import InputError
     from ..plans.plan import load_plan
 
@@ -79,8 +79,8 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
     `changed`: whether the documents are other than their files. Then only what they decide is looked at: predictions,
     digests and prices are of the plan before.
     """
-    from ..planner.check.of_plan import physics
-    from ..planner.check.run import Checker
+    from ..planner.check.checker import Checker
+    from ..planner.check.plan_rules import physics
     from ..plans.checks.rules import RULES
 
     checker = Checker(datetime.now(UTC))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..planner.simulate.timeline import Timeline
+    from ..planner.simulate.run_timeline import Timeline
     from ..planner.what_if import Documents
 
 TIMELINE_STEPS = 12
@@ -42,8 +42,8 @@ def epoch_prompts(documents: Documents, plan_path: Path) -> int:
 
 def timeline_of(plan_path: Path) -> Timeline:
     """The timeline of a plan's first steps. Raises InputError, with what it is needed for, when an input is missing."""
-    from ..planner.simulate.run_simulator import simulate_plan
-    from ..planner.simulate.timeline import Timeline
+    from ..planner.simulate.run_timeline import Timeline
+    from ..planner.simulate.whole_run import simulate_plan
     from ..planner.what_if import load_documents
     from ..plans.errors import InputError
 

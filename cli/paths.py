@@ -96,7 +96,7 @@ def tell(text: str, *files: Path | None) -> None:
 @contextmanager
 def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
     """What the planner refuses of a job or of its cluster within the block, as an InputError with file and line."""
-    from ..planner.choose.plannable import Unplannable
+    from ..planner.choose.job_limits import Unplannable
 
     try:
         yield
@@ -107,7 +107,7 @@ def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
 
 def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
     """Raise InputError, with the line, if accelerators cannot be what they are called."""
-    from ..planner.check.accelerators import unlike_names
+    from ..planner.check.accelerator_rules import unlike_names
 
     for fault in unlike_names(cluster):
         raise error_at(cluster_path, fault.loc, f"{fault.key}: {fault.text}")

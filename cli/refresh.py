@@ -85,8 +85,8 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
 
 def _faults(plan: Plan, path: Path) -> list[Fault]:
     """What `rlplan check` rejects of a plan that would stand at `path`, without a policy."""
-    from ..planner.check.asked import Asked
-    from ..planner.check.of_plan import faults
+    from ..planner.check.check_options import Asked
+    from ..planner.check.plan_rules import faults
     from ..plans.checks.rules import RULES
 
     found, _ = faults(plan, str(path), Asked(datetime.now(UTC), None, None))

@@ -80,11 +80,11 @@ def simulate_command(
         refuse_options_but("a plan of groups", "as_json")
         return simulate_groups_command(plan_path, as_json)
 
-    from ..planner.costs.kinds import nodes_of
     from ..planner.costs.memory_bars import WEIGHT_BYTES
-    from ..planner.simulate.run_simulator import simulate_plan
+    from ..planner.costs.round_costs import nodes_of
     from ..planner.simulate.run_summary import BusyMeter, summarize
-    from ..planner.simulate.timeline import Timeline
+    from ..planner.simulate.run_timeline import Timeline
+    from ..planner.simulate.whole_run import simulate_plan
     from ..planner.what_if import change, load_documents
     from ..plans.yaml_io import STDOUT, atomic_write
     from .findings import simulated_findings, tell
@@ -156,7 +156,7 @@ def _must_end(plan: Plan, steps: int) -> None:
 def _trace(path: Path | None, word: str | None) -> LengthTrace | None:
     """A length trace, what the run in a folder tells about lengths, or lengths that ship (`word`); None of neither."""
     from ..planner.lengths.table_lengths import named_lengths
-    from ..planner.tune.measured import load_run
+    from ..planner.tune.executed_run import load_run
     from ..planner.tune.run_lengths import run_lengths
     from ..profiles.lengths import read_lengths
 

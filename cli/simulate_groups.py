@@ -11,10 +11,10 @@ import click
 
 def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
-    from ..planner.groups.inputs.from_plans import problem_of
-    from ..planner.groups.inputs.running import running_state
-    from ..planner.groups.simulate.judged import keeping
-    from ..planner.groups.simulate.rates import slowdowns
+    from ..planner.groups.inputs.running_plan import running_state
+    from ..planner.groups.inputs.workload_jobs import problem_of
+    from ..planner.groups.simulate.bound_slowdown import keeping
+    from ..planner.groups.simulate.slowdowns import slowdowns
     from ..plans.check import changed_inputs, input_path
     from ..plans.groups_plan import load_groups_plan
     from ..plans.workload import load_workload

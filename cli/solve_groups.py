@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..planner.groups.inputs.from_plans import Problem
+    from ..planner.groups.inputs.workload_jobs import Problem
     from ..plans.groups_plan import GroupsInputs, GroupsPlan
     from ..plans.workload import Objective, Workload
 
@@ -25,7 +25,7 @@ def solve_groups_command(
 ) -> int:
     """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules;
     `force`: overwrite whatever `out` is."""
-    from ..planner.groups.inputs.from_plans import problem_of
+    from ..planner.groups.inputs.workload_jobs import problem_of
     from ..planner.groups.solve_workload import solve_workload
     from ..plans.editor import write_document
     from ..plans.groups_plan import load_groups_plan

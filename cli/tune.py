@@ -13,7 +13,7 @@ import click
 from .options import force_option
 
 if TYPE_CHECKING:
-    from ..planner.tune.measured import MeasuredRun
+    from ..planner.tune.executed_run import MeasuredRun
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
     from ..plans.origin import Inputs
@@ -45,7 +45,7 @@ def tune_command(
     otherwise nothing is (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so tuning
     twice from one run changes nothing the second time.
     """
-    from ..planner.tune.measured import load_run
+    from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
     from .job_timeline import data_prompts

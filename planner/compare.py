@@ -29,8 +29,8 @@ from ..profiles.library import library_profile
 from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from .assignments import assign, assignment, validated, whole
-from .choose.cycle import Objective
-from .choose.search import Progress
+from .choose.candidate_search import Progress
+from .choose.cycle_cost import Objective
 from .solve import solve
 
 OPTION, EXAMPLE = "--vary", "cluster.pools.main.nodes=1,2,4"

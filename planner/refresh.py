@@ -21,21 +21,21 @@ from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
 from ..profiles.lengths import LengthTrace
 from ..profiles.reward_tables import with_reward_times
 from ..profiles.schema import Profile
-from .choose.baseline import baseline_of
+from .choose.candidate_search import ON_REQUEST, PASSES, UNBIASED, Pass, Progress, Search
 from .choose.candidates import LongKey, ShortKey
-from .choose.cycle import Cycle, Objective, count_cycles
-from .choose.decide import Decided
-from .choose.program import Solution, solve_program
-from .choose.search import ON_REQUEST, PASSES, UNBIASED, Pass, Progress, Search
+from .choose.cycle_cost import Cycle, Objective, count_cycles
+from .choose.plain_baseline import baseline_of
+from .choose.round_program import Solution, solve_program
+from .choose.schedule_choice import Decided
 from .choose.ties import simplest, tolerance_of
-from .costs.costs import LayoutKey, TrainCost
 from .costs.host_memory import trainer_share
-from .costs.kinds import Kind, kinds, scoring, sizes
 from .costs.memory_bars import WEIGHT_BYTES
+from .costs.phase_costs import LayoutKey, TrainCost
+from .costs.round_costs import Kind, kinds, scoring, sizes
 from .explain.assumed_why import rewards_named
-from .explain.unseen import Unseen, simulate_unseen
+from .explain.holdout_rounds import Unseen, simulate_unseen
 from .lengths.length_model import LengthModel
-from .simulate.columns.setting import AsWritten, Setting
+from .simulate.columns.column_setting import AsWritten, Setting
 from .solve import prepare, said_of
 from .volatile import volatile
 

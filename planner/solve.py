@@ -39,27 +39,27 @@ from ..plans.price import usd_per_node_hour
 from ..profiles.lengths import LengthTrace
 from ..profiles.reward_tables import RewardTable, with_reward_times
 from ..profiles.schema import Profile
+from .choose.candidate_search import PASSES, Pass, Progress, Search
 from .choose.candidates import MODES, LongKey, ShortKey, enumerate_space
-from .choose.cycle import Cycle, Limits, Objective, count_cycles
-from .choose.decide import Decided, choice_words, decide
-from .choose.placement import place
-from .choose.program import Solution
-from .choose.refills import few_for_refills
-from .choose.search import PASSES, Pass, Progress, Search
-from .costs.costs import reward_cost
+from .choose.cycle_cost import Cycle, Limits, Objective, count_cycles
+from .choose.prefix_placement import place
+from .choose.prompt_supply import few_for_refills
+from .choose.round_program import Solution
+from .choose.schedule_choice import Decided, choice_words, decide
 from .costs.memory_bars import WEIGHT_BYTES
+from .costs.phase_costs import reward_cost
 from .explain.assumed_why import rewards_named, with_assumed
-from .explain.expected_error import noise_of
-from .explain.front import front
+from .explain.cost_error import noise_of
 from .explain.length_basis import length_basis
-from .explain.predict import predict
+from .explain.pareto_front import front
+from .explain.predictions import predict
 from .explain.why import explain
 from .highs import MAX_NODES
 from .lengths.draws import Draws
 from .lengths.length_drift import Drift, fit_drift
 from .lengths.length_model import fit_lengths
 from .lengths.loss_divisors import expected_loss
-from .simulate.columns.columns import Setting
+from .simulate.columns.whole_columns import Setting
 from .volatile import volatile
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.

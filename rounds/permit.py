@@ -2,7 +2,7 @@
 
 Jobs alternate rollout and training. A phase that is ready asks for its units; the machine gives permits by one of three
 policies (permit_policies.py). It reads no clock: every event comes with its time, and the same events at the same times
-give the same actions, bit for bit, in the simulator (planner/groups/simulate/reference.py) and in the executor.
+give the same actions, bit for bit, in the simulator (planner/groups/simulate/permit_simulator.py) and in the executor.
 
 Invariants (`check_invariants`):
 - a unit is held by at most one job;

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.model import GroupJob, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, Way
 
 _QUANTILES = ((0.0, 792.0), (1.2816, 3432.0), (2.3263, 12607.0))
 """(normal score, tokens); straight lines in log tokens, the outer ones prolonged."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rlplan.planner.groups.inputs.model import GroupJob, NodeKind, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Way
 
 from .jobs import Arrival
 

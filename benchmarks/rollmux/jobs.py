@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.model import GroupJob, NodeKind, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Way
 
 from .curve import Stay
 

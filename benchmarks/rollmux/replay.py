@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.model import Group, GroupJob, NodeKind, Rules
-from rlplan.planner.groups.place.policy import Observer, Placer, State, moves
-from rlplan.planner.groups.simulate.rates import slowdowns
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules
+from rlplan.planner.groups.place.placing import Observer, Placer, State, moves
+from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 from .durations import Drift
 from .jobs import Arrival

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.model import GroupJob, Rules
-from rlplan.planner.groups.place.baselines import Colocated, MostIdle, Random, SoloD
+from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
 from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.place import BestFit
-from rlplan.planner.groups.place.policy import Placer, State
+from rlplan.planner.groups.place.one_arrival import BestFit
+from rlplan.planner.groups.place.placing import Placer, State
+from rlplan.planner.groups.place.published_placements import Colocated, MostIdle, Random, SoloD
 from rlplan.planner.groups.replan.moves import Replanner
 
 from .curve import read_curve, stays

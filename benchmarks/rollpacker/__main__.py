@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlplan.planner.costs.costs import DecodeCost, decode_cost
+from rlplan.planner.costs.phase_costs import DecodeCost, decode_cost
 from rlplan.plans.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.schema import Profile, Rollout

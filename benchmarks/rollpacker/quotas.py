@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.costs.costs import DecodeCost, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
-from rlplan.planner.simulate.simulator import Lengths, RoundTimes, simulate_round
+from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
 from rlplan.rounds.events import Abort, Action, Event, Issue, SampleKey, Score
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.race import RaceRound

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.costs.costs import DecodeCost, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
-from rlplan.planner.simulate.play import Luck, RoundSetup, play
+from rlplan.planner.simulate.one_round import Luck, RoundSetup, play
 
 ITERATIONS = 5
 RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.5), (1.25, 1.25), (1.0, 1.0)

@@ -23,14 +23,14 @@ from ...profiles.machine import differences, machine_of
 from ...profiles.schema import Profile
 from ...rounds.schedule import prompts_wanted
 from ..costs.colocation import shares_gpus
-from ..costs.costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
-from ..costs.drafts import DraftedCost, affordable
+from ..costs.draft_costs import DraftedCost, affordable
 from ..costs.host_memory import Share
 from ..costs.memory_bars import WEIGHT_BYTES
+from ..costs.phase_costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
 from ..lengths.length_model import LengthModel
-from .fitting import engines_fault, fitting_beside
+from .job_limits import must_be_plannable
+from .memory_fit import engines_fault, fitting_beside
 from .over_issue import over_issue, too_wasteful
-from .plannable import must_be_plannable
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -145,7 +145,7 @@ def enumerate_space(
     prompts: int | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
-    Unplannable (plannable.py) for a job or a pool that is refused at once.
+    Unplannable (job_limits.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out.

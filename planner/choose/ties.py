@@ -28,13 +28,13 @@ from typing import cast
 
 from ...plans.executable import update_faults
 from ...profiles.schema import Profile
-from ..costs.costs import TrainCost
-from ..explain.expected_error import step_error
-from ..explain.parts import parts_of
+from ..costs.phase_costs import TrainCost
+from ..explain.cost_error import step_error
+from ..explain.cycle_parts import parts_of
+from .candidate_search import Search
 from .candidates import Law, LongKey, ShortKey
-from .cycle import Column, Cycle, make_cycle, train_pairs
+from .cycle_cost import Column, Cycle, make_cycle, train_pairs
 from .over_issue import over_issue
-from .search import Search
 
 MOST = 0.05
 """Share of the cost that is given up for a simpler schedule at most."""

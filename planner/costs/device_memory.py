@@ -1,4 +1,4 @@
-"""What engines and trainers hold of an accelerator's memory, phase by phase; what is assumed, memory.py says."""
+"""What engines and trainers hold of an accelerator's memory, phase by phase; what is assumed, memory_table.py says."""
 
 from __future__ import annotations
 

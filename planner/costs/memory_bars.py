@@ -1,4 +1,4 @@
-"""What the memory table (memory.py) is made of: bars, and the engines that it is asked about."""
+"""What the memory table (memory_table.py) is made of: bars, and the engines that it is asked about."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from ...plans.origin import LibraryInput
 from ...plans.predicted import Predicted
 from ...profiles.reward_tables import RewardTable, reward_sha256
 from ..lengths.table_lengths import TableTrace
-from .assumed import AssumedEffects, assumed_effects
-from .unseen import Unseen
+from .assumed_effects import AssumedEffects, assumed_effects
+from .holdout_rounds import Unseen
 
 
 def with_assumed(

@@ -15,11 +15,11 @@ import numpy as np
 
 from ...plans.length_basis import LengthBasis
 from ...profiles.lengths import LengthTrace
+from ..choose.candidate_search import Search
 from ..choose.candidates import ShortKey
-from ..choose.cycle import Cycle
-from ..choose.search import Search
+from ..choose.cycle_cost import Cycle
 from ..lengths.draws import Draws
-from .unseen import Unseen
+from .holdout_rounds import Unseen
 
 SHORT_ROUNDS, LONG_ROUNDS = 48, 24
 """Rounds of either kind, at most; the comparison is on one luck, so few tell much."""

@@ -18,11 +18,11 @@ import math
 
 import numpy as np
 
-from ..choose.cycle import Cycle
-from ..choose.search import Search
+from ..choose.candidate_search import Search
+from ..choose.cycle_cost import Cycle
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel
-from ..simulate.columns.columns import Setting
+from ..simulate.columns.whole_columns import Setting
 
 TRACES = 32
 """Sets of prompts; a standard deviation of so many is itself off by an eighth."""

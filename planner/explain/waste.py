@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..simulate.columns.round_log import mean
-from .parts import Part
+from .cycle_parts import Part
 
 
 def wasted_shares(parts: Sequence[Part], group_size: int) -> tuple[float, float | None]:

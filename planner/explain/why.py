@@ -14,13 +14,13 @@ from ...plans.critical_path import CriticalPath
 from ...plans.phase_words import PHASE_WORDS
 from ...plans.why_line import TIE_PERCENT, Alternative
 from ...rounds.timeouts import TimeoutSpec
+from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates import LongKey, ShortKey
-from ..choose.cycle import Cycle, make_cycle
-from ..choose.search import ON_REQUEST, Search
-from ..costs.costs import RewardCost, TrainCost
+from ..choose.cycle_cost import Cycle, make_cycle
+from ..costs.phase_costs import RewardCost, TrainCost
 from ..simulate.columns.round_log import mean
-from .parts import parts_of
-from .unseen import Unseen
+from .cycle_parts import parts_of
+from .holdout_rounds import Unseen
 
 
 def explain(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen, path: CriticalPath) -> dict[str, str]:

@@ -12,18 +12,18 @@ from ...plans.errors import Infeasible
 from ...plans.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.workload import Objective, Workload
 from ..volatile import volatile
-from .choose.program import solve_groups
-from .choose.solution import Effort, GroupSolution
-from .inputs.from_plans import Problem
-from .inputs.limits import NodesShort, excess, shortages
-from .inputs.running import running_state
-from .place.place import BestFit
-from .place.policy import State
-from .replan.attribute import attributed, renumbered
-from .replan.declined import declined
+from .choose.group_program import solve_groups
+from .choose.group_solution import Effort, GroupSolution
+from .inputs.capacity import NodesShort, excess, shortages
+from .inputs.running_plan import running_state
+from .inputs.workload_jobs import Problem
+from .place.one_arrival import BestFit
+from .place.placing import State
+from .replan.declined_moves import declined
+from .replan.move_savings import attributed, renumbered
 from .replan.moves import Patience, Replanner
 from .replan.remedies import without_room
-from .write.write import figures, write_plan
+from .write.plan_writer import figures, write_plan
 
 
 def solve_workload(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...rounds.events import SampleKey
-from ..simulate.simulator import Lengths
+from ..simulate.reference_round import Lengths
 from .length_model import LengthModel
 
 _CHUNK = 256  # prompts whose first occurrences are drawn at once

@@ -4,7 +4,7 @@ A measured round is simulated with the fitted costs and with its own lengths, so
 alone. Some of it comes once a round (messages), some with every sample (its way through queues, detokenizer and reward
 workers), some with every decode step (a machine that others use too): a layout's rounds are fitted by
 `overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error is of rounds
-left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step (noise.py).
+left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step (step_noise.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...profiles.fit import leave_one_out_error, nonnegative_least_squares, resi
 from ...profiles.schema import Profile, RoundCheck
 from ...rounds.events import SampleKey
 from ...rounds.race import RaceRound
-from ..costs.costs import DecodeCost, LayoutKey, RewardCost, decode_cost
-from .simulator import Lengths, simulate_round
+from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost, decode_cost
+from .reference_round import Lengths, simulate_round
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from ...rounds.events import SampleKey
-from ..costs.costs import RewardCost
+from ..costs.phase_costs import RewardCost
 
 
 class RewardQueue:

@@ -18,9 +18,9 @@ from typing import Any
 from ...plans.cluster import Pool
 from ...plans.plan import Plan
 from ...plans.price import usd_per_node_hour
-from ..costs.costs import DecodeCost
-from .run_simulator import SimulatedRun, SimulatedStep, Watch
-from .simulator import Observe
+from ..costs.phase_costs import DecodeCost
+from .reference_round import Observe
+from .whole_run import SimulatedRun, SimulatedStep, Watch
 
 PHASES = ("rollout", "reward_exposed", "train", "sync", "switch")
 

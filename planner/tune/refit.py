@@ -1,5 +1,5 @@
-"""Costs refitted from a run: each a line in what the profile expects (cost_line.py), and the profile corrected by them
-(correction.py)."""
+"""Costs refitted from a run: each a line in what the profile expects (fitted_line.py), and the profile corrected by them
+(profile_correction.py)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from ...plans.plan import RoundRollout, RoundTrain
 from ...profiles.schema import Profile
-from ..costs.costs import RewardCost, TrainCost
-from ..costs.kinds import Kind, kinds, scoring, sizes
-from ..simulate.run_simulator import round_spec
-from .correction import TRANSFER, Layout, corrected
-from .cost_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
-from .measured import MeasuredRun, Replayed, replay_all
+from ..costs.phase_costs import RewardCost, TrainCost
+from ..costs.round_costs import Kind, kinds, scoring, sizes
+from ..simulate.whole_run import round_spec
+from .executed_run import MeasuredRun, Replayed, replay_all
+from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
+from .profile_correction import TRANSFER, Layout, corrected
 
 # Standard deviations of the priors: a weight sync and a reward are rarely off by more than a factor of two.
 SYNC_PRIOR, REWARD_PRIOR = 0.7, 0.7

@@ -30,8 +30,8 @@ from ...profiles.lengths import LengthRow, LengthTrace
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
-from ..simulate.run_simulator import round_spec, simulate_run
-from .measured import MeasuredRun
+from ..simulate.whole_run import round_spec, simulate_run
+from .executed_run import MeasuredRun
 from .refit import Priced
 
 MIN_GROUPS = 64

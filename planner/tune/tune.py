@@ -5,7 +5,7 @@ both plans simulated at the refitted costs and lengths, on the same luck) exceed
 - what the refitted costs are wrong by on blocks of the run that they were not fitted on;
 - what the refitted model is wrong by on the run as a whole, in seconds per trained sample;
 - two standard errors of the simulated gain;
-- what of the correction may not hold in layouts and updates of either plan that the run did not use (correction.py);
+- what of the correction may not hold in layouts and updates of either plan that the run did not use (profile_correction.py);
 - `LEAST_GAIN`: less is not worth a review.
 So a plan does not flap (refs/rollpacker.md 2: thresholds without hysteresis drift): the plan in force is kept unless
 the model beats it by more than the model has just been seen to err, and solving again from what made the plan in force
@@ -25,16 +25,16 @@ from ...plans.plan import LongRound, Plan, PlannedJob, ShortRound
 from ...plans.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.lengths import LengthTrace
 from ...profiles.schema import Profile
-from ..choose.search import PASSES, Pass, Progress
-from ..costs.kinds import kinds, nodes_of, scoring, sizes
+from ..choose.candidate_search import PASSES, Pass, Progress
 from ..costs.memory_bars import WEIGHT_BYTES
+from ..costs.round_costs import kinds, nodes_of, scoring, sizes
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
-from ..simulate.run_simulator import round_spec, simulate_run
+from ..simulate.whole_run import round_spec, simulate_run
 from ..solve import solve_fully
 from ..what_if import Documents
-from .attribution import Phase, phases
-from .measured import MeasuredRun, Replayed
+from .executed_run import MeasuredRun, Replayed
+from .phase_attribution import Phase, phases
 from .refit import Refit, price, refit, replay_run, transfer_error, update_transfer_error
 from .run_lengths import epoch_prompts, refit_lengths
 

@@ -1,6 +1,6 @@
 """The compiled long-run simulation of one group: the permit machine and a clock in one kernel.
 
-Each job alternates rollout and training for ever. `reference.py` drives the real machine of rounds/permit.py and is the
+Each job alternates rollout and training for ever. `permit_simulator.py` drives the real machine of rounds/permit.py and is the
 reference; the kernel repeats it event by event and operation by operation, so that its floats are the reference's, bit
 for bit (tests/planner/groups/simulate/test_twin.py).
 
@@ -19,7 +19,7 @@ from .. import permit_policies
 from . import permit_machine as twin_machine
 from . import permit_rules as twin_policies
 from . import permit_state as twin_state
-from .compiled import compiled, entry, sources_digest
+from .numba_options import compiled, entry, sources_digest
 from .permit_machine import arrive, done, grant, grow
 from .permit_rules import MULTI_RATE, ROUND_ROBIN
 from .permit_state import Seats, State, has_unit

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ..permit_policies import CREDIT, PATIENCE
-from .compiled import compiled
+from .numba_options import compiled
 from .permit_rules import FIRST_COME, MULTI_RATE, ROUND_ROBIN, its_turn, multi_rate_asks, pauses
 from .permit_state import Seats, State, available, clear, copy, count, expected_end_s, hold, kept, meet, resident
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..permit_policies import PATIENCE
-from .compiled import compiled
+from .numba_options import compiled
 from .permit_state import Seats, State, expected_end_s, free_s, meet, need_s
 
 ROUND_ROBIN, FIRST_COME, MULTI_RATE = 0, 1, 2

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .compiled import compiled
+from .numba_options import compiled
 
 
 class Seats(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiled import compiled
+from .numba_options import compiled
 
 
 def tournament(engines: int) -> Any:

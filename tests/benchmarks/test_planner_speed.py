@@ -47,7 +47,7 @@ def test_the_documents_of_the_64_gpu_job_fit_together(bench) -> None:
 
 def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_round(bench) -> None:
     from benchmarks import planner_scale
-    from rlplan.planner.choose.search import Pass
+    from rlplan.planner.choose.candidate_search import Pass
     from rlplan.planner.simulate.columns.composed_log import ComposedLog
     from rlplan.planner.solve import solve_fully
 

@@ -13,10 +13,10 @@ from benchmarks.rollmux.durations import Drift, response_tokens, spread
 from benchmarks.rollmux.fluid import fluid_bound
 from benchmarks.rollmux.jobs import KINDS, TRAIN, WORKLOADS, Arrival, arrivals, footprint_bytes, job_of, without_spill
 from benchmarks.rollmux.replay import Account, replay
-from rlplan.planner.groups.inputs.model import Rules
-from rlplan.planner.groups.place.baselines import Colocated, SoloD
+from rlplan.planner.groups.inputs.group_model import Rules
 from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.policy import State
+from rlplan.planner.groups.place.placing import State
+from rlplan.planner.groups.place.published_placements import Colocated, SoloD
 from rlplan.plans.errors import InputError
 
 RULES = Rules(policy="first_come")

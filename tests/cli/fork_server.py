@@ -29,7 +29,7 @@ def serve(path: str) -> None:
     import rlplan.cli.check
     import rlplan.cli.diff
     import rlplan.cli.fmt
-    import rlplan.planner.check.run  # noqa: F401 - imported once, for all calls
+    import rlplan.planner.check.checker  # noqa: F401 - imported once, for all calls
 
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rlplan.planner.check.accelerators import accelerator_fault
+from rlplan.planner.check.accelerator_rules import accelerator_fault
 from rlplan.plans.cluster import Accelerators
 from rlplan.plans.limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from rlplan.plans.plan import Plan

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.plans.yaml_io import dump
 from rlplan.profiles.lengths import write_lengths
 

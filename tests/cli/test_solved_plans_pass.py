@@ -15,11 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.executor.supported import unsupported
-from rlplan.planner.check.run import Checker
-from rlplan.planner.choose import candidates, placement
-from rlplan.planner.choose.search import Pass
+from rlplan.planner.check.checker import Checker
+from rlplan.planner.choose import candidates
+from rlplan.planner.choose import prefix_placement as placement
+from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.explain import length_error
-from rlplan.planner.simulate.columns import columns, setting
+from rlplan.planner.simulate.columns import column_setting as setting
+from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.cluster import Cluster, load_cluster
 from rlplan.plans.errors import Infeasible

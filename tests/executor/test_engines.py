@@ -15,8 +15,8 @@ pytest.importorskip("vllm")
 from rlplan.executor.engine import Request
 from rlplan.executor.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
-from rlplan.planner.costs.costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
-from rlplan.planner.simulate.simulator import Lengths, simulate_round
+from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.errors import RunFailed
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.events import SampleKey

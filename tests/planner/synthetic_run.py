@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.choose.search import Pass
-from rlplan.planner.costs.kinds import kinds, scoring
+from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.costs.round_costs import kinds, scoring
 from rlplan.planner.lengths.draws import Draws, RoundLuck, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.simulate.run_simulator import round_spec
-from rlplan.planner.simulate.simulator import simulate_round
+from rlplan.planner.simulate.reference_round import simulate_round
+from rlplan.planner.simulate.whole_run import round_spec
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.what_if import Documents
 from rlplan.plans.job import Job

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rlplan.planner.choose.search import Pass
-from rlplan.planner.simulate.run_simulator import simulate_plan
+from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve, solve_fully
 from rlplan.plans.check import faults
 from rlplan.plans.errors import Infeasible
@@ -247,7 +247,7 @@ def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_j
 
 def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
     code = (
-        "import sys, rlplan.planner.solve, rlplan.planner.simulate.run_simulator, rlplan.profiles.lengths;"
+        "import sys, rlplan.planner.solve, rlplan.planner.simulate.whole_run, rlplan.profiles.lengths;"
         "print(sorted({'torch', 'vllm', 'ray', 'transformers', 'numba'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.costs import LayoutKey, decode_cost, train_cost_in, train_costs
-from rlplan.planner.explain.expected_error import MEAN_OVER_DEVIATION, rollout_error
+from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, train_cost_in, train_costs
+from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.plans.cluster import Pool
 from rlplan.plans.errors import InputError
 from rlplan.plans.yaml_io import dump

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.costs.costs import reward_cost
+from rlplan.planner.costs.phase_costs import reward_cost
 from rlplan.plans.errors import InputError
 from rlplan.plans.levers import timeout_numbers
 from rlplan.profiles.library import library_profile

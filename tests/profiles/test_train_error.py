@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.costs.costs import train_cost_in
-from rlplan.planner.explain.expected_error import MEAN_OVER_DEVIATION, update_error
+from rlplan.planner.costs.phase_costs import train_cost_in
+from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, update_error
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.train_error import PARALLEL_FACTOR, PHYSICS_ERROR, law_error, physics_only
 from rlplan.profiles.train_model import TrainLayout

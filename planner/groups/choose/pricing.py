@@ -22,8 +22,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inputs.model import NodeKind
-from .columns import FULL, Mode
+from ..inputs.group_model import NodeKind
+from .group_columns import FULL, Mode
 from .pricing_kernel import search
 from .pricing_words import has, insert, node_word, token
 

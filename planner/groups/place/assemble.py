@@ -9,9 +9,9 @@ from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from ..inputs.model import Group, GroupJob, NodeKind, Pin, Rules
-from ..simulate.rates import feasible
-from .policy import node_of_units
+from ..inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules
+from ..simulate.slowdowns import feasible
+from .placing import node_of_units
 
 MOST_CHOICES = 64
 """Sets of nodes that a policy which places one job looks at for each number of new nodes. Only many wide jobs in one

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..inputs.model import Group, GroupJob, NodeKind, Rules
+from ..inputs.group_model import Group, GroupJob, NodeKind, Rules
 from .assemble import alone, choices, cycle_s, grow, keeps_bounds, load_s, pinned, resident
-from .policy import State, depart_in_place, next_id
+from .placing import State, depart_in_place, next_id
 
 
 class Algorithm1:

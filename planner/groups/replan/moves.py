@@ -8,7 +8,7 @@ long before it is thought over again, and what is still good then stays. So move
 
     min  USD per hour of all groups + (1 + hysteresis) / change_every_h * sum of the prices of the moves
 
-as set partitioning over the columns of program.py, where a column may *inherit* one running group: members that find
+as set partitioning over the columns of group_program.py, where a column may *inherit* one running group: members that find
 there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
 
 A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit:
@@ -27,16 +27,16 @@ from typing import Any
 import pulp
 
 from ...highs import minimise
-from ..choose.columns import Column
-from ..choose.master import choose
-from ..choose.program import Solve
-from ..choose.solution import Effort, Memory
-from ..inputs.limits import node_limits, nodes_short
-from ..inputs.model import Group, GroupJob, NodeKind, Rules
+from ..choose.group_columns import Column
+from ..choose.group_program import Solve
+from ..choose.group_solution import Effort, Memory
+from ..choose.master_program import choose
+from ..inputs.capacity import node_limits, nodes_short
+from ..inputs.group_model import Group, GroupJob, NodeKind, Rules
 from ..place.assemble import resident
-from ..place.place import BestFit, lasts
-from ..place.policy import State, depart_in_place, moves, next_id, staying
-from ..simulate.rates import slowdowns
+from ..place.one_arrival import BestFit, lasts
+from ..place.placing import State, depart_in_place, moves, next_id, staying
+from ..simulate.slowdowns import slowdowns
 
 QUICK = Effort(
     exact_jobs=0,
@@ -105,7 +105,7 @@ class Replanner:
         self.credit_s: dict[str, float] = {}
         """Seconds that each job is ahead of its bound."""
         self.usd_per_unit = 0.0
-        """Price of a unit of training that members do less than alone (per_unit.py); 0: USD per hour counts alone."""
+        """Price of a unit of training that members do less than alone (unit_price.py); 0: USD per hour counts alone."""
 
     def observe(self, elapsed_s: float, done_s: Mapping[str, float], jobs: Mapping[str, GroupJob]) -> None:
         """What every job did since the last call: `done_s` seconds' worth of iterations as they would take it alone."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ....plans.errors import Infeasible
-from ..choose.program import solve_groups
-from ..inputs.limits import Shortage, node_limits, nodes_taken
-from ..inputs.model import GroupJob, NodeKind, Rules
+from ..choose.group_program import solve_groups
+from ..inputs.capacity import Shortage, node_limits, nodes_taken
+from ..inputs.group_model import GroupJob, NodeKind, Rules
 from .moves import QUICK
 
 _LOOSER = (1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...choose.candidates import LongKey, ShortKey
 from .cells import Cell, cell_of
-from .columns import LongColumn, ShortColumn
+from .column_setting import Setting
 from .composed_columns import ComposedLong, ComposedShort
 from .exact_cells import ComposedExact
 from .race_cells import ComposedRace
-from .setting import Setting
+from .whole_columns import LongColumn, ShortColumn
 
 
 def short_column(setting: Setting, key: ShortKey) -> ShortColumn:

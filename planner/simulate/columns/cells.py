@@ -25,9 +25,9 @@ from typing import TypeVar, overload
 
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates import LongKey, ShortKey
-from ...costs.costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
-from ...costs.executions import Executions
-from .setting import Setting
+from ...costs.phase_costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from ...costs.reward_executions import Executions
+from .column_setting import Setting
 
 Cost = TypeVar("Cost", bound=DecodeCost)
 

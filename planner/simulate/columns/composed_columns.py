@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from ...choose.candidates import LongKey, ShortKey
 from .cells import Cell, scaled
-from .columns import LongColumn, ShortColumn
+from .column_setting import Setting
 from .composed_log import ComposedLog, Picks, compose, deal
 from .round_log import RoundLog
-from .setting import Setting
+from .whole_columns import LongColumn, ShortColumn
 
 
 class ComposedShort(ShortColumn):

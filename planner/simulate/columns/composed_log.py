@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...costs.costs import TrainCost
-from ..streaming import Window
+from ...costs.phase_costs import TrainCost
+from ..streamed_updates import Window
 from .round_log import RoundLog, standard_error
 
 SUMS = ("tokens", "squares", "groups", "settled", "deferred", "excess", "leak", "issued", "decoded", "kept")

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...choose.candidates import ShortKey
-from ...choose.refills import accepted_share
-from ...costs.costs import LayoutKey
+from ...choose.prompt_supply import accepted_share
+from ...costs.phase_costs import LayoutKey
 from ...lengths.draws import Numbers
-from ..play import Luck, Played
+from ..one_round import Luck, Played
 from .cells import Cell, Cost, on_engines
-from .columns import ShortColumn, play_column
+from .column_setting import Setting
 from .composed_columns import ComposedShort
 from .composed_log import ComposedLog, Picks, latest_s, sums_of
 from .round_log import RoundLog
-from .setting import Setting
+from .whole_columns import ShortColumn, play_column
 
 ColumnOf = Callable[[Setting, ShortKey], ShortColumn]
 

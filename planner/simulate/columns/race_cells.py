@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from ...choose.candidates import ShortKey
 from ...lengths.draws import Numbers, prompt_name
-from ..play import Luck, Played
-from .columns import ShortColumn
+from ..one_round import Luck, Played
+from .column_setting import Setting
 from .composed_columns import ComposedShort
 from .composed_log import ComposedLog, Picks
 from .round_log import RoundLog, trained_draws
-from .setting import Setting
+from .whole_columns import ShortColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ....rounds.outcome import Fate
 from ...choose.candidates import LongKey
-from ...costs.costs import TrainCost
-from ..play import FATES, Luck, Played, RoundSetup
-from ..streaming import Streamed, Window, exposed_update_s
+from ...costs.phase_costs import TrainCost
+from ..one_round import FATES, Luck, Played, RoundSetup
+from ..streamed_updates import Streamed, Window, exposed_update_s
 
 
 @dataclass

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rlplan.planner.check.run import Checker, FileReport
+from rlplan.planner.check.checker import Checker, FileReport
 from rlplan.plans.checks.documents import read_document
 from rlplan.plans.checks.solved import decisions_of, predictions_of
 from rlplan.plans.yaml_doc import parse

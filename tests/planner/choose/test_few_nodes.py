@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlplan.planner.choose.cycle import length_ratio
+from rlplan.planner.choose.cycle_cost import length_ratio
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.what_if import Documents
 

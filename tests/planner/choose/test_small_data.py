@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import enumerate_space
-from rlplan.planner.choose.refills import accepted_share
+from rlplan.planner.choose.prompt_supply import accepted_share
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.simulate.run_simulator import simulate_plan
+from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.errors import Infeasible
 from rlplan.profiles.lengths import LengthTrace

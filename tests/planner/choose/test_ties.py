@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from rlplan.planner.choose.search import Pass
+from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.ties import MOST, executable, issued_per_trained, simplest, simplicity, tolerance_of
-from rlplan.planner.costs.costs import LayoutKey
+from rlplan.planner.costs.phase_costs import LayoutKey
 from rlplan.planner.solve import Solved, solve_fully
 from rlplan.profiles.schema import RoundCheck, Train
 

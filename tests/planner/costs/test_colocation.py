@@ -3,7 +3,7 @@
 import pytest
 
 from rlplan.planner.costs.colocation import host_bytes_per_s, optimizer_moves_s, sleep_and_wake_s
-from rlplan.planner.costs.costs import decode_cost, train_cost_in
+from rlplan.planner.costs.phase_costs import decode_cost, train_cost_in
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.train_layouts import physics_of

@@ -3,13 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
-from rlplan.planner.check.memory import bars_as_they_are, priced
+from rlplan.planner.check.memory_rules import bars_as_they_are, priced
 from rlplan.planner.choose.candidates import feasible_layouts
-from rlplan.planner.costs.costs import LayoutKey, checks_of, decode_cost, entry_of
-from rlplan.planner.costs.kinds import kinds
-from rlplan.planner.explain.expected_error import rollout_error
+from rlplan.planner.costs.phase_costs import LayoutKey, checks_of, decode_cost, entry_of
+from rlplan.planner.costs.round_costs import kinds
+from rlplan.planner.explain.cost_error import rollout_error
 from rlplan.planner.solve import solve_fully
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.profiles.schema import Machine, RoundCheck
 

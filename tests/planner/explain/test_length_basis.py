@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.search import Pass
+from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.solve import Solved, solve_fully
 from rlplan.plans.length_basis import LengthBasis, few_lengths

@@ -5,11 +5,11 @@ from collections import defaultdict
 
 import pytest
 
-from rlplan.planner.choose.search import Pass
-from rlplan.planner.costs.costs import LayoutKey, decode_cost, entry_of
-from rlplan.planner.explain.picture import RoundWatch
+from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, entry_of
+from rlplan.planner.explain.round_picture import RoundWatch
 from rlplan.planner.simulate.columns.round_log import mean
-from rlplan.planner.simulate.run_simulator import Watch, simulate_plan
+from rlplan.planner.simulate.whole_run import Watch, simulate_plan
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.critical_path import critical_path
 from rlplan.rounds.round_shape import tail_begins_s

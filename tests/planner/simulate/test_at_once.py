@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.costs import LayoutKey, decode_cost, reward_cost
+from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.simulate.columns import columns
-from rlplan.planner.simulate.columns.columns import LongColumn, Setting, long_draws
+from rlplan.planner.simulate.columns import whole_columns as columns
+from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, long_draws
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.events import Finished, SampleKey
 from rlplan.rounds.exact import MAX_DRAWS, ExactLongRound, most_draws_at_once

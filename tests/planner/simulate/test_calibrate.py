@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.costs import decode_cost
+from rlplan.planner.costs.phase_costs import decode_cost
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 
 PROMPT_TOKENS = 20

@@ -5,17 +5,17 @@ import math
 
 import pytest
 
+from rlplan.planner.choose.candidate_search import Pass, column_name
 from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
-from rlplan.planner.choose.search import Pass, column_name
-from rlplan.planner.costs.costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost, train_costs
-from rlplan.planner.costs.drafts import Drafts, drafted
-from rlplan.planner.costs.kinds import Kind
+from rlplan.planner.costs.draft_costs import Drafts, drafted
+from rlplan.planner.costs.phase_costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost, train_costs
+from rlplan.planner.costs.round_costs import Kind
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.simulate.columns.columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
-from rlplan.planner.simulate.run_simulator import simulate_plan, simulate_run
-from rlplan.planner.simulate.streaming import Window, exposed_update_s
+from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
+from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
+from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.errors import InputError
 from rlplan.plans.levers import RoundDrafts

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rlplan.planner.costs.costs import decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.kinds import Kind
+from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
+from rlplan.planner.costs.round_costs import Kind
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.simulate.run_simulator import simulate_run
+from rlplan.planner.simulate.whole_run import simulate_run
 from rlplan.rounds.schedule import RoundSpec
 
 

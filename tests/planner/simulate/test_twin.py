@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
-from rlplan.planner.costs.drafts import Drafts, drafted
-from rlplan.planner.costs.executions import Executions
-from rlplan.planner.simulate.play import Luck, Played, RanOut, RoundSetup, play
+from rlplan.planner.costs.draft_costs import Drafts, drafted
+from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.reward_executions import Executions
+from rlplan.planner.simulate.one_round import Luck, Played, RanOut, RoundSetup, play
 from rlplan.rounds import exact
 from rlplan.rounds.balance import PrefixSharing
-from rlplan.rounds.compiled import state
-from rlplan.rounds.compiled.machines import MAX_DRAWS
+from rlplan.rounds.compiled import kernel_state as state
+from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
@@ -180,7 +180,7 @@ def test_the_twin_works_where_no_cache_folder_is_writable(tmp_path) -> None:
         "import numba.core.caching as c\n"
         "def refuse(self): raise OSError('read-only')\n"
         "c._CacheLocator.ensure_cache_path = refuse\n"
-        "from rlplan.rounds.compiled.compiled import entry\n"
+        "from rlplan.rounds.compiled.numba_options import entry\n"
         "print(entry(lambda x: x + 1)(1))"
     )
     done = subprocess.run(

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from rlplan.planner.costs.costs import LayoutKey, layout_cost
-from rlplan.planner.costs.kinds import decode_of, train_of
+from rlplan.planner.costs.phase_costs import LayoutKey, layout_cost
+from rlplan.planner.costs.round_costs import decode_of, train_of
 from rlplan.planner.tune import tune as tuning
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
 from rlplan.plans.plan import RoundRollout, RoundTrain
 from rlplan.profiles.schema import RoundCheck

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import price
 from rlplan.planner.tune.run_lengths import epoch_prompts, refit_lengths, run_lengths, scaled
 from rlplan.plans.errors import InputError

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rlplan.planner.tune import tune as tuning
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.run_lengths import scaled
 from rlplan.planner.tune.tune import tune
 from rlplan.planner.what_if import Documents

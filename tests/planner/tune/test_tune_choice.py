@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from rlplan.planner.costs.kinds import nodes_of
-from rlplan.planner.simulate.run_simulator import simulate_plan
+from rlplan.planner.costs.round_costs import nodes_of
+from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.tune import tune as tuning
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, loads
 

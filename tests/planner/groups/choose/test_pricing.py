@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.choose import pricing
-from rlplan.planner.groups.choose.columns import FULL, built, modes, unit_shares
+from rlplan.planner.groups.choose.group_columns import FULL, built, modes, unit_shares
 from rlplan.planner.groups.choose.pricing import Known, Members, Pricing, Table, connected, price, table, word_of
-from rlplan.planner.groups.inputs.model import GroupJob, NodeKind, Rules, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Rules, Way
 
 KINDS = {"H20": NodeKind("H20", 14.8, 1e12), "H800": NodeKind("H800", 42.24, 1e12)}
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.choose.columns import attach, built, lone, modes, unit_shares
-from rlplan.planner.groups.choose.program import solve_groups
-from rlplan.planner.groups.inputs.model import Group, GroupJob, NodeKind, Pin, Rules, Way
+from rlplan.planner.groups.choose.group_columns import attach, built, lone, modes, unit_shares
+from rlplan.planner.groups.choose.group_program import solve_groups
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules, Way
 from rlplan.planner.groups.place.assemble import alone, resident, resident_bytes
-from rlplan.planner.groups.place.place import BestFit
-from rlplan.planner.groups.place.policy import State, depart_in_place, moves, without_idle_nodes
+from rlplan.planner.groups.place.one_arrival import BestFit
+from rlplan.planner.groups.place.placing import State, depart_in_place, moves, without_idle_nodes
 from rlplan.planner.groups.replan.moves import Replanner
-from rlplan.planner.groups.simulate.rates import slowdowns
+from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 KINDS = {"roll": NodeKind("roll", 20.0, 1e12, slots=2), "train": NodeKind("train", 40.0, 1e12)}
 RULES = Rules()

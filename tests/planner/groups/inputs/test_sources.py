@@ -9,10 +9,10 @@ from statistics import fmean
 
 import pytest
 
-from rlplan.planner.check.of_groups import workload_faults
-from rlplan.planner.groups.inputs.from_plans import problem_of
-from rlplan.planner.groups.inputs.phases import from_plan, from_run
-from rlplan.planner.tune.measured import load_run
+from rlplan.planner.check.group_rules import workload_faults
+from rlplan.planner.groups.inputs.phase_seconds import from_plan, from_run
+from rlplan.planner.groups.inputs.workload_jobs import problem_of
+from rlplan.planner.tune.executed_run import load_run
 from rlplan.plans.errors import InputError
 from rlplan.plans.workload import load_workload
 from rlplan.plans.yaml_io import dump

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.choose.columns import Checker
-from rlplan.planner.groups.inputs.model import Group, GroupJob, NodeKind, Pin, Rules, Way
+from rlplan.planner.groups.choose.group_columns import Checker
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules, Way
 from rlplan.planner.groups.place.assemble import resident
-from rlplan.planner.groups.place.place import BestFit
-from rlplan.planner.groups.place.policy import State, moves, without_idle_nodes
+from rlplan.planner.groups.place.one_arrival import BestFit
+from rlplan.planner.groups.place.placing import State, moves, without_idle_nodes
 from rlplan.planner.groups.replan.moves import Patience, Replanner
 from rlplan.plans.errors import Infeasible
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.groups.inputs.from_plans import problem_of
+from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.errors import Infeasible
 from rlplan.plans.groups_plan import GroupsInputs, GroupsPlan

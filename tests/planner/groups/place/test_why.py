@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rlplan.planner.groups.inputs.model import Group, GroupJob, NodeKind, Pin, Rules, Way
-from rlplan.planner.groups.place.policy import State
-from rlplan.planner.groups.simulate.rates import slowdowns
-from rlplan.planner.groups.simulate.steady import steady
-from rlplan.planner.groups.write.why import explain
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules, Way
+from rlplan.planner.groups.place.placing import State
+from rlplan.planner.groups.simulate.slowdowns import slowdowns
+from rlplan.planner.groups.simulate.steady_state import steady
+from rlplan.planner.groups.write.group_why import explain
 
 KINDS = {"roll": NodeKind("roll", 10.0, 1e12), "train": NodeKind("train", 40.0, 1e12)}
 RULES = Rules()

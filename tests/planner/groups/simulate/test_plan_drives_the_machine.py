@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rlplan.executor.group_seats import planned_seats
-from rlplan.planner.groups.inputs.from_plans import Problem, problem_of
-from rlplan.planner.groups.inputs.running import running_state
-from rlplan.planner.groups.simulate.reference import Span, Truth, drive
-from rlplan.planner.groups.simulate.seats import machine_seats
+from rlplan.planner.groups.inputs.running_plan import running_state
+from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
+from rlplan.planner.groups.simulate.permit_seats import machine_seats
+from rlplan.planner.groups.simulate.permit_simulator import Span, Truth, drive
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.errors import InputError
 from rlplan.plans.groups_plan import GroupsInputs, GroupsPlan, load_groups_plan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.simulate.reference import Truth, drive
+from rlplan.planner.groups.simulate.permit_simulator import Truth, drive
 from rlplan.rounds.compiled.permit_kernel import trace
 from rlplan.rounds.compiled.permit_rules import POLICIES
 from rlplan.rounds.compiled.permit_state import Seats, empty_state

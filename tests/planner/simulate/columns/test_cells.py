@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
-from rlplan.planner.costs.costs import DecodeCost, LayoutKey, RewardCost, TrainCost
-from rlplan.planner.costs.executions import Executions
-from rlplan.planner.costs.noise import spread_of
+from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from rlplan.planner.costs.reward_executions import Executions
+from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
 from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, on_engines, reward_share, sized_cell
-from rlplan.planner.simulate.columns.columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.columns.composed_log import deal
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
-from rlplan.planner.simulate.play import FATES, Luck, Played, RoundSetup, play
+from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
+from rlplan.planner.simulate.one_round import FATES, Luck, Played, RoundSetup, play
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.timeouts import TimeoutSpec
 

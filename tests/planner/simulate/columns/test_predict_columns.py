@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey
-from rlplan.planner.costs.costs import LayoutKey, decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.kinds import Kind
+from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost, train_cost
+from rlplan.planner.costs.round_costs import Kind
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.simulate.columns.columns import LongColumn, Setting, ShortColumn, expected_deferrals
 from rlplan.planner.simulate.columns.round_log import mean
-from rlplan.planner.simulate.run_simulator import round_spec, simulate_plan, simulate_run
+from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals
+from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
 from rlplan.plans.plan import Plan
 from rlplan.plans.yaml_io import dump, loads

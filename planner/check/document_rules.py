@@ -1,0 +1,108 @@
+"""What can be said of a job and of a profile alone. Reads the files that they name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ...plans.checks.finding import Fault
+from ...plans.data import other_count, read_prompts
+from ...plans.errors import InputError
+from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
+from ...plans.plan import PlannedJob
+from ...plans.yaml_doc import Loc
+from ...plans.yaml_io import sha256_file
+from ...profiles.schema import Profile
+from ...rounds.schedule import prompts_wanted
+from .check_options import Asked, age_faults, age_said, trace_faults
+
+
+def job_faults(job: Job, path: str) -> list[Fault]:
+    """Files that are not there, and TP sizes none of which divides the model's heads."""
+    missing = list(missing_files(job, path))
+    if missing:
+        split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
+        return [Fault("input-missing", loc, what, remedy) for loc, what, remedy in split]
+    paths = job_paths(job, path)
+    folder = paths.model_folder
+    found = [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
+    try:
+        heads = model_heads(folder) if folder else None
+    except InputError as error:
+        return [*found, Fault("input-unreadable", ("model", "path"), error.message)]
+    if heads is None or any(tp_divides(tp, heads) for tp in job.search.tp):
+        return found
+    what = f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
+    return [*found, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+
+
+def _miscounted(job: Job, data: Path | None) -> list[Fault]:
+    """A number of prompts that is not that of the data file."""
+    if data is None or job.data.prompts is None:
+        return []
+    try:
+        rows = len(read_prompts(data, job.reward.kind))
+    except InputError:
+        return []  # few_prompts says so
+    if rows == job.data.prompts:
+        return []
+    what, _, remedy = other_count(job, rows).partition("; ")
+    return [Fault("prompts-miscounted", ("data", "prompts"), what, remedy)]
+
+
+def few_prompts(job: Job, data: Path | None, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
+    """Data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a time.
+
+    `data`: None where the file is not here; then the job says how many it holds, and that they fill a step.
+    """
+    named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
+    try:
+        rows = len(read_prompts(data, job.reward.kind)) if data is not None else job.data.prompts
+    except InputError as error:
+        return [_data_fault(job.data.path or "data", at, each) for each in error.each()]
+    if rows is None:
+        return []
+    needed = job.rollout.prompts_per_step
+    if rows < needed:
+        what = f"{named} has {rows} prompts, and a step trains {needed} different ones"
+        return [Fault("too-few-prompts", at, what, "add rows, or lower rollout.prompts_per_step")]
+    if plan is None:
+        return []
+    short, target = plan.rounds.short, plan.issue.prompts_per_step
+    wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
+    if rows >= wanted:
+        return []
+    what = f"{named} has {rows} prompts; a round's and those that wait for another are up to {wanted}"
+    return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), what, "solve again")]
+
+
+def _data_fault(named: str, at: Loc, error: InputError) -> Fault:
+    """The line is the data's, which `at`, a key of the job or of the plan, leads to."""
+    place = named if error.line is None else f"{named}:{error.line}"
+    what, _, remedy = error.message.partition("; ")
+    return Fault("input-unreadable", at, f"{place}: {what}", remedy)
+
+
+def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:
+    """A length trace that is missing or another one, and age."""
+    found = age_faults(profile, ("volatile", "measured_at"), asked)
+    if profile.lengths is None:
+        return found
+    trace = Path(path).parent / profile.lengths.path
+    if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
+        what = f"no such file: '{profile.lengths.path}'"
+        remedy = "it stands beside the profile; rlplan profile measures both"
+        return [*found, Fault("input-missing", ("lengths", "path"), what, remedy)]
+    try:
+        changed = sha256_file(trace) != profile.lengths.sha256
+    except InputError as error:
+        return [*found, Fault("input-unreadable", ("lengths", "path"), error.message)]
+    if changed:
+        what = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
+        found.append(Fault("input-changed", ("lengths", "sha256"), what, "restore the file, or profile again"))
+    return found + trace_faults(trace, profile.lengths.path, ("lengths", "path"))
+
+
+def profile_said(profile: Profile, asked: Asked) -> str:
+    """What was checked, in words."""
+    return f"profile {profile.job}; {age_said(profile, asked)}"

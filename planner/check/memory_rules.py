@@ -1,0 +1,187 @@
+"""What a job's plan asks of its profile: layouts with known costs, and memory that holds. Reads no file.
+
+Who holds what is the memory table's to say (planner/costs/memory_table.py). The costs are those that `solve` and `simulate` work
+with (round_costs.py), so nothing is refused here that they accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...plans.checks.finding import Fault
+from ...plans.checks.policy_rules import memory_bars
+from ...plans.checks.predictions import CLOSE, close
+from ...plans.cluster import Pool
+from ...plans.errors import InputError
+from ...plans.job import Job
+from ...plans.plan import Plan, RoundRollout, RoundTrain
+from ...plans.yaml_doc import Loc
+from ...profiles.architecture import Architecture, architecture_of
+from ...profiles.schema import Profile
+from ...profiles.train_layouts import physics_of
+from ...profiles.train_model import layout_faults
+from ..choose.candidates import less_memory
+from ..costs.device_memory import device_bars, device_bytes
+from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
+from ..costs.phase_costs import DecodeCost, LayoutKey, engines_of, entry_of
+from ..costs.round_costs import decode_of, judge_of, layout_of, table_of, train_of
+
+
+def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterator[Fault]:
+    """Layouts without costs, and memory that does not hold. `pool`: the one that the rounds run on, None if unknown."""
+    planned, rounds = plan.job, plan.job.rounds
+    kinds: list[tuple[Loc, RoundRollout, RoundTrain]] = [
+        (("job", "rounds", "short"), rounds.short.rollout, rounds.short.train)
+    ]
+    if rounds.long is not None:
+        kinds.append((("job", "rounds", "long"), rounds.long.rollout, rounds.long.train))
+    shape, per_node = _shape(profile, job, pool)
+    all_priced = True
+    for at, rollout, train in kinds:
+        cost: DecodeCost | None = None
+        try:
+            cost = decode_of(profile, rollout)
+        except InputError as error:
+            all_priced = False
+            yield _fault("layout-unmeasured", (*at, "rollout"), error.message)
+        else:
+            yield from _engine((*at, "rollout"), rollout, cost, job)
+        if rollout.drafts is not None and job.search.drafts is None:
+            what = "the job does not say how many of their tokens are accepted"
+            remedy = "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null here"
+            yield Fault("drafts-unpriced", (*at, "rollout", "drafts"), what, remedy)
+        trains = list(_update((*at, "train"), train, profile, shape, per_node))
+        yield from trains
+        if cost is not None and pool is not None:
+            yield from _devices(at, cost, None if trains else train, job, profile, pool)
+    if planned.reward.judge is not None:
+        try:
+            judge_of(profile, planned.reward.judge)
+        except InputError as error:
+            yield _fault("judge-unpriced", ("job", "reward", "judge"), error.message)
+    if pool is not None:
+        if all_priced:
+            yield from _hosts(plan, job, profile, pool)
+        less = less_memory(profile, pool, rounds.short.rollout.pool)
+        if less is not None:
+            yield _fault("engine-memory", ("job", "rounds", "short", "rollout", "pool"), less)
+
+
+def bars(plan: Plan) -> Iterator[Fault]:
+    """Memory that, as the plan itself predicts it, does not hold."""
+    for loc, bar in memory_bars(plan):
+        if bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
+            what = f"needs {gb(bar.needed_bytes)}, and there are {gb(bar.capacity_bytes)}"
+            kind = str(loc[-1])
+            yield Fault(_RULES[kind], (*loc, "needed_bytes"), what, _REMEDIES[kind])
+
+
+def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> Iterator[Fault]:
+    """Memory bars against the memory that there is: KV by the profile's entry, trainers and hosts by the pool. A bar
+    whose capacity is no longer so is a finding of its own, unless what is needed does not fit there either."""
+    rounds = plan.job.rounds
+    layouts = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
+    for loc, bar in memory_bars(plan):
+        kind = str(loc[-1])
+        if kind == "kv":
+            layout = layouts.get(str(loc[2]))
+            entry = layout and profile and entry_of(profile, LayoutKey(layout.tp, layout.engines))
+            room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
+        elif kind == "train":
+            room = device_bytes(profile, pool) if pool and profile else None
+        else:
+            room = pool.host_memory_bytes if pool else None
+        # What does not hold by the plan's own word is told by `bars`.
+        if room is None or close(room, bar.capacity_bytes) or bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
+            continue
+        if bar.needed_bytes > room * (1 + CLOSE):
+            what = f"needs {gb(bar.needed_bytes)}, and there are {gb(room)} (the plan says {gb(bar.capacity_bytes)})"
+            yield Fault(_RULES[kind], (*loc, "needed_bytes"), what, _REMEDIES[kind])
+        else:
+            what = f"is {gb(bar.capacity_bytes)}, and {_SOURCES[kind]} makes it {gb(room)}"
+            yield Fault("capacity-contradicts-inputs", (*loc, "capacity_bytes"), what, "solve again")
+
+
+_RULES = {"kv": "kv-preempts", "train": "train-memory", "host_memory": "host-memory"}
+_REMEDIES = {
+    "kv": "decode fewer at once (max_num_seqs), or take more accelerators per engine",
+    "train": "shard further (tp, pp), recompute activations, offload, or take smaller micro-batches",
+    "host_memory": (
+        "take fewer engines, one layout for both kinds of round, no offload, more nodes, or such with more host memory"
+    ),
+}
+_SOURCES = {"kv": "the profile's layout", "train": "the pool's accelerator", "host_memory": "the pool's node"}
+_DOING = {"rollout": "while engines decode", "train": "while trainers train", "sync": "while weights travel"}
+
+
+def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture | None, int]:
+    """The model's shape where it is known and not guessed, and the accelerators among which tensor ranks stay."""
+    per_node = pool.accelerators.per_node if pool is not None else 4096
+    if profile.train_law is not None:
+        try:
+            return physics_of(profile.train_law).architecture, profile.train_law.accelerators_per_node
+        except ValueError:
+            return None, per_node  # pricing the update says so
+    shape = architecture_of(job.model.path)
+    return (None if shape is None or shape.guessed else shape), per_node
+
+
+def _engine(at: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) -> Iterator[Fault]:
+    longest = job.rollout.longest_tokens
+    if cost.kv_capacity_tokens < longest:
+        what = f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+        yield Fault("kv-below-longest", (*at, "tp"), what, "take more accelerators per engine, or lower the job's cap")
+    if rollout.max_num_seqs > cost.max_sequences:
+        what = f"is {rollout.max_num_seqs}, and at most {cost.max_sequences} at once were measured"
+        yield Fault("batch-unmeasured", (*at, "max_num_seqs"), what, f"write at most {cost.max_sequences}")
+
+
+def _update(at: Loc, train: RoundTrain, profile: Profile, shape: Architecture | None, per_node: int) -> Iterator[Fault]:
+    uneven = list(layout_faults(shape, layout_of(train), per_node)) if shape is not None else []
+    for field, why in uneven:
+        yield Fault("train-layout", (*at, field), why, f"write another {field}, or solve again")
+    if uneven:
+        return
+    try:
+        train_of(profile, train)
+    except InputError as error:
+        yield _fault("update-unmeasured", at, error.message)
+
+
+def _devices(
+    at: Loc, cost: DecodeCost, train: RoundTrain | None, job: Job, profile: Profile, pool: Pool
+) -> Iterator[Fault]:
+    """What an accelerator does not hold of a kind of round's engines and trainers; `train`: None if it cannot be."""
+    weight_bytes, engines = WEIGHT_BYTES[job.model.dtype], engines_of(profile, cost.key)
+    alone = device_bars(profile, pool, weight_bytes, engines, None)
+    for bar in alone:
+        if not bar.fits:
+            yield Fault("engine-memory", (*at, "rollout", "tp"), _beyond(bar), _WIDER)
+    if train is None:
+        return
+    short = {bar.phase for bar in alone if not bar.fits}  # what engines alone outgrow is told
+    for bar in device_bars(profile, pool, weight_bytes, engines, layout_of(train)):
+        if not bar.fits and bar.phase not in short:
+            yield Fault("train-memory", (*at, "train"), _beyond(bar), _REMEDIES["train"])
+
+
+_WIDER = "take more accelerators per engine, or profile on these"
+
+
+def _hosts(plan: Plan, job: Job, profile: Profile, pool: Pool) -> Iterator[Fault]:
+    """What the host of a node does not hold, on as many nodes as the pool has: the fullest bar of it."""
+    table = table_of(plan.job, profile, pool, WEIGHT_BYTES[job.model.dtype], pool.nodes)
+    bar = max((bar for bar in table if bar.place == "host"), key=lambda bar: bar.needed_bytes)
+    if not bar.fits:
+        yield Fault("host-memory", ("job", "rounds"), _beyond(bar), _REMEDIES["host_memory"])
+
+
+def _beyond(bar: Bar) -> str:
+    place = "an accelerator" if bar.place == "device" else "a node's host"
+    held = f"{gb(bar.needed_bytes)} ({largest(bar.holds_bytes)})"
+    return f"{_DOING[bar.phase]}, {place} holds {held}, and it has {gb(bar.capacity_bytes)}"
+
+
+def _fault(rule: str, loc: Loc, message: str) -> Fault:
+    what, _, remedy = message.partition("; ")
+    return Fault(rule, loc, what, remedy)

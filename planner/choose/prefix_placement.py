@@ -1,0 +1,104 @@
+"""Whether a prompt's samples are kept on engines that hold it, by layout (rounds/balance.py has the rule).
+
+Kept together, samples save the prefill of their prompt's whole blocks, and the memory of these; but the samples of a
+hard prompt are long together, and an engine that holds many of them ends late. Which weighs more hangs on the lengths
+of prompts and answers, on how alike a prompt's answers are, and on how tight memory is, so plain synchronous rounds are
+simulated both ways (large ones by their cells, cells.py), on luck that no candidate is judged by. What is not clearly
+faster is spread, the simpler way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...rounds.balance import PrefixSharing, shared_tokens
+from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from ..lengths.draws import Draws
+from ..simulate.columns.cells import on_engines, sized_cell
+from ..simulate.columns.column_setting import CELL_PROMPTS
+from ..simulate.one_round import Luck, RoundSetup, play
+from .candidates import Space
+
+# Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
+LEADS = (1, 2, 4)
+
+# At least so many rounds, and so many samples, are simulated each way.
+ROUNDS, SAMPLES = 8, 8192
+
+# Keeping together must save this share of a rollout, and twice the standard error of what it saves.
+LEAST_SAVED = 0.005
+
+# A stream of luck that is no column's.
+_STREAM = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What `space.decode` of a layout decides, and the share of a plain rollout that it saves against spreading."""
+
+    sharing: PrefixSharing
+    saved: float
+
+
+def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
+    """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
+    found: dict[LayoutKey, Placement] = {}
+    drawn: dict[int, list[Luck]] = {}
+    for layout, cost in space.decode.items():
+        cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
+        if cell.trained not in drawn:
+            rounds = max(cell.simulated(ROUNDS), SAMPLES // (cell.trained * samples))
+            drawn[cell.trained] = _lucks(draws, rounds, cell.trained, samples)
+        setup = RoundSetup("short", False, cell.trained, cell.trained, samples, samples, cap_tokens)
+        best = _best(on_engines(cost, cell.engines), setup, drawn[cell.trained])
+        if best is not None:
+            found[layout] = best
+    return replace(
+        space,
+        decode={k: replace(cost, sharing=found[k].sharing) if k in found else cost for k, cost in space.decode.items()},
+        drafted={
+            (k, n): replace(cost, sharing=found[k].sharing) if k in found else cost
+            for (k, n), cost in space.drafted.items()
+        },
+        kept_together={layout: placement.saved for layout, placement in found.items()},
+    )
+
+
+def _lucks(draws: Draws, rounds: int, prompts: int, samples: int) -> list[Luck]:
+    """What so many rounds draw."""
+    numbers = np.arange(rounds * prompts)
+    tokens = draws.prompt_tokens_of(numbers)
+    lengths = draws.firsts(numbers, _STREAM)[:, 0, :samples]
+    return [
+        Luck(lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens)
+        for at in range(0, len(numbers), prompts)
+    ]
+
+
+def _best(cost: DecodeCost, setup: RoundSetup, lucks: Sequence[Luck]) -> Placement | None:
+    """None: spread."""
+    shared = float(np.mean([shared_tokens(int(t), cost.block_tokens) for luck in lucks for t in luck.prompt_tokens]))
+    if shared == 0 or cost.key.engines == 1 or setup.samples == 1:
+        return None
+    spread = _rollouts_s(cost, setup, lucks)
+    best: Placement | None = None
+    for lead in sorted({*(lead for lead in LEADS if lead < setup.samples), setup.samples}):
+        sharing = PrefixSharing(cost.block_tokens, max(1, math.floor(shared / lead)))
+        saved = spread - _rollouts_s(replace(cost, sharing=sharing), setup, lucks)
+        error = float(saved.std(ddof=1)) / math.sqrt(len(saved))
+        share = float(saved.mean() / spread.mean())
+        if saved.mean() > 2 * error and share > (LEAST_SAVED if best is None else best.saved + LEAST_SAVED):
+            best = Placement(sharing, share)
+    return best
+
+
+def _rollouts_s(cost: DecodeCost, setup: RoundSetup, lucks: Sequence[Luck]) -> NDArray[np.float64]:
+    """Seconds to the last token of each round."""
+    # Rewards cost nothing: it is the decoding that is compared.
+    reward = RewardCost(1, 0.0, 0.0)
+    return np.array([play(setup, luck, cost, reward, cost.max_sequences).times.decode_end_s for luck in lucks])

@@ -1,0 +1,187 @@
+"""What the kinds of round of a plan, as written, cost by a profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...plans.base import Recompute
+from ...plans.cluster import Pool
+from ...plans.errors import InputError
+from ...plans.levers import RewardJudge, SearchDrafts
+from ...plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
+from ...profiles.schema import Judge, Profile, Train
+from ...profiles.train_model import TrainLayout
+from ...rounds.balance import PrefixSharing
+from ...rounds.hand_over import HandOverSpec
+from .draft_costs import Drafts, beside_judge, drafted
+from .memory_bars import Bar, Engines
+from .memory_table import memory_table
+from .phase_costs import (
+    DecodeCost,
+    LayoutKey,
+    RewardCost,
+    TrainCost,
+    engines_of,
+    layout_cost,
+    reward_cost,
+    train_cost,
+    train_cost_in,
+)
+
+Update = RoundTrain | Train | TrainCost
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
+
+    decode: DecodeCost
+    max_num_seqs: int
+    train: TrainCost
+    hand_over: HandOverSpec | None = None
+
+
+def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:
+    """(short, long) as the profile prices them; without long rounds, short twice.
+
+    `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
+    layout or an update of the plan, or the job the acceptance of its drafts.
+    """
+    rounds = planned.rounds
+    judge = planned.reward.judge
+    slower = judge_of(profile, judge).rollout_factor if judge is not None and judge.place == "beside" else 1.0
+    short = _kind(profile, rounds.short, allowed, slower)
+    return short, _kind(profile, rounds.long, allowed, slower) if rounds.long else short
+
+
+def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
+    """What rewards cost as the plan has them. Raises InputError if it has a judge that the profile does not know."""
+    reward = planned.reward
+    if reward.judge is None:
+        cost = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
+    else:
+        judge = judge_of(profile, reward.judge)
+        factor = judge.beside_factor if reward.judge.place == "beside" else 1.0
+        per_sample_s, per_token_s = factor * judge.per_sample_s, factor * judge.per_token_s
+        cost = RewardCost(reward.judge.instances, per_sample_s, 0.0, per_token_s=per_token_s)
+    return replace(cost, after_rollout=reward.synchronous)
+
+
+def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
+    known = profile.judge
+    if known is None or known.tp != planned.tp:
+        has = "holds no judge" if known is None else f"holds a judge of tp {known.tp}"
+        raise InputError(
+            f"the plan has a judge of tp {planned.tp} (job.reward.judge) and the profile {has}; write what yours costs "
+            "under judge in the profile, or remove it from the plan"
+        )
+    return known
+
+
+def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> Kind:
+    rollout = round_.rollout
+    # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
+    decode = beside_judge(decode_of(profile, rollout), slower)
+    if rollout.drafts is not None:
+        if allowed is None:
+            raise InputError(
+                "the plan's rounds decode with drafts, and the job does not say how many of their tokens are accepted; "
+                "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null in the plan"
+            )
+        decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
+    freed = round_.hand_over
+    return Kind(
+        decode,
+        rollout.max_num_seqs,
+        train_of(profile, round_.train),
+        HandOverSpec(freed.engines, freed.at_finished) if freed else None,
+    )
+
+
+def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
+    """Of the plan's engines, by the entry that is theirs (costs.entry_of)."""
+    cost = layout_cost(profile, LayoutKey(rollout.tp, rollout.engines))
+    if cost is not None:
+        return replace(cost, sharing=sharing_of(rollout))
+    known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
+    raise InputError(
+        f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
+        "or take one of these"
+    )
+
+
+def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float) -> int:
+    """Nodes that a plan takes of its pool: for engines, for trainers, and for the host memory of both; where no number
+    of the pool's nodes has that, all of them.
+
+    `weight_bytes`: of an engine's parameter. Raises InputError if the profile lacks a layout of the plan.
+    """
+    rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
+    for kind in rounds:
+        decode_of(profile, kind.rollout)
+    nodes, most = 1, pool.nodes
+    while nodes < most:  # on more nodes the fullest holds no more
+        middle = (nodes + most) // 2
+        table = table_of(planned, profile, pool, weight_bytes, middle)
+        if all(bar.fits for bar in table if bar.place == "host"):
+            most = middle
+        else:
+            nodes = middle + 1
+    return max(
+        most,
+        *(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds),
+        *(pool.nodes_of(1, kind.train.accelerators) for kind in rounds),
+    )
+
+
+def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, TrainLayout]]:
+    """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
+    rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
+    return [
+        (engines_of(profile, LayoutKey(kind.rollout.tp, kind.rollout.engines)), layout_of(kind.train))
+        for kind in rounds
+    ]
+
+
+def table_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float, nodes: int) -> tuple[Bar, ...]:
+    """The memory table of a plan on so many nodes. The profile prices all of its layouts."""
+    return memory_table(profile, pool, weight_bytes, nodes, in_use(planned, profile))
+
+
+def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
+    """How the plan's balancer keeps a prompt's samples together."""
+    prefix = rollout.prefix
+    return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
+
+
+def train_of(profile: Profile, train: RoundTrain) -> TrainCost:
+    """Of the plan's update: a measured entry, else by the profile's law."""
+    entry = measured_update(profile, train)
+    if entry is not None:
+        return train_cost(entry)
+    if profile.train_law is not None:
+        try:
+            return train_cost_in(profile.train_law, layout_of(train))
+        except ValueError as error:
+            raise InputError(f"the plan's update cannot be: {error}") from None
+    known = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
+    raise InputError(
+        f"the profile has no update with micro-batches of {train.micro_batch_tokens} tokens and dp {train.dp} as the "
+        f"plan writes it, it has {known}; profile again or take one of these"
+    )
+
+
+def measured_update(profile: Profile, train: Update) -> Train | None:
+    """The profile's measured entry for an update; None where only a law may know it."""
+    return next((entry for entry in profile.train if sizes(entry) == sizes(train)), None)
+
+
+def layout_of(train: Update) -> TrainLayout:
+    """An update's sizes as the law takes them."""
+    dp, tp, pp, cp, ep, budget, recompute, offload = sizes(train)
+    return TrainLayout(dp, tp, cp, pp, ep, budget, recompute, offload)
+
+
+def sizes(train: Update) -> tuple[int, int, int, int, int, int, Recompute, bool]:
+    """What tells one update from another."""
+    return train.dp, train.tp, train.pp, train.cp, train.ep, train.micro_batch_tokens, train.recompute, train.offload

@@ -1,0 +1,113 @@
+"""How far a predicted step may be off for what its costs may be off: what the profile's own errors come to.
+
+Let a mean step of T seconds spend R in rollouts, U in updates, S in syncs and E waiting for rewards. Each of them is
+off by an error of its own, common to all rounds and to both kinds of them: one profile priced them, and a line that is
+too low is so everywhere. The errors of two phases are independent, so with relative standard deviations r, u, s, e:
+
+    error = sqrt((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T
+
+r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, with their own lengths), else of other
+layouts' rounds, whose factors stand in for its own (costs.decode_cost), else what `evidence` says of decoding, else of
+the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the law, more where no run was fitted to
+the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of repeats; the sleep
+and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts and updates are
+weighed by their seconds.
+
+Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
+value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
+
+Not in it: the standard error of the simulated mean, and what the trace's prompts leave open (length_error.py), which a
+plan states beside it; lengths that change between the trace and the run; and a machine that is not the profiled one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...plans.errors import InputError
+from ...plans.predicted import StepNoise
+from ...profiles.fit import MEAN_OVER_DEVIATION
+from ...profiles.schema import Profile, Spread
+from ...profiles.train_error import law_error
+from ..costs.colocation import LINK_ERROR, sleep_and_wake_s
+from ..costs.phase_costs import LayoutKey, TrainCost, checks_of, entry_of
+from ..costs.round_costs import measured_update
+from ..simulate.columns.round_log import mean
+from .cycle_parts import Part
+
+_P95_DEVIATIONS = 1.6449  # of a normal law, from its median
+
+
+def step_error(profile: Profile, parts: Sequence[Part]) -> float:
+    """Relative standard deviation of the mean step of a cycle, for its costs."""
+    reward = profile.reward.evidence.get("per_sample_s")
+    off = {
+        "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in parts),
+        "train": sum(p.share * p.log.train_s(p.train) * update_error(profile, p.train) for p in parts),
+        "sync": sum(p.share * _sync_off_s(profile, p.layout, p.log.sync_s) for p in parts),
+        "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in parts),
+    }
+    step_s = sum(p.share * mean(p.step_s()) for p in parts)
+    return math.hypot(*(seconds / step_s for seconds in off.values()))
+
+
+def rollout_error(profile: Profile, layout: LayoutKey) -> float:
+    """Relative standard deviation of a rollout's seconds in a layout."""
+    known = checks_of(profile, layout)
+    if known:
+        return mean([check.error for check in known]) / MEAN_OVER_DEVIATION
+    entry = entry_of(profile, layout)
+    if entry is None:
+        raise InputError(f"the profile has no layout of {layout}")
+    decode = entry.evidence.get("decode")
+    return decode.error if decode is not None else entry.error / MEAN_OVER_DEVIATION
+
+
+def update_error(profile: Profile, train: TrainCost) -> float:
+    """Relative standard deviation of an update's seconds."""
+    entry, law = measured_update(profile, train), profile.train_law
+    if entry is None and law is None:
+        raise InputError(f"the profile has no update of dp {train.dp} and {train.micro_batch_tokens} tokens")
+    stated = entry.error if entry is not None else law_error(law, train) if law is not None else 0.0
+    return stated / MEAN_OVER_DEVIATION
+
+
+def noise_of(profile: Profile, layout: LayoutKey, train: TrainCost) -> StepNoise:
+    """How single steps in this layout with this update scatter, as the profile has seen it; 0: not measured.
+
+    Rounds and updates about the line that was fitted to them (of a profile that does not state it, their error when
+    left out of the fit), and repeats of a weight sync and of the wait for a last reward.
+    """
+    entry, update = entry_of(profile, layout), measured_update(profile, train)
+    seen = [
+        check.noise if check.noise is not None else check.error / MEAN_OVER_DEVIATION
+        for check in checks_of(profile, layout)
+    ]
+    of_update = 0.0
+    if update is not None:
+        of_update = update.noise if update.noise is not None else update.error / MEAN_OVER_DEVIATION
+    return StepNoise(
+        rollout=mean(seen) if seen else 0.0,
+        reward_exposed=_of_spread(profile.reward.latency),
+        train=of_update,
+        sync=_of_spread(entry.sync) if entry is not None else 0.0,
+    )
+
+
+def _of_spread(spread: Spread) -> float:
+    if spread.repeats < 2 or spread.p50 <= 0 or spread.p95 <= spread.p50:
+        return 0.0
+    return math.log(spread.p95 / spread.p50) / _P95_DEVIATIONS
+
+
+def _sync_off_s(profile: Profile, layout: LayoutKey, seconds: float) -> float:
+    """Seconds by which a weight transfer of so many may be off, with the sleep and wake that are in it."""
+    turns_s = sleep_and_wake_s(profile, layout.tp)
+    return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
+
+
+def _sync_error(profile: Profile, layout: LayoutKey) -> float:
+    entry = entry_of(profile, layout)
+    sync = entry.evidence.get("sync") if entry is not None else None
+    return sync.error if sync is not None else 0.0

@@ -1,0 +1,109 @@
+"""Seconds of a job's two phases, with their spread, from what is known: figures, the job's own plan, or a run of it.
+
+A spread is `PAIRS` equally likely (rollout, train) pairs over their means: means of equal slices of the distribution,
+in a fixed shuffled order, so that a stretch of iterations sees a mixture and the same document gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from ....plans.plan import Plan
+from ....plans.predicted import PredictedRound, Quantiles
+from ....plans.workload import Phase
+from ...tune.executed_run import MeasuredRun
+
+PAIRS = 64
+
+_NORMAL = NormalDist()
+_Z95 = _NORMAL.inv_cdf(0.95)
+
+
+@dataclass(frozen=True)
+class PhaseSeconds:
+    """Mean seconds of both phases; `spread`: pairs over these means, or () if they are always the mean."""
+
+    rollout_s: float
+    train_s: float
+    spread: tuple[tuple[float, float], ...] = ()
+
+
+def from_figures(rollout: Phase, train: Phase, seed: str) -> PhaseSeconds:
+    """Phases with figures of their own. Each is lognormal through p50 and p95, scaled to its mean if that is given;
+    the two are drawn independently, since the longest response and the number of tokens say little of each other."""
+    columns = [_figures(phase) for phase in (rollout, train)]
+    if all(len(column) == 1 for column in columns):
+        return PhaseSeconds(columns[0][0], columns[1][0])
+    shuffle = _shuffle(seed)
+    return _normalised([[column[i % len(column)] for i in shuffle.permutation(PAIRS)] for column in columns])
+
+
+def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
+    """The predicted phases of a plan: each kind of round with its share of the steps, its rollout lognormal through its
+    p50 and p95, and what its step has besides (update, sync) with the training. Rewards that are waited for count as
+    rollout: their engines are held until the batch is complete."""
+    predicted = plan.predicted
+    rounds: list[PredictedRound] = [predicted.rounds.short]
+    if predicted.rounds.long is not None and predicted.rounds.long.share > 0:
+        rounds.append(predicted.rounds.long)
+    counts = [max(1, round(PAIRS * kind.share)) for kind in rounds]
+    counts[0] = PAIRS - sum(counts[1:])
+    rollout: list[float] = []
+    train: list[float] = []
+    for kind, count in zip(rounds, counts, strict=True):
+        waiting = kind.reward_exposed_s.mean
+        rest = kind.step_s.mean - kind.rollout_s.mean - waiting
+        rollout += [seconds + waiting for seconds in _quantiles(kind.rollout_s, count)]
+        train += [rest if rest > 0 else kind.train_s.mean + kind.sync_s] * count
+    order = _shuffle(seed).permutation(PAIRS)
+    return _normalised([[rollout[i] for i in order], [train[i] for i in order]])
+
+
+def from_run(run: MeasuredRun) -> PhaseSeconds:
+    """The measured phases of a run's steps, in their order; steps in which something had to start are left out where
+    others are left. What a step took besides its phases counts as training."""
+    steps = [step for step in run.steps if step.warm] or list(run.steps)
+    rollout = [step.rollout_s + step.reward_exposed_s for step in steps]
+    return _normalised([rollout, [step.train_s + step.sync_s + step.other_s for step in steps]])
+
+
+def _figures(phase: Phase) -> list[float]:
+    if phase.p50_s is None or phase.p95_s is None:
+        assert phase.mean_s is not None, "the document refuses a phase without seconds"
+        return [phase.mean_s]
+    return _lognormal(phase.p50_s, phase.p95_s, PAIRS, phase.mean_s)
+
+
+def _quantiles(figures: Quantiles, count: int) -> list[float]:
+    if figures.p50 <= 0 or figures.mean <= 0:
+        return [figures.mean] * count
+    return _lognormal(figures.p50, max(figures.p50, figures.p95), count, figures.mean)
+
+
+def _lognormal(p50: float, p95: float, count: int, mean: float | None) -> list[float]:
+    """Means of `count` equal slices, ascending; scaled to `mean` if given, else they have the distribution's own.
+
+    The mean below a quantile z of a lognormal is the whole mean times Phi(z - sigma).
+    """
+    sigma = math.log(p95 / p50) / _Z95
+    below = [0.0, *(_NORMAL.cdf(_NORMAL.inv_cdf(i / count) - sigma) for i in range(1, count)), 1.0]
+    wanted = mean if mean is not None else p50 * math.exp(sigma * sigma / 2)
+    return [wanted * count * (high - low) for low, high in itertools.pairwise(below)]
+
+
+def _normalised(columns: Sequence[Sequence[float]]) -> PhaseSeconds:
+    rollout, train = (math.fsum(column) / len(column) for column in columns)
+    pairs = tuple((a / rollout if rollout else 1.0, b / train if train else 1.0) for a, b in zip(*columns, strict=True))
+    return PhaseSeconds(rollout, train, pairs if any(pair != (1.0, 1.0) for pair in pairs) else ())
+
+
+def _shuffle(seed: str) -> np.random.Generator:
+    """By the job's name, so that two jobs of equal figures do not have their long iterations at the same time."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big"))

@@ -1,0 +1,260 @@
+"""From a workload document to what the group planner works on: jobs with their ways, node kinds, rules.
+
+Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches from
+the model's size where the document does not give them (state_memory.py, switch_seconds.py). The time of a weight sync over the
+cluster's links counts as training where seconds are written down; plans and runs have theirs in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ....plans.check import input_path
+from ....plans.cluster import Cluster
+from ....plans.errors import InputError, joined
+from ....plans.job import load_job
+from ....plans.plan import Plan, load_plan
+from ....plans.price import usd_per_node_hour
+from ....plans.units import bytes_text
+from ....plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
+from ....plans.yaml_io import error_at
+from ....profiles.architecture import Architecture, architecture_of
+from ....traces.run_log import PLAN_COPY, TRACE
+from ...tune.executed_run import load_run
+from .group_model import GroupJob, NodeKind, Rules, Way
+from .phase_seconds import PhaseSeconds, from_figures, from_plan, from_run
+from .source_machines import other_machines
+from .state_memory import accelerator_bytes, rollout_bytes, train_bytes
+from .switch_seconds import Switch, switch_seconds, sync_seconds
+
+MOST_APART = 10_000
+"""Of the slowest job's iteration over the fastest's in one workload."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be solved.
+
+    Attributes:
+        jobs: by name, in the order of the document's names.
+        kinds: node kind of each pool.
+        rules: that every group obeys.
+        remaining_s: expected stay of jobs that say so.
+        ahead_s: seconds by which jobs that say so are ahead of their bounds.
+        read: by job, the file that its seconds were read from, besides the workload itself.
+    """
+
+    jobs: Mapping[str, GroupJob]
+    kinds: Mapping[str, NodeKind]
+    rules: Rules
+    remaining_s: Mapping[str, float] = field(default_factory=dict)
+    ahead_s: Mapping[str, float] = field(default_factory=dict)
+    read: Mapping[str, Path] = field(default_factory=dict)
+
+
+def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
+    """The problem that the workload at `path` states. Raises InputError, of all jobs at once: a source that cannot be
+    read or is of other machines, a model of unknown size where something has to be derived from it, a state that no
+    node can hold."""
+    kinds = {
+        name: NodeKind(name, usd_per_node_hour(pool), float(pool.host_memory_bytes), pool.slots, pool.nodes)
+        for name, pool in sorted(cluster.pools.items())
+    }
+    jobs: dict[str, GroupJob] = {}
+    read: dict[str, Path] = {}
+    faults: list[InputError] = []
+    for name, document in sorted(workload.jobs.items()):
+        try:
+            job = _Job(name, document, path, cluster, workload.rules)
+            jobs[name] = job.build(kinds)
+        except InputError as error:
+            faults.append(error)
+            continue
+        if job.read is not None:
+            read[name] = job.read
+    if faults:
+        raise joined(faults)
+    _must_be_alike(jobs, path)
+    remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
+    ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
+    return Problem(jobs, kinds, rules_of(workload.rules), remaining, ahead, read)
+
+
+def _must_be_alike(jobs: Mapping[str, GroupJob], path: Path) -> None:
+    """Simulating two jobs takes as many of the fast one's iterations as go into the slow one's."""
+    fast, slow = (pick(jobs.values(), key=lambda job: job.solo_s) for pick in (min, max))
+    if slow.solo_s > MOST_APART * fast.solo_s:
+        raise error_at(
+            path,
+            ("jobs", slow.name, "phases"),
+            f"jobs.{slow.name}: its iteration takes {slow.solo_s:.6g} s, more than {MOST_APART:,} times the "
+            f"{fast.solo_s:.6g} s of '{fast.name}'; check the units, or give them workloads of their own",
+        )
+
+
+def rules_of(rules: GroupRules) -> Rules:
+    """The planner's rules from the document's."""
+    return Rules(
+        policy=rules.policy,
+        group_cap=rules.group_cap,
+        margin=rules.margin,
+        quantile=rules.quantile,
+        stretch=rules.stretch,
+        interference=rules.interference,
+        tail_keep=rules.tail_keep,
+    )
+
+
+class _Job:
+    """One job of a workload on its way to a GroupJob."""
+
+    def __init__(self, name: str, document: WorkloadJob, path: Path, cluster: Cluster, rules: GroupRules) -> None:
+        self.name, self.document, self.path, self.cluster, self.rules = name, document, path, cluster, rules
+        self.read: Path | None = None
+        self.model = document.model
+        self.seconds = self._seconds()
+        self.shape = architecture_of(self.model) if self.model else None
+        self.switch = switch_seconds(self.shape) if self.shape else None
+
+    def build(self, kinds: Mapping[str, NodeKind]) -> GroupJob:
+        phases, cold = self.document.phases, self.document.cold_s
+        sync = 0.0
+        if self.document.source is None and self.shape is not None:
+            rollout, train = ((p.pool, p.nodes) for p in (phases.rollout, phases.train))
+            sync = sync_seconds(self.shape, self.cluster, rollout, train)
+        return GroupJob(
+            name=self.name,
+            slo=self.document.slo,
+            rollout=self._ways("rollout", phases.rollout, self.seconds.rollout_s, 0.0, kinds),
+            train=self._ways("train", phases.train, self.seconds.train_s, sync, kinds),
+            spread=self.seconds.spread,
+            cold_s=cold if cold is not None else self._switch("cold_s").cold_s,
+            tail_share=self.document.tail_share,
+        )
+
+    def _seconds(self) -> PhaseSeconds:
+        phases, source = self.document.phases, self.document.source
+        if source is None:
+            return from_figures(phases.rollout, phases.train, self.name)
+        if source.plan is not None:
+            self.read = self.path.parent / source.plan
+            if not self.read.is_file():
+                raise self._error(f"no such file: '{source.plan}'; paths are relative to this file", "source", "plan")
+            plan = load_plan(self.read)
+            job_path = input_path(plan.inputs.job, self.read)
+            if self.model is None and job_path.is_file():
+                self.model = load_job(job_path).model.path
+            self._must_be_of_these_machines(plan, self.read, source.plan)
+            return from_plan(plan, self.name)
+        assert source.run is not None, "the document has one of the two"
+        folder = self.path.parent / source.run
+        if not folder.is_dir():
+            raise self._error(f"no such folder: '{source.run}'; paths are relative to this file", "source", "run")
+        self.read = folder / TRACE
+        run = load_run(folder)
+        job_path = input_path(run.plan.inputs.job, folder / PLAN_COPY)
+        if self.model is None and job_path.is_file():
+            self.model = load_job(job_path).model.path
+        original = run.plan_path if run.plan_path is not None and run.plan_path.is_file() else folder / PLAN_COPY
+        self._must_be_of_these_machines(run.plan, original, source.run)
+        return from_run(run)
+
+    def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
+        found = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
+        faults = [self._error(fault, *loc) for loc, fault in found]
+        if faults:
+            raise joined(faults)
+
+    def _ways(
+        self, name: str, phase: Phase, seconds: float, sync_s: float, kinds: Mapping[str, NodeKind]
+    ) -> tuple[Way, ...]:
+        warm = phase.warm_s
+        if warm is None:
+            switch = self._switch("phases", name, "warm_s")
+            warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
+        reference = self._bytes(name, phase, None, kinds)
+        ways = [
+            Way(phase.pool, phase.nodes, kinds[phase.pool].slots, seconds + sync_s, reference, warm, phase.resume_s)
+        ]
+        given = phase.resident_bytes is not None
+        self._must_load(name, ("phases", name), phase.pool, phase.tp)
+        self._must_fit(("phases", name), phase.pool, reference, given, kinds)
+        for index, other in enumerate(phase.ways):
+            held = self._bytes(name, phase, other, kinds)
+            where = ("phases", name, "ways", index)
+            self._must_fit(where, other.pool, held, given or other.resident_bytes is not None, kinds)
+            self._must_load(name, where, other.pool, other.tp or phase.tp)
+            slots = other.slots or kinds[other.pool].slots
+            ways.append(
+                Way(other.pool, other.nodes, slots, seconds * other.factor + sync_s, held, warm, phase.resume_s)
+            )
+        return tuple(ways)
+
+    def _bytes(self, name: str, phase: Phase, other: OtherWay | None, kinds: Mapping[str, NodeKind]) -> float:
+        """Host bytes per node of a way."""
+        pool = other.pool if other else phase.pool
+        slots, of = (other.slots if other else None) or kinds[pool].slots, kinds[pool].slots
+        given = other.resident_bytes if other else phase.resident_bytes
+        if given is None and phase.resident_bytes is not None:
+            return phase.resident_bytes * slots / of
+        if given is not None:
+            return float(given)
+        accelerators = self.cluster.pools[pool].accelerators.per_node * slots // of
+        shape = self._shape("phases", name, "resident_bytes")
+        nodes = other.nodes if other else phase.nodes
+        tp = (other.tp if other else None) or phase.tp
+        if name == "rollout":
+            return rollout_bytes(shape, accelerators, tp, self.rules.host_copies)
+        return train_bytes(shape, accelerators, tp, nodes, self.rules.host_copies)
+
+    def _must_fit(
+        self, where: tuple[str | int, ...], pool: str, held: float, given: bool, kinds: Mapping[str, NodeKind]
+    ) -> None:
+        memory = kinds[pool].host_memory_bytes
+        if held >= memory:
+            raise self._error(
+                f"its state takes {bytes_text(held)} of host memory on a node, {bytes_text(held - memory)} more "
+                f"than a node of pool '{pool}' has ({bytes_text(memory)}); "
+                + ("write less, or take nodes with more" if given else "raise tp, or write host_copies: one"),
+                *where,
+            )
+
+    def _must_load(self, name: str, where: tuple[str | int, ...], pool: str, tp: int) -> None:
+        """What no accelerator can do without must fit into its memory (memory.accelerator_bytes, a lower bound)."""
+        accelerators = self.cluster.pools[pool].accelerators
+        if self.shape is None or accelerators.kind != "cuda":
+            return
+        least, memory = accelerator_bytes(self.shape, tp, name == "train"), accelerators.memory_bytes
+        if least > memory:
+            enough = math.ceil(tp * least / memory)
+            while enough < accelerators.per_node and accelerators.per_node % enough:
+                enough += 1
+            what = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
+            raise self._error(
+                f"{self.model}'s {what} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
+                f"'{pool}' has {bytes_text(memory)}; raise tp to {enough} or more",
+                *where,
+            )
+
+    def _shape(self, *wanted: str | int) -> Architecture:
+        if self.shape is not None:
+            return self.shape
+        if self.model is None:
+            raise self._error(f"no {wanted[-1]}, and no model to derive it from; write one of the two", *wanted[:-1])
+        raise self._error(
+            f"nothing is known of the size of '{self.model}', from which {wanted[-1]} would be derived; write "
+            f"{wanted[-1]}, or a model name with its size, as in '7B'",
+            *(("model",) if self.document.model else wanted[:-1]),
+        )
+
+    def _switch(self, *wanted: str | int) -> Switch:
+        self._shape(*wanted)
+        assert self.switch is not None, "it is made with the shape"
+        return self.switch
+
+    def _error(self, text: str, *where: str | int) -> InputError:
+        loc = ("jobs", self.name, *where)
+        return error_at(self.path, loc, f"{'.'.join(str(part) for part in loc)}: {text}")

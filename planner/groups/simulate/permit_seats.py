@@ -1,0 +1,142 @@
+"""Groups as the permit machine and its twin take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....rounds.compiled.permit_state import Seats
+from ....rounds.permit_events import Seat
+from ..inputs.group_model import Group, GroupJob, Pin, Rules
+from .permit_simulator import Truth
+
+PACE = 0.998
+"""Share of its bound that a job is paced at if durations are known: what the machine regulates ends just inside it."""
+
+PACE_IF_SPREAD = 0.94
+"""The same if durations spread, so that bad stretches keep the bound too. Anything from 0.92 to 0.95 admits within a
+tenth as many random groups (spreads of 10 and 20 %), 0.998 a third fewer."""
+
+DRAWS = 1024
+"""Iterations after which a job's luck repeats."""
+
+
+def bound(job: GroupJob, rules: Rules) -> float:
+    """The slowdown that a job must stay below."""
+    return job.slo - rules.margin * (job.slo - 1.0)
+
+
+def pace_share(group: Group, jobs: Mapping[str, GroupJob]) -> float:
+    """Share of their bounds that the jobs of a group are paced at."""
+    return PACE_IF_SPREAD if any(jobs[pin.job].spread for pin in group.pins) else PACE
+
+
+def pace_s(group: Group, job: GroupJob, jobs: Mapping[str, GroupJob], rules: Rules) -> float:
+    """Seconds within which an iteration of a member should end on average."""
+    return pace_share(group, jobs) * (bound(job, rules) * job.solo_s)
+
+
+def kept(pin: Pin, rules: Rules) -> int:
+    """Units that a tail of this job is consolidated on; 0: it is not."""
+    if not rules.tail_keep:
+        return 0
+    keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
+    return keep if keep < len(pin.rollout_units) else 0
+
+
+@lru_cache(maxsize=4096)
+def _order(name: str, pairs: int) -> NDArray[np.int64]:
+    """Which pair of its spread each iteration of a job draws: every pair equally often, in an order of its name's."""
+    seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+    rng = np.random.default_rng([seed, pairs])
+    return np.concatenate([rng.permutation(pairs) for _ in range(-(-DRAWS // pairs))])[:DRAWS]
+
+
+def factors(job: GroupJob) -> NDArray[np.float64]:
+    """(draws, 2) seconds of each iteration's phases over their means."""
+    if not job.spread:
+        return np.ones((1, 2))
+    drawn: NDArray[np.float64] = np.array(job.spread)[_order(job.name, len(job.spread))]
+    return drawn
+
+
+def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, spread: bool = True) -> Seats:
+    """Arrays with a leading axis of groups; jobs of a group in the order of its pins; rows beyond them are 0.
+
+    `spread`: draw durations from the jobs' spreads, else take their means.
+    """
+    most = max(len(group.pins) for group in groups)
+    shape = (len(groups), most)
+    names = sorted({pin.job for group in groups for pin in group.pins})
+    luck = {name: factors(jobs[name]) for name in names} if spread else {}
+    draws = max((len(drawn) for drawn in luck.values()), default=1)
+    rows: list[tuple[object, ...]] = []
+    words = 1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
+    blank = (_bits((), words), _bits((), words)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
+    limits = {name: bound(jobs[name], rules) * jobs[name].solo_s for name in names}
+    for group in groups:
+        share = pace_share(group, jobs) if spread else PACE
+        for pin in group.pins:
+            job = jobs[pin.job]
+            roll, train = job.rollout[pin.rollout], job.train[pin.train]
+            row = (
+                (_bits(pin.rollout_units, words), _bits(pin.train_units, words)),
+                (roll.mean_s, train.mean_s),
+                (roll.warm_s, train.warm_s),
+                tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
+                share * limits[pin.job],
+                kept(pin, rules),
+                job.tail_share,
+            )
+            rows.append(row)
+        rows += [blank] * (most - len(group.pins))
+    units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
+    seats = Seats(
+        units=np.array(units, np.uint64).reshape(*shape, 2, words),
+        expected_s=np.array(expected).reshape(*shape, 2),
+        switch_s=np.array(switch).reshape(*shape, 2),
+        pace_s=np.array(pace).reshape(shape),
+        keep=np.array(keep, np.int64).reshape(shape),
+        resume_s=np.array(resume).reshape(*shape, 2),
+        tail_share=np.array(tail).reshape(shape),
+        draws_s=np.zeros((*shape, draws, 2)),
+    )
+    seats.draws_s[:] = seats.expected_s[:, :, None, :]
+    if draws > 1:
+        for g, group in enumerate(groups):
+            for j, pin in enumerate(group.pins):
+                seats.draws_s[g, j] *= luck[pin.job]
+    return seats
+
+
+def _bits(units: Sequence[int], words: int) -> list[int]:
+    """A set of units as 64-bit words (twin_state.py)."""
+    whole = sum([1 << u for u in units])
+    return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(words)]
+
+
+def machine_seats(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> tuple[list[Seat], list[Truth]]:
+    """The same for the machine itself: what the executor gives it, and what the simulator takes for true."""
+    seats, truths = [], []
+    for pin in group.pins:
+        job = jobs[pin.job]
+        ways = job.rollout[pin.rollout], job.train[pin.train]
+        seats.append(
+            Seat(
+                job=pin.job,
+                units=(pin.rollout_units, pin.train_units),
+                expected_s=(ways[0].mean_s, ways[1].mean_s),
+                switch_s=(ways[0].warm_s, ways[1].warm_s),
+                pace_s=pace_s(group, job, jobs, rules),
+                keep=kept(pin, rules),
+                resume_s=(ways[0].resume_s, ways[1].resume_s),
+            )
+        )
+        drawn = factors(job) * np.array([[ways[0].mean_s, ways[1].mean_s]])
+        truths.append(Truth(tuple((float(a), float(b)) for a, b in drawn), job.tail_share))
+    return seats, truths

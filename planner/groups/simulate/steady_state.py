@@ -1,0 +1,181 @@
+"""The steady state of a group with mean durations: one period as a timeline, and the chain of turns that limits it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....rounds.compiled.permit_kernel import period
+from ....rounds.compiled.permit_rules import POLICIES
+from ....rounds.compiled.permit_state import Seats, empty_state
+from ....rounds.permit import PermitMachine
+from ....rounds.permit_events import PhaseName
+from ..inputs.group_model import Group, GroupJob, Rules
+from .cycle_ratio import Edge, max_cycle_ratio
+from .permit_seats import machine_seats, seats_of
+from .permit_simulator import Span, drive
+
+_ROWS = 240
+_LONG = 12
+"""Iterations of the slowest job that a period has at most; of a group that repeats itself later than that, or hardly,
+the stretch is taken over which it comes closest to where it began."""
+_FEW = 8
+_TIGHT = 1e-3
+"""Share of the period by which a chain may be shorter and still count as what limits it."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A stretch of a turn on a node, within a period."""
+
+    start_s: float
+    end_s: float
+    job: str
+    phase: PhaseName
+    node: int
+    """Index in `Group.nodes`."""
+    units: tuple[int, ...]
+    """Units of the node that it holds."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The critical cycle: each turn waits for the one before it, and the first for the last of the period before."""
+
+    turns: tuple[tuple[str, PhaseName], ...]
+    seconds: float
+    """Seconds of these turns in a period, switches and interference included."""
+    limits: bool
+    """Whether this is what sets the period; else jobs are held back so that others keep their bounds."""
+
+    def shares(self) -> list[tuple[str, PhaseName, float]]:
+        """(job, phase, share of the chain's turns), the largest first."""
+        tally = Counter(self.turns)
+        return [(*turn, count / len(self.turns)) for turn, count in sorted(tally.items(), key=lambda x: (-x[1], x[0]))]
+
+    def __str__(self) -> str:
+        if len(self.turns) <= _FEW:
+            return " -> ".join(f"{phase} of {job}" for job, phase in self.turns)
+        return f"{len(self.turns)} turns of " + ", ".join(f"{phase} of {job}" for job, phase, _ in self.shares())
+
+
+@dataclass(frozen=True)
+class Steady:
+    """A period of a group in its steady state."""
+
+    period_s: float
+    repeats: bool
+    """Whether it is a period; else a stretch over which the group comes close to where it began."""
+    iterations: dict[str, int]
+    """Iterations of each job in the period."""
+    slots: tuple[Slot, ...]
+    """Everything that runs in it, cut at its ends, by start, job and node; times from 0 to `period_s`."""
+    busy: tuple[float, ...]
+    """Share of the period that each unit is held."""
+    chain: Chain
+
+
+def node_units(group: Group, slots_of: Mapping[str, int]) -> list[range]:
+    """Units of each node; `slots_of`: slots of a node by pool."""
+    ranges, at = [], 0
+    for pool in group.nodes:
+        ranges.append(range(at, at + slots_of.get(pool, 1)))
+        at += slots_of.get(pool, 1)
+    return ranges
+
+
+def steady(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, slots_of: Mapping[str, int]) -> Steady:
+    """Simulate `group` with mean durations until it repeats itself.
+
+    Args:
+        slots_of: slots of a node by pool (`NodeKind.slots`).
+    """
+    plain = {pin.job: _without_spread(jobs[pin.job]) for pin in group.pins}
+    arrays = seats_of([group], plain, rules)
+    log, times = np.zeros((_ROWS, len(group.pins), 4)), np.zeros(_ROWS)
+    one = Seats(*(part[0] for part in arrays))
+    a, b = period(
+        one, empty_state(len(group.pins), one.units.shape[-1]), log, times, POLICIES[rules.policy], rules.interference
+    )
+    repeats = b - a <= _LONG
+    if not repeats:
+        a = min(range(b - _LONG, b), key=lambda row: _distance(log, times, row, b))
+    begin_s, end_s = float(times[a]), float(times[b])
+    seats, truths = machine_seats(group, plain, rules)
+    spans: list[Span] = []
+    for span in drive(PermitMachine(rules.policy), seats, truths, rules.interference):
+        if span.end_s > begin_s:
+            spans.append(span)
+        # The longest turn ends a period later at most, so all that begins in this one has ended by then.
+        if span.end_s > end_s + max(end_s - begin_s, sum(max(seat.expected_s) for seat in seats)):
+            break
+    period_s = end_s - begin_s
+    slots, busy = _slots(spans, begin_s, end_s, node_units(group, slots_of))
+    counts = {pin.job: int(log[b, j, 3] - log[a, j, 3]) for j, pin in enumerate(group.pins)}
+    return Steady(period_s, repeats, counts, slots, busy, _chain([s for s in spans if s.end_s <= end_s], period_s))
+
+
+def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: int) -> tuple[int, float]:
+    """How far the group stands at row b from where it stood at row a: jobs in other phases, share of the time."""
+    other = int((log[a, :, 0] != log[b, :, 0]).sum() + (log[a, :, 3] == log[b, :, 3]).sum())
+    return other, float(np.abs(log[a, :, 1] - log[b, :, 1]).max() / (times[b] - times[a]))
+
+
+def _without_spread(job: GroupJob) -> GroupJob:
+    return replace(job, spread=())
+
+
+def _slots(
+    spans: list[Span], begin_s: float, end_s: float, nodes: list[range]
+) -> tuple[tuple[Slot, ...], tuple[float, ...]]:
+    slots = []
+    busy = [0.0] * nodes[-1].stop
+    for span in spans:
+        start, end = max(span.start_s, begin_s) - begin_s, min(span.end_s, end_s) - begin_s
+        if start >= end:
+            continue
+        for number, units in enumerate(nodes):
+            held = tuple(unit for unit in span.units if unit in units)
+            for unit in held:
+                busy[unit] += (end - start) / (end_s - begin_s)
+            if held:
+                slots.append(Slot(start, end, span.job, span.phase, number, held))
+    return tuple(sorted(slots, key=lambda slot: (slot.start_s, slot.job, slot.node))), tuple(busy)
+
+
+def _chain(spans: list[Span], period_s: float) -> Chain:
+    """The critical cycle of the event graph of one period: spans of a job in order, spans on a unit in order."""
+    lines: dict[object, list[int]] = {}
+    for number, span in enumerate(spans):
+        for line in (span.job, *span.units):
+            lines.setdefault(line, []).append(number)
+    edges = set()
+    for line in lines.values():
+        line.sort(key=lambda number: (spans[number].start_s, spans[number].end_s))
+        for one, two in pairwise(line):
+            edges.add(Edge(one, two, spans[one].end_s - spans[one].start_s, 0))
+        edges.add(Edge(line[-1], line[0], spans[line[-1]].end_s - spans[line[-1]].start_s, 1))
+    ratio, cycle = max_cycle_ratio(sorted(edges))
+    turns: list[tuple[str, PhaseName]] = []
+    for edge in cycle:
+        span = spans[edge.tail]  # type: ignore[call-overload]
+        if not turns or turns[-1] != (span.job, span.phase):
+            turns.append((span.job, span.phase))
+    if len(turns) > 1 and turns[0] == turns[-1]:
+        turns.pop()
+    turns = _once(turns)
+    first = turns.index(min(turns))
+    return Chain(tuple(turns[first:] + turns[:first]), ratio, ratio >= period_s * (1 - _TIGHT))
+
+
+def _once(turns: list[tuple[str, PhaseName]]) -> list[tuple[str, PhaseName]]:
+    """A cycle without its repetitions of itself."""
+    for length in range(1, len(turns)):
+        if len(turns) % length == 0 and turns == turns[:length] * (len(turns) // length):
+            return turns[:length]
+    return turns

@@ -1,0 +1,116 @@
+"""What all columns of a solve share, and how many sequences their engines decode at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ....plans.base import Mode
+from ....plans.predicted import StepNoise
+from ....rounds.exact import most_draws_at_once
+from ...choose.candidates import LongKey, ShortKey
+from ...costs.draft_costs import DraftedCost
+from ...costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from ...costs.step_noise import SILENT
+from ...lengths.draws import Draws
+from ...lengths.length_history import EarlierEpoch
+from ..reference_round import Observe
+
+# Prompts that a column is fed with at once: an epoch of its own.
+FEED = 768
+
+CELL_PROMPTS = 128
+"""Prompts of the cells that large rounds are simulated by (cells.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsWritten:
+    """A kind of round of a plan that is there already, where it is not what `Setting` would make of its key: what its
+    decoding costs, and `max_num_seqs`."""
+
+    cost: DecodeCost
+    at_once: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all columns of a solve share: the step's size, costs, luck.
+
+    `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
+    `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
+    `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
+    `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
+    rounds are simulated whole.
+    """
+
+    target: int
+    group_size: int
+    cap_tokens: int
+    dynamic_sampling: bool
+    decode: dict[LayoutKey, DecodeCost]
+    reward: RewardCost
+    draws: Draws
+    reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
+    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
+    watch: Callable[[], Observe] | None = None
+    noise: Callable[[LayoutKey, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
+    max_prompt_tokens: int = 0
+    as_written: Mapping[ShortKey | LongKey, AsWritten] = field(default_factory=dict)
+    cell_prompts: int = CELL_PROMPTS
+
+    @property
+    def simulated_target(self) -> int:
+        """P, or, where rounds are simulated by cells, as many prompts as a cell trains at most."""
+        return min(self.target, 2 * self.cell_prompts) if self.cell_prompts else self.target
+
+    def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
+        """What decoding costs in a kind of round."""
+        if key in self.as_written:
+            return self.as_written[key].cost
+        return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
+
+    def at_once(self, key: ShortKey | LongKey) -> int:
+        """Sequences that one engine decodes at once in a kind of round, `max_num_seqs` of a plan.
+
+        As many as the round can have in flight, so that none waits for it, but at most as many as were measured. Short
+        rounds issue anew only in the place of what has ended; long rounds of `exact` draw in waves that double. Where a
+        prompt's samples are kept together, the balancer lets an engine get ahead of the others for their sake.
+        """
+        if key in self.as_written:
+            return self.as_written[key].at_once
+        if isinstance(key, ShortKey):
+            alike, prompts = key.samples, key.prompts
+        else:
+            draws = most_draws_at_once(key.copies) if key.law.mode == "exact" else 1
+            alike, prompts = self.group_size * draws, self.target
+        cost, engines = self.cost_of(key), key.layout.engines
+        ahead = self._ahead(cost, alike)
+        # An engine gets a sample only while it is at most so far ahead of every other one.
+        most = (alike * prompts + (engines - 1) * (ahead + 1)) // engines
+        return max(1, min(cost.max_sequences, most))
+
+    def _ahead(self, cost: DecodeCost, alike: int) -> int:
+        """Samples by which an engine may be ahead of the least loaded one and still get one more; `alike` are those of
+        one prompt, of which the first goes to the least loaded engine."""
+        if cost.sharing is None:
+            return 0
+        longest = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
+        return min(math.floor(cost.sharing.lead(longest)), alike - 1)
+
+    @cached_property
+    def earlier(self) -> EarlierEpoch:
+        """What `predict` knows of the prompts that its columns are fed with."""
+        return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
+
+    @cached_property
+    def of_cells(self) -> dict[tuple[LayoutKey, int], Setting]:
+        """Settings of cells, by their layout and the prompts that they train: made on demand, kept by cells.py."""
+        return {}
+
+
+def feed_size(mode: Mode, prompts: int) -> int:
+    """Prompts of a feed for rounds that issue so many."""
+    # Of a feed in `predict` as much as a half is left to long rounds.
+    return max(FEED, 6 * prompts) * (2 if mode == "predict" else 1)

@@ -1,0 +1,287 @@
+"""Simulated columns: what a kind of short round, or of long round, costs and moves, over many rounds of it.
+
+A short column runs rounds on fresh prompts, one after another; prompts that it defers are taken out (as a long round
+would) and collected, those that it returns come first in its next round. A long column runs rounds on batches of such
+prompts. In `predict` both run what history chose for them, in an epoch that has one (length_history.py). Rounds of one
+column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (program.py).
+
+Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, by the same
+luck. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
+tails and of unlike prompts cancels; what never is raced or deferred has excess 0. A deferred prompt's excess is split:
+the draw that deferred it minus its first draw is the short round's, the trained draw minus the deferring one the long
+round's (there the deferring draw is the first, which loses nothing: any draw that defers is a deferring draw).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....rounds.exact import MAX_DRAWS
+from ....rounds.hand_over import HandOverSpec
+from ....rounds.outcome import Fate
+from ...choose.candidates import LongKey, ShortKey, defers
+from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
+from ..one_round import FATES, Luck, Played, RanOut, RoundSetup, play
+from .column_setting import FEED, feed_size
+from .column_setting import Setting as Setting  # those who make columns find it here too
+from .round_log import RoundLog, mean, record_round
+
+
+class ShortColumn:
+    """A kind of short round, simulated further on demand; the same rounds come first however often it is extended."""
+
+    def __init__(self, setting: Setting, key: ShortKey) -> None:
+        self.key = key
+        self._setting = setting
+        self._cost = setting.cost_of(key)
+        self.log = RoundLog(sync_s=self._cost.sync_s)
+        self.deferred_prompts: list[str] = []
+        self._setup = RoundSetup(
+            kind="short",
+            exact=key.mode == "exact",
+            prompts=key.prompts,
+            target=setting.target,
+            group_size=setting.group_size,
+            samples=key.samples,
+            max_tokens=setting.cap_tokens,
+            cutoff_tokens=key.cutoff,
+            dynamic_sampling=setting.dynamic_sampling,
+        )
+        self._feeds = 0
+        # The feed's prompts by place: their numbers, their first draws' lengths, how often they were drawn.
+        self._numbers: Numbers = np.empty(0, dtype=np.int64)
+        self._lengths: Tokens = np.empty((0, FIRST, 0), dtype=np.int32)
+        self._drawn: Numbers = np.empty(0, dtype=np.int64)
+        self._fresh: list[int] = []  # places, next one last
+
+    def extend(self, rounds: int) -> None:
+        """Simulate until `rounds` rounds are in the log."""
+        while len(self.log) < rounds:
+            self._one()
+
+    def first(self, rounds: int) -> RoundLog:
+        """A log whose first rounds are those that this column had when it had `rounds` of them."""
+        assert rounds <= len(self.log), "they were simulated"
+        return self.log
+
+    def _feed(self) -> None:
+        key = self.key
+        count = feed_size(key.mode, key.prompts)
+        self._numbers = np.arange(self._feeds * count, (self._feeds + 1) * count)
+        self._lengths = self._setting.draws.firsts(self._numbers, 0)
+        self._drawn = np.zeros(count, dtype=np.int64)
+        self._fresh = list(range(count))
+        if key.mode == "predict":
+            self._fresh = np.flatnonzero(~self._setting.earlier.expected_long(self._feeds, key.long_share)).tolist()
+        random.Random(f"{self._feeds}:0").shuffle(self._fresh)
+        self._feeds += 1
+
+    def _one(self) -> None:
+        setting, key = self._setting, self.key
+        if len(self._fresh) < 3 * key.prompts:
+            self._feed()
+        places, luck, played = self._play_one()
+        taken = len(played.row)
+        del self._fresh[len(self._fresh) - taken :]
+        self._drawn[places[:taken]] += 1
+        fate = played.fate
+        deferred = fate == FATES[Fate.DEFERRED]
+        # Returned prompts keep their place at the head of the feed.
+        self._fresh.extend(places[:taken][fate == FATES[Fate.RETURNED]][::-1].tolist())
+        size = setting.group_size
+        firsts = self._lengths[places[:taken], 0, :size].sum(axis=1, dtype=np.int64)
+        # They differ from the first draws where a first draw did not count and was returned.
+        put_off = luck.lengths[:taken][deferred, :size].sum(dtype=np.int64) - firsts[deferred].sum()
+        self._record(self._numbers[places[:taken]], luck, played, firsts, int(put_off))
+
+    def _play_one(self) -> tuple[Numbers, Luck, Played]:
+        """(places of the feed, luck, what became of a round)."""
+        # Refills are rare and few: most rounds need no more rows than this, and the others are run once more.
+        given = min(len(self._fresh), 2 * self.key.prompts)
+        places, luck = self._luck(given)
+        try:
+            return places, luck, play_column(self._setting, self.key, self._setup, luck)
+        except RanOut:
+            places, luck = self._luck(len(self._fresh))
+            return places, luck, play_column(self._setting, self.key, self._setup, luck)
+
+    def _record(self, numbers: Numbers, luck: Luck, played: Played, firsts: Numbers, put_off: int) -> None:
+        """Add a round to the log; `numbers` and `firsts` by draw, `put_off` as of record_round."""
+        record_round(self.log, self._setup, luck, played, firsts, put_off)
+        deferred = played.fate == FATES[Fate.DEFERRED]
+        self.deferred_prompts.extend(prompt_name(int(n), 0) for n in numbers[deferred])
+
+    def _luck(self, given: int) -> tuple[Numbers, Luck]:
+        """(places of the next `given` prompts of the feed, what they draw)."""
+        setting, draws = self._setting, self._setting.draws
+        places = np.array(self._fresh[: -given - 1 : -1], dtype=np.int64)
+        numbers, nth = self._numbers[places], self._drawn[places]
+        lengths = self._lengths[places, np.minimum(nth, FIRST - 1)]
+        for late in np.flatnonzero(nth >= FIRST):
+            lengths[late] = draws.row(int(numbers[late]), 0, int(nth[late]))
+        luck = Luck(
+            lengths=lengths,
+            prompt_tokens=draws.prompt_tokens_of(numbers),
+            cap_tokens=draws.model.cap_tokens,
+            expected_tokens=draws.model.mean_tokens,
+            rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
+            reward_luck=draws.reward_luck(numbers, 0, nth) if setting.reward.executions else 0.0,
+            prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
+            more=given < len(self._fresh),
+        )
+        return places, luck
+
+
+class LongColumn:
+    """A kind of long round over prompts that its law deferred."""
+
+    def __init__(self, setting: Setting, key: LongKey) -> None:
+        self.key = key
+        self._setting = setting
+        self._cost = setting.cost_of(key)
+        self._hand_over = HandOverSpec(key.freed_engines, key.hand_over) if key.hand_over else None
+        self.log = RoundLog(sync_s=self._cost.sync_s)
+        self._setup = RoundSetup(
+            kind="long",
+            exact=key.law.mode == "exact",
+            prompts=setting.target,
+            target=setting.target,
+            group_size=setting.group_size,
+            samples=setting.group_size,
+            max_tokens=setting.cap_tokens,
+            cutoff_tokens=key.law.cutoff,
+            copies=key.copies,
+            dynamic_sampling=setting.dynamic_sampling,
+        )
+
+    def extend(self, rounds: int, pool: Sequence[str]) -> None:
+        """Simulate until `rounds` rounds are in the log; `pool`: deferred prompts, oldest first, at least one.
+
+        When the pool is smaller than what the rounds take, its prompts come again in another stream: the same
+        prompts, fresh luck.
+        """
+        assert pool, "a long round needs deferred prompts"
+        while len(self.log) < rounds:
+            self._one(pool)
+
+    def first(self, rounds: int) -> RoundLog:
+        """As of ShortColumn."""
+        assert rounds <= len(self.log), "they were simulated"
+        return self.log
+
+    def _one(self, pool: Sequence[str]) -> None:
+        setting = self._setting
+        first = len(self.log) * setting.target
+        laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
+        numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
+        luck = self._luck(numbers, laps + 1)
+        played = play_column(setting, self.key, self._setup, luck, self._hand_over)
+        firsts = np.empty(len(numbers), dtype=np.int64)
+        for lap in np.unique(laps):
+            mine = laps == lap
+            firsts[mine] = setting.draws.firsts(numbers[mine], 0)[:, 0, : setting.group_size].sum(axis=1)
+        record_round(self.log, self._setup, luck, played, firsts, 0, self.key)
+
+    def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
+        setting, draws = self._setting, self._setting.draws
+        lengths: list[Tokens] = []
+        counts: list[int] = []
+        rewards: list[NDArray[np.float64]] = []
+        reward_luck: list[NDArray[np.float64]] = []
+        for stream in np.unique(streams).tolist():
+            mine = numbers[streams == stream]  # streams ascend
+            rows = self._rows(mine, stream)
+            given = [len(of_prompt) for of_prompt in rows]
+            counts += given
+            lengths += rows
+            drawn = np.repeat(mine, given), stream, np.concatenate([np.arange(count) for count in given])
+            if setting.dynamic_sampling:
+                rewards.append(draws.rewards(*drawn))
+            if setting.reward.executions:
+                reward_luck.append(draws.reward_luck(*drawn))
+        return Luck(
+            lengths=np.concatenate(lengths),
+            prompt_tokens=draws.prompt_tokens_of(numbers),
+            cap_tokens=draws.model.cap_tokens,
+            expected_tokens=draws.model.mean_tokens,
+            rewards=np.concatenate(rewards) if rewards else 0.0,
+            reward_luck=np.concatenate(reward_luck) if reward_luck else 0.0,
+            prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
+            offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
+        )
+
+    def _rows(self, numbers: Numbers, stream: int) -> list[Tokens]:
+        """By prompt, lengths of all the draws that a round can want of it: waves that double until one is long."""
+        firsts = self._setting.draws.firsts(numbers, stream)
+        if not self._setup.redraws:
+            return list(firsts[:, :1])
+        size, cutoff, copies = self._setting.group_size, self._setup.cutoff_tokens, self._setup.copies
+        # The number of the first draw that is long, or how many are known.
+        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
+        found = []
+        for number, first, rows in zip(numbers.tolist(), long.tolist(), firsts, strict=True):
+            drawn = copies
+            while True:
+                known = len(rows)
+                if drawn > known:
+                    more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(known, drawn)])
+                    rows = np.concatenate([rows, more])
+                    if first >= known:
+                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff, True).argmax())
+                if first < drawn or drawn >= MAX_DRAWS:
+                    break
+                drawn = min(2 * drawn, MAX_DRAWS)
+            found.append(rows[:drawn])
+        return found
+
+
+def play_column(
+    setting: Setting, key: ShortKey | LongKey, setup: RoundSetup, luck: Luck, hand_over: HandOverSpec | None = None
+) -> Played:
+    """Simulate a round of a kind; raises as `play` does."""
+    observe = setting.watch() if setting.watch else None
+    cost, at_once = setting.cost_of(key), setting.at_once(key)
+    return play(setup, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe)
+
+
+def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:
+    """Prompts that `exact` defers at `cutoff`: the first `count` whose first draw in stream 0 is long.
+
+    A draw counts or not regardless of its own lengths, so the deferred ones are simply the long ones among all, and no
+    round need be simulated to find them.
+    """
+    found: list[int] = []
+    cap = draws.model.cap_tokens
+    # 64 laps of an epoch bound the search where long draws are too rare to fill a queue; callers repeat prompts then.
+    for start in range(0, 64 * max(FEED, count), FEED):
+        numbers = np.arange(start, start + FEED)
+        longest = draws.firsts(numbers, 0)[:, 0, :group_size].max(axis=1)
+        found += numbers[(longest > cutoff) | (longest >= cap)].tolist()
+        if len(found) >= count:
+            break
+    return [prompt_name(number, 0) for number in found[:count]]
+
+
+def expected_deferrals(column: ShortColumn, setting: Setting) -> float:
+    """Prompts that a short round defers, on average.
+
+    Without dynamic sampling this needs no simulation. `race` and `defer` put off what they issue beyond P; in `exact`
+    the long draws before the P-th short one are negative binomial, with mean P (1 - q) / q for a share q of short
+    groups. In `predict` prompts wait for long rounds at the pace at which the others are settled.
+    """
+    law = column.key.law
+    if not defers(law, setting.target):
+        return 0.0
+    if law.mode == "predict":
+        settled = mean(column.log.settled) if setting.dynamic_sampling else float(setting.target)
+        return settled * law.long_share / (1.0 - law.long_share)
+    if setting.dynamic_sampling:
+        return mean(column.log.deferred)
+    if law.mode == "exact":
+        short = setting.draws.model.short_groups(law.cutoff, setting.group_size)
+        return setting.target * (1.0 - short) / short
+    return float(column.key.prompts - setting.target)

@@ -1,0 +1,165 @@
+"""From a round's description to the kernel's records and back. The caller is `planner.play`, which checks shapes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...rounds.balance import shared_tokens
+from ...rounds.compiled import kernel_state as state
+from ...rounds.compiled.round_kernel import World, simulate
+from ...rounds.compiled.tournaments import tournament
+from ...rounds.hand_over import HandOver, HandOverSpec
+from ..costs.phase_costs import DecodeCost, RewardCost
+from .one_round import Luck, Played, RanOut, RoundSetup
+from .reference_round import RoundTimes, weight
+
+
+@lru_cache(maxsize=256)
+def _steps_s(decode: DecodeCost, most: int) -> Any:
+    table = np.empty(most + 1, dtype=state.STEP)
+    table["base_s"] = [decode.base_s(count) for count in range(most + 1)]
+    table["kv_s"] = [decode.kv_s(count) for count in range(most + 1)]
+    return table
+
+
+def _round(
+    setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int, hand_over: HandOverSpec | None
+) -> Any:
+    short = setup.kind == "short"
+    kind = state.RACE if not setup.exact else state.EXACT_SHORT if short else state.EXACT_LONG
+    target = setup.prompts if kind == state.EXACT_LONG else min(setup.target, setup.prompts)
+    fields = {
+        "kind": kind,
+        "target": target,
+        "group": setup.group_size,
+        "issue": setup.group_size if setup.exact else setup.samples,
+        "limit": setup.cutoff_tokens if kind == state.EXACT_SHORT else setup.max_tokens,
+        "cap": luck.cap_tokens,
+        "cutoff": setup.cutoff_tokens,
+        "dynamic": setup.dynamic_sampling,
+        "refills": short,
+        "watched": setup.redraws,
+        "over": setup.prompts / max(target, 1),
+        "pending": -1,
+        "rows": len(luck.lengths),
+        "more": luck.more,
+        "expected": weight(luck.expected_tokens),
+        "finish_s": decode.finish_s,
+        "prefill_s": decode.prefill_s,
+        "prefill_s_per_token": decode.prefill_s_per_token,
+        "prefill_s_per_token_squared": decode.prefill_s_per_token_squared,
+        "capacity": decode.kv_capacity_tokens,
+        "most": most,
+        "delay_s": reward.delay_s,
+        "after_rollout": reward.after_rollout,
+        "held": -1,
+    }
+    round_ = np.zeros(1, dtype=state.ROUND)
+    if hand_over is not None:
+        machine = HandOver(hand_over, target * setup.group_size, decode.key.engines)
+        fields |= {"stay": machine.stay, "milestone": machine.milestone, "stride": machine.stride}
+        fields |= {"growth": hand_over.growth_tokens}
+    for name, value in fields.items():
+        round_[name] = value
+    return round_
+
+
+def _engines(decode: DecodeCost) -> Any:
+    engines = np.zeros(decode.key.engines, dtype=state.ENGINE)
+    engines["now"] = decode.round_s
+    engines["upcoming"] = np.inf
+    engines["youngest"] = engines["first"] = engines["last"] = -1
+    return engines
+
+
+def _prompts(luck: Luck, decode: DecodeCost) -> Any:
+    prompts = np.zeros(len(luck.prompt_tokens), dtype=state.PROMPT)
+    tokens: Any = luck.prompt_tokens
+    prompts["tokens"] = tokens
+    prompts["shared"] = shared_tokens(tokens, decode.block_tokens)
+    if decode.sharing is not None:
+        prompts["lead"] = decode.sharing.lead(tokens) * weight(luck.expected_tokens)
+    prompts["first"] = prompts["chosen"] = prompts["holders"] = -1
+    if luck.offset is not None:
+        prompts["offset"] = luck.offset[:-1]
+        prompts["given"] = np.diff(luck.offset)
+    return prompts
+
+
+def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
+    """By row and place."""
+
+    def by_row(of_prompts: Any) -> Any:
+        each = np.broadcast_to(of_prompts, luck.prompt_tokens.shape)
+        return (each if luck.offset is None else np.repeat(each, np.diff(luck.offset)))[:, None]
+
+    if reward.executions is not None:
+        of_samples = np.broadcast_to(luck.reward_luck, luck.lengths.shape)
+        return reward.executions.steady_many_s(reward.timeout, by_row(luck.prompt_luck), of_samples)
+    if not reward.per_token_s:
+        return reward.per_sample_s
+    # What is cut is not scored, but for what reaches the cap.
+    tokens = by_row(luck.prompt_tokens) + np.minimum(luck.lengths, min(setup.max_tokens, luck.cap_tokens))
+    return reward.per_sample_s + reward.per_token_s * tokens
+
+
+def run(
+    setup: RoundSetup,
+    luck: Luck,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    hand_over: HandOverSpec | None,
+) -> Played:
+    """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
+    rows, width = luck.lengths.shape
+    most = min(max_num_seqs, rows * setup.samples)
+    drawn = np.empty((rows, width), dtype=state.LUCK)
+    drawn["natural"] = luck.lengths
+    drawn["reward"] = luck.rewards
+    drawn["reward_s"] = _reward_s(setup, luck, reward)
+    engines = _engines(decode)
+    world = World(
+        R=_round(setup, luck, decode, reward, most, hand_over),
+        E=engines,
+        S=np.empty(rows * setup.samples, dtype=state.SAMPLE),
+        D=np.empty(rows, dtype=state.DRAW),
+        P=_prompts(luck, decode),
+        # Each sample is put on an engine once, and once more if that is handed over.
+        X=np.empty((1 if hand_over is None else 2) * rows * setup.samples, dtype=state.PREFIX),
+        T=tournament(len(engines)),
+        B=tournament(len(engines)),
+        touched=np.empty(len(engines), dtype=np.int32),
+        L=drawn,
+        Q=np.empty(rows * setup.samples, dtype=state.REWARD),
+        free=np.zeros(reward.workers),
+        heaps=np.empty((len(engines), most), dtype=np.int32),
+        steps_s=_steps_s(decode, most),
+    )
+    end_s = simulate(world, setup.prompts, setup.copies)
+    [ended] = world.R
+    if ended["status"] == state.RAN_OUT:
+        raise RanOut
+    assert ended["status"] == state.DONE, "the round waits for nobody"
+    draws = world.D[: ended["draws"]]
+    samples = world.S[: ended["samples"]].reshape(len(draws), ended["issue"])
+    return Played(
+        times=RoundTimes(
+            end_s=end_s,
+            decode_end_s=min(float(ended["decode_end"]), end_s),
+            decoded_tokens=int(engines["decoded"].sum()),
+            preemptions=int(engines["preemptions"].sum()),
+            freed_s=float(ended["freed_s"]) if ended["freed"] else None,
+            moved=int(ended["moved"]),
+            cached_tokens=int(engines["cached"].sum()),
+        ),
+        row=draws["row"],
+        prompt=draws["prompt"],
+        fate=draws["fate"],
+        kept=samples["rewarded"] & (draws["fate"] == state.TRAINED)[:, None],
+        exhausted=world.P["exhausted"],
+        ready_s=np.where(draws["fate"] == state.TRAINED, draws["ready_s"], np.nan),
+    )

@@ -1,0 +1,244 @@
+"""One simulated round from arrays of luck: by the compiled twin, or, on one switch, by the reference that it repeats.
+
+Both take the same description of a round and give the same account, so whoever simulates many rounds need not care.
+The twin covers every round in which nothing is lost and nothing fails; no other is simulated here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...rounds.compiled import kernel_state as state
+from ...rounds.events import SampleKey
+from ...rounds.exact import ExactLongRound, ExactShortRound
+from ...rounds.hand_over import HandOver, HandOverSpec
+from ...rounds.outcome import Fate
+from ...rounds.race import RaceRound
+from ...rounds.round import Draw, Round
+from ..costs.phase_costs import DecodeCost, RewardCost
+from .reference_round import Lengths, Observe, RoundTimes, simulate_round
+
+FATES = {
+    Fate.TRAINED: state.TRAINED,
+    Fate.FILTERED: state.FILTERED,
+    Fate.DEFERRED: state.DEFERRED,
+    Fate.RETURNED: state.RETURNED,
+    Fate.DISCARDED: state.DISCARDED,
+}
+"""Numbers of a draw's fates in `Played.fate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSetup:
+    """A round of one kind, as the machines of rounds/ take it.
+
+    Attributes:
+        kind: short or long.
+        exact: whether by cutoff (`exact`), or the first to finish win (`sync`, `race`, `defer`).
+        prompts: how many are issued at first.
+        target: P; at most `prompts` groups are trained.
+        group_size, samples: n, and how many are issued of a draw.
+        max_tokens: the job's cap.
+        cutoff_tokens: of `exact`.
+        copies: draws of a prompt at once, long rounds of `exact`.
+        dynamic_sampling: drop groups whose rewards are all equal; short rounds refill.
+    """
+
+    kind: Literal["short", "long"]
+    exact: bool
+    prompts: int
+    target: int
+    group_size: int
+    samples: int
+    max_tokens: int
+    cutoff_tokens: int = 0
+    copies: int = 1
+    dynamic_sampling: bool = False
+
+    @property
+    def redraws(self) -> bool:
+        """Whether a prompt may be drawn more than once."""
+        return self.exact and self.kind == "long"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Luck:
+    """What a round draws.
+
+    Attributes:
+        lengths: natural lengths, shape (rows, samples). Row k is the draw of the k-th prompt, those beyond the issued
+            ones are the feed for refills; where prompts are redrawn, prompt k has its draws in rows offset[k] to
+            offset[k + 1].
+        prompt_tokens: shape (prompts,), those of the feed included.
+        cap_tokens: the cap of the lengths.
+        expected_tokens: what the balancer weighs a sample with.
+        rewards: like `lengths`, or one number for all where no machine looks at them.
+        reward_luck: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
+        prompt_luck: shape (prompts,), in [0, 1), or one number for all: the same of its prompt.
+        offset: shape (prompts + 1,), where prompts are redrawn.
+        more: the feed has more prompts than there are rows.
+    """
+
+    lengths: NDArray[np.int32]
+    prompt_tokens: NDArray[np.int32]
+    cap_tokens: int
+    expected_tokens: float
+    rewards: NDArray[np.float64] | float = 0.0
+    reward_luck: NDArray[np.float64] | float = 0.0
+    prompt_luck: NDArray[np.float64] | float = 0.0
+    offset: NDArray[np.int64] | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """A round's times, and by draw in order of issue what became of it.
+
+    Attributes:
+        times: of the round.
+        row: the draw's row in the luck.
+        prompt: the draw's prompt, by its place in the luck.
+        fate: one of FATES' numbers.
+        kept: shape (draws, samples): the sample is trained.
+        exhausted: by prompt (rounds/exact).
+        ready_s: by draw, when it was certain to be trained and had all its rewards; NaN if it is not trained.
+    """
+
+    times: RoundTimes
+    row: NDArray[np.int32]
+    prompt: NDArray[np.int32]
+    fate: NDArray[np.int8]
+    kept: NDArray[np.bool_]
+    exhausted: NDArray[np.bool_]
+    ready_s: NDArray[np.float64]
+
+
+class RanOut(Exception):
+    """The round wants more draws than it was given rows for; give it more."""
+
+
+def play(
+    setup: RoundSetup,
+    luck: Luck,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    hand_over: HandOverSpec | None = None,
+    *,
+    reference: bool = False,
+    observe: Observe | None = None,
+) -> Played:
+    """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
+
+    `observe` is told what happens on the way (simulator.Observe), which only the reference can tell: it is then taken.
+
+    Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
+    """
+    rows, width = luck.lengths.shape
+    prompts = len(luck.prompt_tokens)
+    assert 1 <= setup.prompts <= prompts and 1 <= setup.group_size <= setup.samples <= width
+    assert (luck.offset is not None) == setup.redraws
+    assert rows == (prompts if luck.offset is None else luck.offset[-1]), "rows belong to prompts"
+    if reference or observe is not None:
+        return _reference(setup, luck, decode, reward, max_num_seqs, hand_over, observe)
+    from .compiled_round import run  # numba, a second or so
+
+    return run(setup, luck, decode, reward, max_num_seqs, hand_over)
+
+
+# -- the reference -----------------------------------------------------------------------------------------------------
+
+
+def machine_of(setup: RoundSetup, luck: Luck) -> Round:
+    """The machine of a round; its prompts are named by their places in the luck."""
+    names = [str(place) for place in range(len(luck.prompt_tokens))]
+    issued, feed = names[: setup.prompts], names[setup.prompts :]
+    dynamic, size, cap = setup.dynamic_sampling, setup.group_size, setup.max_tokens
+
+    def take(count: int) -> list[str]:
+        if count > len(feed) and luck.more:
+            raise RanOut
+        taken = feed[:count]
+        del feed[:count]
+        return taken
+
+    if not setup.exact:
+        return RaceRound(
+            issued, setup.target, size, setup.samples, cap, dynamic_sampling=dynamic, take=take, kind=setup.kind
+        )
+    if setup.kind == "short":
+        return ExactShortRound(
+            issued, setup.target, size, setup.cutoff_tokens, cap, dynamic_sampling=dynamic, take=take
+        )
+    return ExactLongRound(issued, size, setup.cutoff_tokens, setup.copies, cap, dynamic_sampling=dynamic)
+
+
+def _reference(
+    setup: RoundSetup,
+    luck: Luck,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    hand_over: HandOverSpec | None,
+    observe: Observe | None,
+) -> Played:
+    machine = machine_of(setup, luck)
+    rows: list[int] = []  # by draw
+
+    def row_of(draw: Draw) -> int:
+        place = int(draw.prompt)
+        if luck.offset is None:
+            return place
+        nth = sum(other.prompt == draw.prompt for other in machine.draws[: draw.number])
+        if luck.offset[place] + nth >= luck.offset[place + 1]:
+            raise RanOut
+        return int(luck.offset[place]) + nth
+
+    def natural(key: SampleKey, prompt: str) -> int:
+        while len(rows) <= key.draw:
+            rows.append(row_of(machine.draws[len(rows)]))
+        return int(luck.lengths[rows[key.draw], key.sample])
+
+    def read(table: NDArray[np.float64] | float) -> Callable[[SampleKey, str], float]:
+        whole = np.broadcast_to(table, luck.lengths.shape)
+        return lambda key, prompt: float(whole[rows[key.draw], key.sample])
+
+    reward_luck, prompt_luck = read(luck.reward_luck), np.broadcast_to(luck.prompt_luck, luck.prompt_tokens.shape)
+    lengths = Lengths(
+        natural=natural,
+        prompt_tokens=lambda prompt: int(luck.prompt_tokens[int(prompt)]),
+        reward=read(luck.rewards),
+        cap_tokens=luck.cap_tokens,
+        expected_tokens=luck.expected_tokens,
+        reward_s=lambda key, prompt, tokens: reward.sample_s(
+            float(prompt_luck[int(prompt)]), reward_luck(key, prompt), tokens
+        ),
+    )
+    ready: dict[int, float] = {}
+    decision = None
+    if hand_over is not None:
+        target = setup.prompts if setup.redraws else min(setup.target, setup.prompts)
+        decision = HandOver(hand_over, target * setup.group_size, decode.key.engines)
+    times = simulate_round(
+        machine, lengths, decode, reward, max_num_seqs, observe, hand_over=decision, on_ready=ready.__setitem__
+    )
+    outcome = machine.outcome()
+    kept = np.zeros((len(machine.draws), setup.samples), dtype=np.bool_)
+    for group in outcome.trained:
+        for key in group.keys:
+            kept[key.draw, key.sample] = True
+    return Played(
+        times=times,
+        row=np.array(rows, dtype=np.int32),
+        prompt=np.array([int(d.prompt) for d in machine.draws], dtype=np.int32),
+        fate=np.array([FATES[d.fate] for d in machine.draws if d.fate is not None], dtype=np.int8),
+        kept=kept,
+        exhausted=np.isin(np.arange(len(luck.prompt_tokens)).astype(str), outcome.exhausted),
+        ready_s=np.array([ready.get(d.number, math.nan) for d in machine.draws]),
+    )

@@ -1,0 +1,249 @@
+"""One engine of the reference simulator: continuous batching under KV limits, in closed form between its events.
+
+reference_round.py says what is modelled; twin/engines.py repeats this file function by function.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+
+from ...rounds.balance import shared_tokens
+from ...rounds.events import SampleKey
+from ..costs.phase_costs import DecodeCost
+
+FINISH, WATCH = 0, 1
+"""What an engine tells of a sample: it ended, or it reached its cutoff."""
+
+
+class Sample:
+    """A sample on its way through an engine."""
+
+    __slots__ = (
+        "admitted", "base", "engine", "key", "life", "prompt", "prompt_tokens", "state", "tokens", "truncated", "watch",
+    )  # fmt: skip
+
+    def __init__(
+        self, key: SampleKey, engine: int, prompt: str, prompt_tokens: int, tokens: int, truncated: bool, watch: int
+    ):
+        self.key = key
+        self.engine = engine
+        self.prompt = prompt
+        self.prompt_tokens = prompt_tokens
+        self.tokens = tokens  # that it will have when it ends
+        self.truncated = truncated
+        self.watch = watch  # tokens at which the cutoff is told; 0: not watched, or told already
+        self.base = 0  # tokens that it had when it was last admitted
+        self.admitted = 0  # engine step of that
+        self.life = 0  # counts admissions; heap entries of an earlier one are stale
+        self.state = "waiting"
+
+
+class Prefix:
+    """The whole blocks of a prompt in an engine's cache."""
+
+    __slots__ = ("computed", "intact_until", "users")
+
+    def __init__(self) -> None:
+        self.users = 0  # running samples
+        self.computed = -1  # engine step before which it was last prefilled
+        self.intact_until = -1  # while nobody uses it: as long as the engine has filled no more KV tokens in all
+
+
+class Engine:
+    """One engine: steps are counted, time is known at step boundaries.
+
+    A prompt's whole blocks are prefilled and held once for all its samples that run (vLLM caches a block when it is
+    allocated, so two that come in at one boundary share already), and stay when the last of them leaves until what is
+    filled since has taken all the space that was free then: free blocks are taken in the order in which they became
+    so, a sample's last ones first.
+    """
+
+    def __init__(self, cost: DecodeCost, max_num_seqs: int) -> None:
+        self.cost = cost
+        self.max_num_seqs = max_num_seqs
+        # Zeros are ints, so that tests can run on exact costs (fractions) without a float getting in.
+        self.now: float = cost.round_s  # time of the boundary after `step` steps
+        self.step = 0
+        self.kv = 0  # tokens that the running samples attend to
+        self.shared = 0  # of these, tokens that take no space of their own
+        self.most_kv = 0  # tokens that it ever held
+        self.filled = 0  # tokens whose KV was ever computed here
+        self.cached = 0  # prompt tokens that needed no prefill
+        self.prefixes: dict[str, Prefix] = {}
+        self.prefill: float = 0  # seconds that the next step takes longer for those who came in
+        self.held_up: float = 0  # and for those who ended
+        self.running: dict[SampleKey, Sample] = {}  # in order of admission
+        self.waiting: deque[Sample] = deque()
+        self.decoded = 0
+        self.preemptions = 0
+        self._heap: list[tuple[int, int, int, int, Sample]] = []
+        self._pushed = 0
+
+    def _time_after(self, steps: int) -> float:
+        if steps <= 0:
+            return self.now
+        return self.now + self.prefill + self.held_up + self.cost.steps_s(steps, len(self.running), self.kv)
+
+    def _advance(self, steps: int) -> None:
+        if steps > 0:
+            self.now = self._time_after(steps)
+            self.step += steps
+            grown = steps * len(self.running)
+            self.kv += grown
+            self.most_kv = max(self.most_kv, self.kv - self.shared)
+            self.filled += grown
+            self.decoded += grown
+            self.prefill = self.held_up = 0
+
+    def _steps_to_event(self) -> int:
+        """Steps until a sample is due or KV is full; there is a running sample."""
+        heap = self._heap
+        while heap[0][3] != heap[0][4].life or heap[0][4].state != "running":
+            heapq.heappop(heap)
+        due = heap[0][0] - self.step
+        count = len(self.running)
+        room = (self.cost.kv_capacity_tokens - self.kv + self.shared) // count
+        # A single sample is never preempted: candidates whose longest sample does not fit are not simulated.
+        return due if due <= room or count == 1 else max(0, room)
+
+    def next_event_s(self) -> float:
+        """When this engine has something to tell next; infinite if nothing runs."""
+        return self._time_after(self._steps_to_event()) if self.running else math.inf
+
+    def pass_to(self, time_s: float) -> None:
+        """Go to the first step boundary at or after `time_s`, which is not later than the next event."""
+        if not self.running:
+            if time_s > self.now:
+                self.held_up = max(0, self.held_up - (time_s - self.now))  # it passes while the engine is idle
+                self.now = time_s
+            return
+        ahead = time_s - self.now - self.prefill - self.held_up
+        if time_s <= self.now:
+            return
+        cost, count = self.cost, len(self.running)
+        quadratic = cost.kv_s(count) * count / 2
+        linear = cost.base_s(count) + cost.kv_s(count) * self.kv - quadratic
+        if ahead <= 0:
+            steps = 1
+        elif quadratic * ahead < 1e-12 * linear * linear:
+            steps = math.ceil(ahead / linear - 1e-9)
+        else:
+            root = (math.sqrt(linear * linear + 4 * quadratic * ahead) - linear) / (2 * quadratic)
+            steps = math.ceil(root - 1e-9)
+        self._advance(min(max(steps, 1), self._steps_to_event()))
+
+    def take_event(self) -> tuple[int, Sample] | None:
+        """Advance to the next event and take it; None if it was a preemption."""
+        self._advance(self._steps_to_event())
+        if self._heap[0][0] > self.step:
+            _, sample = self.running.popitem()
+            self._leave(sample)
+            sample.base = self._generated(sample)
+            sample.state = "waiting"
+            self.waiting.appendleft(sample)
+            self.preemptions += 1
+            return None
+        _, _, kind, _, sample = heapq.heappop(self._heap)
+        if kind == FINISH:
+            self.remove(sample)
+            self.held_up += self.cost.finish_s
+        else:
+            sample.watch = 0
+        return kind, sample
+
+    def _generated(self, sample: Sample) -> int:
+        return sample.base + self.step - sample.admitted
+
+    def remove(self, sample: Sample) -> None:
+        """The sample leaves: it ended or was aborted."""
+        if sample.state == "running":
+            del self.running[sample.key]
+            if sample.admitted == self.step:
+                # It was let in at this very boundary: its step has not begun, so its prefill is not paid.
+                self.prefill -= self._prefill_s(sample)
+            self._leave(sample)
+        sample.state = "gone"
+
+    def _leave(self, sample: Sample) -> None:
+        """Free the KV of a sample that ran."""
+        self.kv -= sample.prompt_tokens + self._generated(sample)
+        shared = self._shared_tokens(sample)
+        if not shared:
+            return
+        prefix = self.prefixes[sample.prompt]
+        prefix.users -= 1
+        if prefix.users:
+            self.shared -= shared
+        elif prefix.computed == self.step:
+            # All who came in for it left before the step began: nothing was computed.
+            self.prefill -= self.cost.prefix_s(shared)
+            prefix.intact_until = -1
+        else:
+            free = self.cost.kv_capacity_tokens - self.kv + self.shared
+            prefix.intact_until = self.filled + free - shared
+
+    def held(self) -> tuple[int, int]:
+        """(tokens of the samples that run or wait, how many these are)."""
+        waiting = [s for s in self.waiting if s.state == "waiting"]
+        return self.kv + sum(s.prompt_tokens + s.base for s in waiting), len(self.running) + len(waiting)
+
+    def give_up(self) -> list[Sample]:
+        """All samples leave, with the tokens that they have; those that run first, in order of admission."""
+        found = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
+        self.waiting.clear()
+        for sample in found:
+            generated = self._generated(sample) if sample.state == "running" else sample.base
+            self.remove(sample)
+            sample.base = generated
+            sample.state = "waiting"
+        return found
+
+    def admit(self) -> None:
+        """Let in whoever waits and fits, in order."""
+        while self.waiting:
+            sample = self.waiting[0]
+            if sample.state != "waiting":
+                self.waiting.popleft()
+                continue
+            count, needed = len(self.running), sample.prompt_tokens + sample.base
+            shared = self._shared_tokens(sample)
+            prefix = self.prefixes.setdefault(sample.prompt, Prefix()) if shared else None
+            held = self.kv - self.shared + (needed - shared if prefix is not None and prefix.users else needed)
+            if count and (count >= self.max_num_seqs or held + count + 1 > self.cost.kv_capacity_tokens):
+                return
+            self.waiting.popleft()
+            if prefix is not None:
+                if prefix.users:
+                    self.shared += shared
+                if prefix.users or self.filled <= prefix.intact_until:
+                    self.cached += shared
+                else:
+                    self.prefill += self.cost.prefix_s(shared)
+                    self.filled += shared
+                    prefix.computed = self.step
+                prefix.users += 1
+            self.prefill += self._prefill_s(sample)
+            self.kv += needed
+            self.filled += needed - shared
+            self.running[sample.key] = sample
+            sample.state = "running"
+            sample.admitted = self.step
+            sample.life += 1
+            self._push(sample.tokens, FINISH, sample)
+            # A sample that was moved at the very step that reaches its cutoff has yet to tell it.
+            if sample.watch and sample.base <= sample.watch < sample.tokens:
+                self._push(sample.watch, WATCH, sample)
+
+    def _shared_tokens(self, sample: Sample) -> int:
+        return shared_tokens(sample.prompt_tokens, self.cost.block_tokens)
+
+    def _prefill_s(self, sample: Sample) -> float:
+        """Of what is the sample's own."""
+        return self.cost.admit_s(sample.prompt_tokens + sample.base, self._shared_tokens(sample))
+
+    def _push(self, at_tokens: int, kind: int, sample: Sample) -> None:
+        self._pushed += 1
+        due = sample.admitted + at_tokens - sample.base
+        heapq.heappush(self._heap, (due, self._pushed, kind, sample.life, sample))

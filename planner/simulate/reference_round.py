@@ -1,0 +1,250 @@
+"""One round on a virtual clock: the real machine of rounds/, engines with continuous batching, reward workers.
+
+What is modelled, and how simply:
+- a sample joins its engine at the first step boundary at which it fits (first come, first served; at most
+  `max_num_seqs`, KV within capacity), pays its prefill there and gets one token from each step from then on;
+- decode steps between two events of an engine are one closed form (costs.DecodeCost.steps_s), so work is per event and
+  never per token; actions take effect at the next step boundary of the engine;
+- an engine prefills and holds the whole blocks of a prompt once for all its samples (engine.Engine);
+- when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
+  a prefill over prompt and tokens when it comes back (as vLLM does);
+- a watched sample's `ReachedCutoff` comes with the token that reaches it;
+- a sample that ends holds its engine's next step up by `finish_s`, and is scored that much later, or, where rewards
+  come after the rollout, when no engine has anything left to decode;
+- at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
+- an abort of a sample whose reward was already asked for does not give the reward worker's time back.
+
+The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...rounds.balance import Balancer
+from ...rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from ...rounds.hand_over import HandOver
+from ...rounds.round import Round
+from ..costs.phase_costs import DecodeCost, RewardCost
+from .reference_engine import FINISH, Engine, Sample
+from .reward_queue import RewardQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What the simulator asks about a sample: `natural(key, prompt)` is how many tokens it would get uncapped by the
+    issue (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt, `reward` its score,
+    `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's; None: as long as the
+    cost says of so many tokens.
+    """
+
+    natural: Callable[[SampleKey, str], int]
+    prompt_tokens: Callable[[str], int]
+    reward: Callable[[SampleKey, str], float]
+    cap_tokens: int
+    expected_tokens: float = 1.0
+    reward_s: Callable[[SampleKey, str, int], float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Seconds from the round's start; tokens decoded, aborted ones included; preemptions.
+
+    `freed_s` is when engines were handed over to training, None if none were; `moved` samples went on elsewhere then.
+    `cached_tokens` are prompt tokens that were not prefilled, since the engine held them.
+    """
+
+    end_s: float
+    decode_end_s: float
+    decoded_tokens: int
+    preemptions: int
+    freed_s: float | None = None
+    moved: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def reward_exposed_s(self) -> float:
+        """Seconds spent on rewards alone, after the last token."""
+        return self.end_s - self.decode_end_s
+
+
+def weight(expected_tokens: float) -> float:
+    """What the balancer weighs a sample with: whole tokens.
+
+    Sums of them are exact, so that equal loads compare equal and samples go where the executor, which weighs a round's
+    samples alike with another number, sends them.
+    """
+    return float(max(1, round(expected_tokens)))
+
+
+Observe = Callable[[float, str, int, int, int], None]
+"""What `simulate_round` tells an observer: (seconds from the round's start, what, three numbers).
+
+- "engine": engine, running sequences, KV tokens held, whenever they changed other than by decoding;
+- "preempted": engine, draw, sample; "cutoff", "finished", "submitted" (to the reward workers), "scored", "aborted":
+  draw, sample, engine;
+- "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held.
+"""
+
+
+def simulate_round(
+    machine: Round,
+    lengths: Lengths,
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+    observe: Observe | None = None,
+    *,
+    hand_over: HandOver | None = None,
+    on_ready: Callable[[int, float], None] | None = None,
+) -> RoundTimes:
+    """Drive `machine` from its start until it is done. The sync is not in it.
+
+    `hand_over` decides whether and when engines go to training; `on_ready` is told each draw that is ready to be
+    trained, and when.
+    `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
+    Raises AssertionError if the machine waits for something that cannot come.
+    """
+    engines = [Engine(decode, max_num_seqs) for _ in range(decode.key.engines)]
+    balancer = Balancer(len(engines), decode.sharing)
+    rewards = RewardQueue(reward)
+    samples: dict[SampleKey, Sample] = {}
+    upcoming = [math.inf] * len(engines)
+    prompts: dict[SampleKey, str] = {}
+    decode_end: float = 0
+    freed: float | None = None
+    moved = told = 0
+    alive = set(range(len(engines)))
+    expected = weight(lengths.expected_tokens)
+
+    def tell(place: int) -> None:
+        assert observe is not None
+        engine = engines[place]
+        observe(engine.now, "engine", place, len(engine.running), engine.kv - engine.shared)
+
+    def apply(actions: list[Action], now: float) -> None:
+        nonlocal decode_end, told
+        touched: set[int] = set()
+        asked = False
+        for action in actions:
+            key = action.key
+            if isinstance(action, Issue):
+                tokens = lengths.prompt_tokens(action.prompt)
+                place = balancer.assign(key, expected, alive, action.prompt, tokens)
+                natural = lengths.natural(key, action.prompt)
+                limit = min(action.max_tokens, lengths.cap_tokens)
+                truncated = natural > limit or natural >= lengths.cap_tokens
+                watch = action.watch_tokens or 0
+                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, watch)
+                samples[key] = sample
+                prompts[key] = action.prompt
+                engines[place].pass_to(now)
+                engines[place].waiting.append(sample)
+                touched.add(place)
+            elif isinstance(action, Abort):
+                sample = samples[key]
+                rewards.held.pop(key, None)
+                if sample.state != "gone":
+                    engine = engines[sample.engine]
+                    engine.pass_to(now)
+                    engine.remove(sample)
+                    balancer.release(key)
+                    decode_end = now
+                    touched.add(sample.engine)
+                    if observe:
+                        observe(now, "aborted", *key, sample.engine)
+            else:
+                sample = samples[key]
+                tokens = sample.prompt_tokens + sample.tokens
+                seconds = lengths.reward_s(key, prompts[key], tokens) if lengths.reward_s else reward.read_s(tokens)
+                rewards.ask(key, now + engines[sample.engine].held_up, seconds)
+                if observe:
+                    observe(now, "submitted", *key, samples[key].engine)
+                asked = (hand_over is not None and hand_over.sample_finished()) or asked
+        if on_ready:
+            for draw in machine.ready[told:]:
+                on_ready(draw, now)
+            told = len(machine.ready)
+        for place in touched:
+            go_on(place)
+        if asked:
+            free(now)
+
+    def go_on(place: int) -> None:
+        engines[place].admit()
+        upcoming[place] = engines[place].next_event_s()
+        if observe:
+            tell(place)
+
+    def free(now: float) -> None:
+        """Hand the last engines over if their samples fit on the others."""
+        nonlocal freed, moved
+        assert hand_over is not None
+        for engine in engines:
+            engine.pass_to(now)
+        held = [engine.held() for engine in engines]
+        if hand_over.decide(sum(t for t, _ in held), sum(n for _, n in held), decode.kv_capacity_tokens):
+            alive.difference_update(range(hand_over.stay, len(engines)))
+            freed = max(engine.now for engine in engines[hand_over.stay :])
+            for engine in engines[hand_over.stay :]:
+                for sample in engine.give_up():
+                    balancer.release(sample.key)
+                    tokens = sample.prompt_tokens
+                    sample.engine = balancer.assign(sample.key, expected, alive, sample.prompt, tokens)
+                    engines[sample.engine].waiting.append(sample)
+                    moved += 1
+        for place in range(len(engines)):
+            go_on(place)
+
+    now: float = 0
+    apply(machine.start(), now)
+    while not machine.done:
+        place = min(range(len(engines)), key=upcoming.__getitem__)
+        if rewards.held and upcoming[place] == math.inf:
+            rewards.release(decode_end)
+        scored = rewards.due[0][0] if rewards.due else math.inf
+        assert min(scored, upcoming[place]) < math.inf, "the round waits for nobody"
+        if scored <= upcoming[place]:
+            now, _, key = heapq.heappop(rewards.due)
+            if observe:
+                observe(now, "scored", *key, samples[key].engine)
+            apply(machine.handle(Scored(key, lengths.reward(key, prompts[key]))), now)
+            continue
+        engine = engines[place]
+        event = engine.take_event()
+        now = engine.now
+        if event is not None:
+            kind, sample = event
+            if kind == FINISH:
+                balancer.release(sample.key)
+                decode_end = now + engine.held_up
+                if observe:
+                    observe(now, "finished", *sample.key, place)
+                actions = machine.handle(Finished(sample.key, sample.tokens, sample.truncated))
+            else:
+                if observe:
+                    observe(now, "cutoff", *sample.key, place)
+                actions = machine.handle(ReachedCutoff(sample.key))
+            apply(actions, now)
+            if engine.waiting:
+                engine.admit()
+        elif observe:
+            observe(now, "preempted", place, *engine.waiting[0].key)
+        upcoming[place] = engine.next_event_s()
+        if observe:
+            tell(place)
+    if observe:
+        for place, engine in enumerate(engines):
+            observe(now, "held", place, engine.preemptions, engine.most_kv)
+    return RoundTimes(
+        end_s=now,
+        decode_end_s=min(decode_end, now),
+        decoded_tokens=sum(e.decoded for e in engines),
+        preemptions=sum(e.preemptions for e in engines),
+        freed_s=freed,
+        moved=moved,
+        cached_tokens=sum(e.cached for e in engines),
+    )

@@ -1,0 +1,306 @@
+"""A whole run on a virtual clock: one Schedule, short and long rounds as they come, as the executor would have it.
+
+Where columns give the steady state, this gives a run with its transients: the queue starts empty and fills, a data set
+may be so small that rounds run out of prompts, engines change between rounds of unlike layouts, lengths drift while the
+policy learns. It is what tests hold the columns against, and what predicts a run of so many steps, or a plan that was
+edited by hand. Epochs run into each other, as the executor's do (rounds/schedule.py).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+from ...plans.errors import InputError
+from ...plans.job import Job
+from ...plans.plan import Plan, PlannedJob
+from ...profiles.lengths import LengthTrace
+from ...profiles.schema import Profile
+from ...rounds.events import SampleKey
+from ...rounds.hand_over import HandOver
+from ...rounds.outcome import Fate, TrainedGroup
+from ...rounds.schedule import RoundSpec, Schedule
+from ..costs.phase_costs import DecodeCost, RewardCost
+from ..costs.round_costs import Kind, kinds, scoring
+from ..lengths.draws import Draws, RoundLuck, prompt_name
+from ..lengths.length_history import EarlierEpoch
+from ..lengths.length_model import fit_lengths
+from .reference_round import Lengths, Observe, RoundTimes, simulate_round
+from .reward_deadlines import Scoring
+from .streamed_updates import Window, exposed_update_s
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """One step. Seconds; `tokens` with prompts, `response_tokens` without; `deferred`: prompts queued after it.
+
+    Attributes:
+        switch_s: getting the engines of another layout ready.
+        log_tokens: sum over the trained samples of the log of their response tokens.
+        excess_tokens: trained minus unconditioned response tokens, by the same luck (whole_columns.py).
+        decoded_tokens: response tokens of all samples, aborted ones included.
+        taken: prompts that its round took.
+        epoch: the latest of those that issued its prompts.
+        early_accelerator_s: accelerator-seconds that handed-over engines trained before the round's end; `train_s` is
+            what was left.
+    """
+
+    kind: str
+    rollout_s: float
+    reward_exposed_s: float
+    train_s: float
+    sync_s: float
+    groups: int
+    samples: int
+    tokens: int
+    response_tokens: int
+    deferred: int
+    switch_s: float = 0.0
+    log_tokens: float = 0.0
+    excess_tokens: float = 0.0
+    decoded_tokens: int = 0
+    preemptions: int = 0
+    taken: int = 0
+    epoch: int = 0
+    early_accelerator_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """The whole step."""
+        return self.switch_s + self.rollout_s + self.reward_exposed_s + self.train_s + self.sync_s
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """The steps of a run, and of what it still owed when they were done.
+
+    Attributes:
+        steps: as asked for.
+        settling: the rounds that the prompts still deferred need, run to the end of their queue: a run that put its
+            long prompts off has not saved their time. The last of these rounds may be small, as none of a run that goes
+            on is: its seconds count by its prompts.
+        prompts_per_step: P.
+        unconditioned_tokens: mean length of the model; of the run's mean step where lengths drift.
+    """
+
+    steps: tuple[SimulatedStep, ...]
+    settling: tuple[SimulatedStep, ...]
+    prompts_per_step: int
+    unconditioned_tokens: float
+
+    def seconds_per_sample(self, since_epoch: int = 0) -> float:
+        """Total seconds over trained samples, what it still owed included, from an epoch on."""
+        steps = [s for s in self.steps if s.epoch >= since_epoch]
+        owed = [s for s in self.settling if s.epoch >= since_epoch]
+        seconds = sum(s.step_s for s in steps) + sum(s.step_s * s.taken / self.prompts_per_step for s in owed)
+        return seconds / sum(s.samples for s in (*steps, *owed))
+
+    def length_ratio(self) -> float:
+        """Mean trained length over the unconditioned mean, what it still owed included.
+
+        Prompt by prompt against the prompt's first draw, uncut: in the first epoch by the same luck, so that neither
+        unlike prompts nor heavy tails are noise in it; of later epochs' luck the noise stays.
+        """
+        every = (*self.steps, *self.settling)
+        excess = math.fsum(s.excess_tokens for s in every) / sum(s.samples for s in every)
+        return 1.0 + excess / self.unconditioned_tokens
+
+    def long_share(self) -> float:
+        """Share of the steps that were long rounds."""
+        return sum(s.kind == "long" for s in self.steps) / len(self.steps)
+
+
+class Watch:
+    """What `simulate_run` tells whoever looks on; the methods here do nothing. Times are seconds, tokens whole.
+
+    `round_begins(number, kind, layout)` returns the observer of that round's events (simulator.Observe) or None;
+    `step_done` comes with the finished step and with (draw number, prompt) of what it deferred.
+    """
+
+    def round_begins(self, number: int, kind: str, cost: DecodeCost) -> Observe | None:
+        """A round begins."""
+        return None
+
+    def step_done(self, number: int, step: SimulatedStep, deferred: list[tuple[int, str]]) -> None:
+        """Its step is done, the update included."""
+
+
+def simulate_run(
+    spec: RoundSpec,
+    short: Kind,
+    long: Kind,
+    reward: RewardCost,
+    draws: Draws,
+    steps: int,
+    prompts: int,
+    *,
+    epochs: int = 1,
+    drift_per_step: float = 0.0,
+    switch_s: float = 0.0,
+    history: bool = False,
+    watch: Watch | None = None,
+) -> SimulatedRun:
+    """Run `steps` steps over epochs of `prompts` synthetic prompts.
+
+    Args:
+        steps: 0 runs until every prompt of the first `epochs` epochs was issued that was free.
+        drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
+            is taken as the cap, so shrinking lengths are shrunk a little too much.
+        switch_s: seconds before a round whose layout is not the previous round's.
+        history: in mode `predict` begin with an epoch that has a history; without, with one that is plain.
+        watch: told what happens.
+    """
+    known = None
+    if history and spec.mode == "predict":
+        known = EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0)
+    schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed, history=known)
+    luck = RoundLuck(draws, spec.dynamic_sampling)
+    rewards = Scoring(reward, draws)
+    watch = watch or Watch()
+    size, cap = spec.samples_per_prompt, spec.max_tokens
+    done: list[SimulatedStep] = []
+    scales: list[float] = []
+    layout = short.decode.key
+
+    def step() -> SimulatedStep:
+        nonlocal layout
+        number = len(done)
+        scale = math.exp(drift_per_step * number)
+        machine = schedule.begin()
+        kind = long if machine.kind == "long" else short
+        luck.begin()
+        observe = watch.round_begins(number, machine.kind, kind.decode)
+        lengths = replace(luck.lengths(), reward_s=rewards.of_round(luck))
+        lengths = lengths if scale == 1.0 else _scaled(lengths, scale)
+        ready: dict[int, float] = {}
+        times = simulate_round(
+            machine,
+            lengths,
+            kind.decode,
+            reward,
+            kind.max_num_seqs,
+            observe,
+            hand_over=_hand_over(kind, min(spec.prompts_per_step, len(machine.taken)) * size),
+            on_ready=ready.__setitem__,
+        )
+        switched, layout = kind.decode.key != layout, kind.decode.key
+        outcome = schedule.end(machine)
+        rewards.end_round(machine)
+        trained = [(draws.prompt_tokens(g.prompt), t) for g in outcome.trained for t in g.tokens]
+        first = sum(draws.first(g.prompt, size) for g in outcome.trained)
+        tokens = sum(p + t for p, t in trained)
+        squares = sum((p + t) ** 2 for p, t in trained)
+        groups = [_ready_group(g, draws.prompt_tokens(g.prompt), ready[g.keys[0].draw]) for g in outcome.trained]
+        window = _window(kind, times, groups)
+        early = window.streamed(kind.train)
+        result = SimulatedStep(
+            kind=machine.kind,
+            rollout_s=times.decode_end_s,
+            reward_exposed_s=times.reward_exposed_s,
+            train_s=exposed_update_s(kind.train, tokens, squares, 0, early),
+            sync_s=kind.decode.sync_s,
+            groups=len(outcome.trained),
+            samples=len(trained),
+            tokens=tokens,
+            response_tokens=sum(t for _, t in trained),
+            deferred=len(schedule.deferred),
+            switch_s=switch_s if switched else 0.0,
+            log_tokens=math.fsum(math.log(t) for _, t in trained),
+            excess_tokens=sum(t for _, t in trained) - scale * first,
+            decoded_tokens=times.decoded_tokens,
+            preemptions=times.preemptions,
+            taken=len(machine.taken),
+            epoch=max(map(schedule.epoch_of, machine.taken)),
+            early_accelerator_s=early.busy_s * window.accelerators,
+        )
+        done.append(result)
+        scales.append(scale)
+        put_off = [(draw.number, draw.prompt) for draw in machine.draws if draw.fate is Fate.DEFERRED]
+        watch.step_done(number, result, put_off)
+        return result
+
+    while len(done) < steps or (steps == 0 and schedule.epoch < epochs):
+        step()
+    count = len(done)
+    schedule.drain()
+    while schedule.deferred:
+        step()
+    samples = sum(s.samples for s in done)
+    scale = sum(f * s.samples for f, s in zip(scales, done, strict=True)) / samples
+    unconditioned = min(scale * draws.model.mean_tokens, cap)
+    return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
+
+
+def _hand_over(kind: Kind, samples: int) -> HandOver | None:
+    return HandOver(kind.hand_over, samples, kind.decode.key.engines) if kind.hand_over else None
+
+
+def _ready_group(group: TrainedGroup, prompt_tokens: int, ready_s: float) -> tuple[float, int, int, int]:
+    """A trained group as streamed_updates.py takes it; samples count nothing, as in the update after the round."""
+    whole = [prompt_tokens + tokens for tokens in group.tokens]
+    return ready_s, sum(whole), sum(t * t for t in whole), 0
+
+
+def _window(kind: Kind, times: RoundTimes, groups: list[tuple[float, int, int, int]]) -> Window:
+    layout, freed = kind.decode.key, kind.hand_over.engines if kind.hand_over else 0
+    return Window(times.freed_s, times.end_s, tuple(groups), freed * layout.tp, freed / layout.engines)
+
+
+def _scaled(lengths: Lengths, scale: float) -> Lengths:
+    def natural(key: SampleKey, prompt: str) -> int:
+        return max(1, min(lengths.cap_tokens, round(scale * lengths.natural(key, prompt))))
+
+    return replace(lengths, natural=natural, expected_tokens=scale * lengths.expected_tokens)
+
+
+def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> RoundSpec:
+    """The plan's rounds as the state machines take them; the job's cap on responses and its DAPO filter."""
+    return RoundSpec(**planned.round_numbers(), max_tokens=cap_tokens, dynamic_sampling=dynamic_sampling)
+
+
+def simulate_plan(
+    plan: Plan,
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    *,
+    steps: int,
+    prompts: int = 4096,
+    seed: int = 0,
+    drift_per_step: float = 0.0,
+    switch_s: float = 0.0,
+    watch: Watch | None = None,
+) -> SimulatedRun:
+    """Simulate a plan as written, hand edits included, from an epoch on that has a history where its mode learns from
+    one; arguments as of `simulate_run`.
+
+    Raises InputError if the profile lacks its layout or update, or if an engine cannot hold a whole sequence. A trace
+    that was sampled under a lower cap is extrapolated, with a warning.
+    """
+    spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
+    short, long = kinds(plan.job, profile, job.search.drafts)
+    for kind in (short, long):
+        if kind.decode.kv_capacity_tokens < job.rollout.longest_tokens:
+            raise InputError(
+                f"an engine of {kind.decode.key} holds {kind.decode.kv_capacity_tokens} KV tokens, the job's longest "
+                f"sequence has {job.rollout.longest_tokens}"
+            )
+    model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
+    if model.caution is not None:
+        warnings.warn(model.caution, stacklevel=2)
+    draws = Draws(model, seed, max(spec.short_samples, 1))
+    reward = scoring(plan.job, profile)
+    return simulate_run(
+        spec,
+        short,
+        long,
+        reward,
+        draws,
+        steps,
+        prompts,
+        drift_per_step=drift_per_step,
+        switch_s=switch_s,
+        history=True,
+        watch=watch,
+    )

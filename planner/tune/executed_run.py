@@ -1,0 +1,267 @@
+"""An executed run, step by step, and the same rounds in the simulator: with their own lengths, so that what differs is
+the costs' fault alone.
+
+A replayed round issues the prompts that were issued, in their order, and each sample has the length that it had. A
+sample that was aborted while it decoded has no length in the trace, only a reason: it was longer than the round let it
+be. In the replay it gets the cap, so the machine aborts it again, for the same reason, at the replay's own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...plans.errors import InputError
+from ...plans.plan import Plan, load_plan
+from ...plans.reading import must_be_readable
+from ...plans.run_folder import must_be_run_folder
+from ...rounds.events import SampleKey
+from ...rounds.exact import ExactLongRound, ExactShortRound
+from ...rounds.race import RaceRound
+from ...rounds.round import Round
+from ...rounds.schedule import RoundSpec
+from ...traces.cycle_means import CycleMeans
+from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
+from ...traces.trace import TraceError
+from ..costs.phase_costs import RewardCost
+from ..costs.round_costs import Kind
+from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start."""
+
+    number: int
+    kind: str
+    rollout_s: float
+    reward_exposed_s: float
+    train_s: float
+    sync_s: float
+    other_s: float
+    total_s: float
+    samples: int
+    deferred: int
+    issued_samples: int
+    prompts: Mapping[str, int]
+    rows: tuple[Mapping[str, Any], ...]
+    warm: bool
+
+    def row(self) -> dict[str, Any]:
+        """The step as its trace has it, as far as means are made of it."""
+        return {
+            "kind": self.kind,
+            "trained_samples": self.samples,
+            "deferred": self.deferred,
+            "rollout_s": self.rollout_s,
+            "reward_exposed_s": self.reward_exposed_s,
+            "train_s": self.train_s,
+            "sync_s": self.sync_s,
+            "other_s": self.other_s,
+            "total_s": self.total_s,
+        }
+
+    @cached_property
+    def trained_tokens(self) -> tuple[int, int]:
+        """(sum, sum of squares) over the trained samples' tokens, prompts included."""
+        tokens = [r["tokens"] + r["prompt_tokens"] for r in self.rows if r["fate"] == "trained"]
+        return sum(tokens), sum(t * t for t in tokens)
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces."""
+
+    home: Path
+    plan: Plan
+    plan_path: Path | None
+    steps: tuple[MeasuredStep, ...]
+    restarts: int
+
+    @property
+    def plan_copy(self) -> Path:
+        """The copy of its plan in the run's folder."""
+        return self.home / PLAN_COPY
+
+    @cached_property
+    def over_cycle(self) -> CycleMeans:
+        """Its means over the cycle, by which `rlplan report` tells them too."""
+        issue, long = self.plan.job.issue, self.plan.predicted.rounds.long
+        planned = {} if long is None else {"total_s": long.step_s.mean, "rollout_s": long.rollout_s.mean}
+        rows = [step.row() for step in self.steps]
+        return CycleMeans(rows, issue.prompts_per_step, issue.samples_per_prompt, planned)
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """Measured seconds over trained samples, over the cycle."""
+        return self.over_cycle.seconds_per_sample
+
+
+def load_run(folder: Path) -> MeasuredRun:
+    """Read the `--out` folder of one executed plan. Raises InputError if it is none, damaged or without a step."""
+    must_be_run_folder(folder)
+    if not (folder / TRACE).is_file():
+        runs = sorted(p.parent.name for p in folder.glob(f"*/{TRACE}"))
+        hint = f"it holds the runs {', '.join(runs)}: name one" if runs else "give the --out of rlplan execute"
+        raise InputError(f"holds no {TRACE}; {hint}", str(folder))
+    plan = load_plan(folder / PLAN_COPY)
+    must_be_readable(folder / TRACE)
+    try:
+        log = read_run(folder / TRACE)
+    except TraceError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(folder / TRACE)) from error
+    if not log.steps:
+        raise InputError("no step was finished; there is nothing to learn from", str(folder))
+    named = log.started.get("plan")
+    return MeasuredRun(
+        home=folder,
+        plan=plan,
+        plan_path=folder / named if isinstance(named, str) else None,
+        steps=tuple(_step(event, log) for event in log.steps),
+        restarts=log.restarts,
+    )
+
+
+def _step(event: dict[str, Any], log: RunLog) -> MeasuredStep:
+    number = event["step"]
+    samples = event.get("samples")
+    rows = tuple(sorted(log.samples.get(number, ()), key=lambda r: (r["draw"], r["sample"])))
+    return MeasuredStep(
+        number=number,
+        kind=event["kind"],
+        rollout_s=event["rollout_s"],
+        reward_exposed_s=event["reward_exposed_s"],
+        train_s=event["train_s"],
+        sync_s=event["sync_s"],
+        other_s=max(0.0, event.get("other_s", 0.0)),
+        total_s=event["total_s"],
+        samples=event["trained_samples"],
+        deferred=event["deferred"],
+        issued_samples=sum(samples.values()) if isinstance(samples, dict) else len(rows),
+        prompts=event.get("prompts", {}),
+        rows=rows,
+        warm=number not in log.first_steps and not event["restarts"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A measured step beside its replay (seconds), by the costs that it was replayed with.
+
+    `update_s` is the update's, on the tokens that were trained.
+    """
+
+    step: MeasuredStep
+    times: RoundTimes
+    update_s: float
+    sync_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The whole step."""
+        return self.times.end_s + self.update_s + self.sync_s
+
+
+def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) -> Replayed:
+    """Simulate the round of `step` with its own lengths."""
+    drawn = _draws(step, spec)
+    order = list(drawn)
+    mean_prompt = round(sum(r["prompt_tokens"] for r in step.rows) / max(1, len(step.rows))) or 1
+    prompt_tokens = {row["prompt"]: row["prompt_tokens"] for row in step.rows}
+    machine = _machine(step, spec, order)
+    counts: dict[str, int] = {}
+    number_of: dict[int, int] = {}
+
+    def row_of(key: SampleKey, prompt: str) -> Mapping[str, Any] | None:
+        if key.draw not in number_of:
+            number_of[key.draw] = counts.get(prompt, 0)
+            counts[prompt] = number_of[key.draw] + 1
+        own = drawn.get(prompt, [])
+        place = number_of[key.draw]
+        return own[place].get(key.sample) if place < len(own) else None
+
+    def natural(key: SampleKey, prompt: str) -> int:
+        row = row_of(key, prompt)
+        if row is None:
+            return spec.max_tokens
+        # What the issue's limit cut went on beyond it.
+        return int(row["tokens"]) + int(row["truncated"])
+
+    def score(key: SampleKey, prompt: str) -> float:
+        row = row_of(key, prompt)
+        return float(row["reward"]) if row is not None and row.get("reward") is not None else 0.0
+
+    expected = sum(r["tokens"] for r in step.rows) / max(1, len(step.rows))
+
+    def score_s(key: SampleKey, prompt: str, tokens: int) -> float:
+        row = row_of(key, prompt)
+        return reward.per_sample_s if row is None else float(row.get("reward_s", reward.per_sample_s))
+
+    lengths = Lengths(
+        natural,
+        lambda p: prompt_tokens.get(p, mean_prompt),
+        score,
+        spec.max_tokens,
+        expected,
+        # Where samples differ, each took what it took; elsewhere the constant is what is looked at.
+        reward_s=score_s if reward.executions else None,
+    )
+    times = simulate_round(machine, lengths, kind.decode, reward, kind.max_num_seqs)
+    return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_s)
+
+
+def _draws(step: MeasuredStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:
+    """For each prompt, in order of issue, its draws in their order: the rows of those samples that ended, by sample.
+
+    A draw of which no sample ended left no trace but its number. In a long round it is a copy whose elder was chosen;
+    copies are issued prompt by prompt, lap by lap, so its number tells the prompt. Elsewhere its prompt is unknown.
+    """
+    by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
+    for row in step.rows:
+        by_draw.setdefault(row["draw"], {})[row["sample"]] = row
+    names = {number: next(iter(rows.values()))["prompt"] for number, rows in by_draw.items()}
+    laps = step.kind == "long" and spec.mode == "exact"
+    taken = sum(step.prompts.values()) if laps else 0
+    of_place = {number % taken: name for number, name in names.items() if taken and number < taken * spec.copies}
+    width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
+    found: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
+    for number in range(max(max(names, default=-1) + 1, step.issued_samples // width)):
+        name = names.get(number)
+        if name is None and laps:
+            name = of_place.get(number % taken) if taken and number < taken * spec.copies else None
+            if name is None:
+                continue  # a later copy of a prompt that was settled: the replay draws it only if it comes to that
+        found.setdefault(name or f"?{number}", []).append(by_draw.get(number, {}))
+    return found
+
+
+def _machine(step: MeasuredStep, spec: RoundSpec, order: list[str]) -> Round:
+    target, size, cap = spec.prompts_per_step, spec.samples_per_prompt, spec.max_tokens
+    dynamic = spec.dynamic_sampling
+    if step.kind == "long":
+        if spec.mode == "exact":
+            assert spec.cutoff_tokens is not None
+            return ExactLongRound(order, size, spec.cutoff_tokens, spec.copies, cap, dynamic_sampling=dynamic)
+        return RaceRound(order, target, size, size, cap, dynamic_sampling=dynamic, kind="long")
+    feed = order[spec.short_prompts :][::-1]
+
+    def take(count: int) -> list[str]:
+        return [feed.pop() for _ in range(min(count, len(feed)))]
+
+    first = order[: spec.short_prompts]
+    if spec.mode == "exact":
+        assert spec.cutoff_tokens is not None
+        return ExactShortRound(first, target, size, spec.cutoff_tokens, cap, dynamic_sampling=dynamic, take=take)
+    return RaceRound(first, target, size, spec.short_samples, cap, dynamic_sampling=dynamic, take=take, kind="short")
+
+
+def replay_all(
+    steps: Iterable[MeasuredStep], spec: RoundSpec, short: Kind, long: Kind, reward: RewardCost
+) -> list[Replayed]:
+    """Replay steps whose samples are in the trace; a step without any has nothing to replay."""
+    return [replay(step, spec, long if step.kind == "long" else short, reward) for step in steps if step.rows]

@@ -1,0 +1,129 @@
+"""A profile corrected by what a run has shown: what was run by its own line, what was not by part of the others'.
+
+A correction belongs to the layout that was run, whichever entry of the profile prices it (costs.entry_of): the
+corrected profile has a `RoundCheck` for each.
+
+What was not run has no measurement of its own. Part of what is wrong with a profile is wrong with all of it (another
+tenant, another engine version), part with one layout: a layout that the run did not use takes `TRANSFER` of the log of
+the mean factor of those that it did, and less if rounds of its own have been measured before. One that is priced by the
+same entry as a layout that was run, with another number of engines, takes that one's whole factor. An update that was
+not run takes the mean factor of those that were: they are of one trainer. What of either may not hold is stated as the
+transfer error (refit.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...profiles.fit import MEAN_OVER_DEVIATION
+from ...profiles.schema import Profile, RoundCheck, Spread, Train, TrainLaw
+from ...profiles.train_model import STEP_S
+from ..costs.phase_costs import LayoutKey, TrainCost, decode_cost, entry_of, train_cost_in
+from ..costs.round_costs import layout_of, measured_update, sizes
+from .fitted_line import Line, mean_factor
+
+TRANSFER = 0.75
+# Rounds after which a layout's own measurements weigh as much as the transfer.
+TRANSFER_ROUNDS = 10
+
+Layout = tuple[int, int]  # (tp, engines)
+
+
+def corrected(
+    profile: Profile,
+    rollout: Mapping[Layout, Line],
+    sync: Mapping[Layout, Line],
+    updates: Mapping[TrainCost, Line],
+    reward: Line,
+) -> Profile:
+    """The profile, corrected by the lines of what was run (by layout, by update) and by that of a reward's seconds."""
+    mean_sync = mean_factor(sync)
+    entries = []
+    for entry in profile.rollout:
+        own = {layout: line for layout, line in sync.items() if entry_of(profile, LayoutKey(*layout)) is entry}
+        scaled = _scaled(entry.sync, mean_factor(own) if own else mean_sync)
+        entries.append(entry.model_copy(update={"sync": scaled}))
+    trains, law = profile.train, profile.train_law
+    if updates:
+        trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
+        by_law = {train: line for train, line in updates.items() if measured_update(profile, train) is None}
+        law = None if law is None else _corrected_law(law, by_law or updates)
+    rewards = profile.reward.model_copy(
+        update={
+            "latency": _scaled(profile.reward.latency, reward.factor),
+            "per_sample_s": reward.factor * profile.reward.per_sample_s,
+        }
+    )
+    return profile.model_copy(
+        update={
+            "rollout": tuple(entries),
+            "checks": _checks(profile, rollout),
+            "train": trains,
+            "train_law": law,
+            "reward": rewards,
+        }
+    )
+
+
+def _checks(profile: Profile, rollout: Mapping[Layout, Line]) -> tuple[RoundCheck, ...]:
+    """Of every layout of the profile, of its checks and of the run: what its rounds take over the profile's costs."""
+    old = {(check.tp, check.engines): check for check in profile.checks}
+    overall = mean_factor(rollout)
+    checks = []
+    for layout in dict.fromkeys([*((e.tp, e.engines) for e in profile.rollout), *sorted(old), *sorted(rollout)]):
+        key, check, line = LayoutKey(*layout), old.get(layout), rollout.get(layout)
+        entry = entry_of(profile, key)
+        if entry is None:
+            checks += [check] if check is not None else []
+            continue
+        base = decode_cost(profile, entry, key.engines)
+        known = check.rounds if check else 0
+        alike = {run: other for run, other in rollout.items() if entry_of(profile, LayoutKey(*run)) is entry}
+        whole = mean_factor(alike) if alike else overall
+        share = (1.0 if alike else TRANSFER) * TRANSFER_ROUNDS / (TRANSFER_ROUNDS + known)
+        factor = line.factor if line else whole**share
+        unsure = (1.0 - min(share, TRANSFER)) * abs(math.log(whole))
+        checks.append(
+            RoundCheck(
+                tp=key.tp,
+                engines=key.engines,
+                rounds=max(1, known + (line.rounds if line else 0)),
+                overhead_s=line.overhead if line else base.round_s,
+                overhead_s_per_sample=factor * base.finish_s / key.engines,
+                factor=factor * base.a / entry.step_s,
+                error=MEAN_OVER_DEVIATION * line.noise if line else max(check.error if check else 0.0, unsure),
+                noise=line.noise if line else check.noise if check else None,
+            )
+        )
+    return tuple(checks)
+
+
+def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
+    """By its own line; without one by the mean factor, overheads as much apart from the run's as they were."""
+    own = next((line for train, line in updates.items() if sizes(train) == sizes(entry)), None)
+    factor = own.factor if own else mean_factor(updates)
+    grown = math.fsum(line.overhead - train.step_s for train, line in updates.items()) / len(updates)
+    return entry.model_copy(
+        update={
+            "step_s": own.overhead if own else max(0.0, entry.step_s + grown),
+            "step_s_per_token": factor * entry.step_s_per_token,
+            "step_s_per_token_squared": factor * entry.step_s_per_token_squared,
+            "noise": own.noise if own else entry.noise,
+        }
+    )
+
+
+def _corrected_law(law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw:
+    """All factors by the mean of the updates' factors; then that of a step's own seconds, so that overheads agree."""
+    factor = mean_factor(updates)
+    # Experts' products are charged by `compute` times `experts`: scaling both would count it twice.
+    factors = {name: value * (1.0 if name == "experts" else factor) for name, value in law.factors.items()}
+    scaled = law.model_copy(update={"factors": factors})
+    missing = [line.overhead - train_cost_in(scaled, layout_of(train)).step_s for train, line in updates.items()]
+    step = factors["step"] + math.fsum(missing) / len(missing) / STEP_S
+    return law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
+
+
+def _scaled(spread: Spread, factor: float) -> Spread:
+    return Spread(p50=factor * spread.p50, p95=factor * spread.p95, repeats=spread.repeats)

@@ -1,0 +1,95 @@
+"""The kernel: one round from its first issue to its end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .compiled_actions import catch_up, drop_load, issue, release
+from .compiled_engines import admit, look_ahead, take_event
+from .compiled_machines import draw_again, finished, judge, reached_cutoff, scored
+from .compiled_rewards import take_due
+from .kernel_state import EXACT_LONG, EXACT_SHORT, GONE, RAN_OUT, STUCK
+from .numba_options import compiled, entry, sources_digest
+
+
+class World(NamedTuple):
+    """Everything, as one argument: records of kernel_state.py."""
+
+    R: Any  # (1,) the round
+    E: Any  # by engine
+    S: Any  # by sample
+    D: Any  # by draw
+    P: Any  # by prompt
+    X: Any  # what engines hold of prompts
+    T: Any  # tournament of engines, whose next event is first (tournaments.py)
+    B: Any  # and who is the least loaded
+    touched: Any  # by engine: those that are to let in who waits
+    L: Any  # (row, place) what is drawn; short rounds: row k is the k-th prompt's
+    Q: Any  # heap of rewards that are due
+    free: Any  # heap: when each reward worker is free
+    heaps: Any  # (engine, spot) running samples
+    steps_s: Any  # by running sequences
+
+
+@compiled
+def _start(W: World, prompts: int, copies: int) -> None:
+    R = W.R[0]
+    if R.kind == EXACT_LONG:
+        for _ in range(copies):
+            for prompt in range(prompts):
+                draw_again(W, prompt, 0.0)
+    else:
+        for prompt in range(prompts):
+            issue(W, prompt, prompt, 0.0)
+        if R.kind == EXACT_SHORT:
+            judge(W, 0.0)
+    catch_up(W, 0.0)
+
+
+@compiled
+def _run(W: World, prompts: int, copies: int) -> float:
+    R, E, S, Q = W.R[0], W.E, W.S, W.Q
+    _start(W, prompts, copies)
+    now = 0.0
+    while not R.done:
+        e = W.T[1]
+        if R.held >= 0 and E[e].upcoming == math.inf:
+            release(W, R.decode_end)
+        due = Q[0].at if R.rewards_due > 0 else math.inf
+        if min(due, E[e].upcoming) == math.inf:
+            R.status = STUCK
+            return now
+        if due <= E[e].upcoming:
+            now = due
+            scored(W, take_due(R, Q), now)
+            catch_up(W, now)
+        else:
+            i = take_event(S, E, R, W.X, W.heaps, e, W.steps_s)
+            now = E[e].now
+            if i >= 0:
+                if S[i].state == GONE:
+                    drop_load(W, e)
+                    R.decode_end = now + E[e].held_up
+                    finished(W, i, now)
+                else:
+                    reached_cutoff(W, i, now)
+                catch_up(W, now)
+                admit(S, E, R, W.X, W.heaps, e)
+            look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
+        if R.status == RAN_OUT:
+            return now
+    return now
+
+
+def _make_entry(digest: str) -> Any:
+    def simulate(world: Any, prompts: int, copies: int) -> float:
+        # The digest is part of the key under which numba keeps the machine code (numba_options.py).
+        assert len(digest) > 0
+        return _run(world, prompts, copies)
+
+    return entry(simulate)
+
+
+simulate = _make_entry(sources_digest())
+"""(world, prompts issued at first, copies) -> seconds at the end; `R[0].status` says how it ended."""

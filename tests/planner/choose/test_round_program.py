@@ -1,0 +1,262 @@
+"""The integer program against trying everything, its limits, its ties, and what it says when nothing is left."""
+
+import dataclasses
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.choose.candidate_search import column_name
+from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.choose.cycle_cost import Column, Cycle, Limits, all_cycles
+from rlplan.planner.choose.round_program import solve_program
+from rlplan.planner.costs.phase_costs import LayoutKey
+from rlplan.plans.errors import Infeasible
+
+A, B = LayoutKey(1, 2), LayoutKey(2, 1)
+SYNC, FREE, TIGHT = Law("sync", 16, 8, 0), Law("race", 20, 10, 0), Law("exact", 0, 0, 100)
+NEEDS_LONG = {FREE, TIGHT}
+P, N = 16, 8
+
+
+def column(key: ShortKey | LongKey, seconds: list[float], **changes) -> Column:
+    fields = {
+        "name": column_name(key),
+        "key": key,
+        "step_s": tuple(seconds),
+        "groups": float(P),
+        "moved": float(P) if isinstance(key, LongKey) else 4.0,
+        "excess_tokens": 0.0,
+        "excess_error": 0.0,
+        "slow": tuple(0.0 for _ in seconds),
+        "rounds": 9,
+    }
+    return Column(**{**fields, **changes})
+
+
+def limits(**changes) -> Limits:
+    fields = {
+        "group_size": N,
+        "mean_tokens": 50.0,
+        "bias_budget": math.inf,
+        "slo": False,
+        "host_memory_bytes": 20 * 10**9,
+        "host_bytes": {A: 8 * 10**9, B: 9 * 10**9},
+    }
+    return Limits(**{**fields, **changes})
+
+
+@st.composite
+def instances(draw):
+    seconds = st.lists(st.floats(1.0, 9.0), min_size=2, max_size=2)
+    share = st.floats(0.0, 0.12)
+    shorts, longs = [], []
+    for law in (SYNC, FREE, TIGHT):
+        for layout, issue in itertools.product((A, B), range(draw(st.integers(0, 2)))):
+            key = ShortKey(law.mode, 16 + 4 * issue, 10 if law == FREE else 8, law.cutoff, layout)
+            biased = law == FREE
+            shorts.append(
+                column(
+                    key,
+                    draw(seconds),
+                    moved=draw(st.floats(0.5, 12.0)) if law in NEEDS_LONG else 0.0,
+                    excess_tokens=draw(st.floats(-3000, 0)) if biased else 0.0,
+                    excess_error=draw(st.floats(0, 200)) if biased else 0.0,
+                    slow=(draw(share), draw(share)),
+                )
+            )
+            if key.law != law:
+                shorts.pop()
+        if law in NEEDS_LONG:
+            for layout, copies in itertools.product((A, B), range(1, 1 + draw(st.integers(1, 2)))):
+                longs.append(
+                    column(
+                        LongKey(law, copies, layout),
+                        [s + 4 for s in draw(seconds)],
+                        excess_tokens=draw(st.floats(-3000, 0)) if law == FREE else 0.0,
+                        excess_error=draw(st.floats(0, 200)) if law == FREE else 0.0,
+                        slow=(draw(share), draw(share)),
+                    )
+                )
+    assume(shorts)
+    memory = draw(st.sampled_from([20, 10, 8]))
+    budget = draw(st.sampled_from([math.inf, 0.3, 0.0]))
+    bounds = limits(
+        host_memory_bytes=memory * 10**9,
+        bias_budget=budget,
+        slo=draw(st.booleans()),
+        sharding=draw(st.sampled_from([(0, 0), (0, 1)])),
+        reshard_s=draw(st.sampled_from([0.0, 0.7])),
+        layout_switch_s=draw(st.sampled_from([0.0, 1.1])),
+        objective=draw(st.sampled_from(["seconds", "usd"])),
+        nodes={A: 2, B: 1},
+        train_nodes=draw(st.sampled_from([(1, 1), (1, 2)])),
+        usd_per_node_s=0.002,
+    )
+    return shorts, longs, bounds
+
+
+def brute_force(shorts: list[Column], longs: list[Column], bounds: Limits) -> Cycle | None:
+    cycles = [c for c in all_cycles(shorts, longs, NEEDS_LONG, bounds, every_train=True) if not c.violations(bounds)]
+    return min(cycles, key=lambda c: c.cost(bounds), default=None)
+
+
+@settings(max_examples=80, deadline=None)
+@given(instance=instances())
+def test_the_program_finds_what_trying_everything_finds(instance) -> None:
+    shorts, longs, bounds = instance
+    best = brute_force(shorts, longs, bounds)
+    if best is None:
+        with pytest.raises(Infeasible):
+            solve_program(shorts, longs, NEEDS_LONG, bounds, P)
+        return
+    solution = solve_program(shorts, longs, NEEDS_LONG, bounds, P)
+    assert solution.objective == pytest.approx(best.cost(bounds), rel=1e-5)
+    assert solution.cycle.violations(bounds) == []
+    assert solution.optimal and solution.gap <= 1e-6
+    assert solution.bound == pytest.approx(solution.objective, rel=1e-5)
+
+
+def test_rates_balance_the_queue_and_train_one_sample() -> None:
+    short = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=6.0)
+    long = column(LongKey(TIGHT, 1, A), [5.0])
+    cycle = Cycle(short, long, 0, 0)
+    u, v = cycle.rates(N)
+    assert 6.0 * u == pytest.approx(P * v)
+    assert N * P * (u + v) == pytest.approx(1.0)
+    # 16 short rounds put off 96 prompts, which are 6 long rounds: 16 x 1 s + 6 x 5 s for 22 x 128 samples.
+    assert cycle.seconds_per_sample(N) == pytest.approx((16 * 1.0 + 6 * 5.0) / (22 * 128))
+    assert cycle.long_share() == pytest.approx(6 / 22)
+
+
+def test_memory_for_two_engine_sets_couples_the_layouts() -> None:
+    shorts = [
+        column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0),
+        column(ShortKey("exact", 20, 8, 100, B), [2.0], moved=4.0),
+    ]
+    longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
+    both = solve_program(shorts, longs, NEEDS_LONG, limits(), P).cycle
+    assert (both.short.layout, both.long.layout) == (A, B)
+    one = solve_program(shorts, longs, NEEDS_LONG, limits(host_memory_bytes=16 * 10**9), P).cycle
+    assert one.short.layout == one.long.layout
+
+
+def test_each_kind_of_round_has_its_own_update_unless_resharding_costs_more() -> None:
+    short = column(ShortKey("exact", 20, 8, 100, A), [1.0, 1.4], moved=4.0)
+    long = column(LongKey(TIGHT, 1, A), [9.0, 5.0])
+
+    def trains(**changes) -> tuple[int, int]:
+        cycle = solve_program([short], [long], NEEDS_LONG, limits(**changes), P).cycle
+        return cycle.train, cycle.long_train
+
+    assert trains() == (0, 1)
+    assert trains(sharding=(0, 0), reshard_s=9.0) == (0, 1)
+    # There and back costs 1.6 s a long round, one update for both 4 x 0.4 s: just cheaper; then just dearer.
+    assert trains(sharding=(0, 1), reshard_s=0.79) == (0, 1)
+    assert trains(sharding=(0, 1), reshard_s=0.81) == (1, 1)
+
+
+def test_changing_engines_is_paid_for_by_the_long_round() -> None:
+    short = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
+    longs = [column(LongKey(TIGHT, 1, A), [9.0]), column(LongKey(TIGHT, 1, B), [5.0])]
+
+    def solution(switch_s: float) -> Cycle:
+        return solve_program([short], longs, NEEDS_LONG, limits(layout_switch_s=switch_s), P).cycle
+
+    assert solution(1.9).long.layout == B
+    assert solution(1.9).switch_s == pytest.approx(3.8)
+    assert solution(2.1).long.layout == A
+
+
+def test_for_usd_a_slower_plan_on_fewer_nodes_wins_when_it_is_cheaper() -> None:
+    wide = column(ShortKey("sync", 16, 8, 0, A), [4.0], moved=0.0)
+    narrow = column(ShortKey("sync", 16, 8, 0, B), [7.0], moved=0.0)
+
+    def solution(objective: str):
+        bounds = limits(objective=objective, nodes={A: 2, B: 1}, usd_per_node_s=0.01)
+        return solve_program([wide, narrow], [], set(), bounds, P)
+
+    assert solution("seconds").cycle.short.layout == A
+    cheap = solution("usd")
+    assert cheap.cycle.short.layout == B
+    assert cheap.objective == pytest.approx(7.0 / 128 * 0.01)
+    assert cheap.gap == 0 and cheap.bound == pytest.approx(cheap.objective)
+
+
+def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
+    key = ShortKey("race", 20, 10, 0, A)
+    race = column(key, [1.0], excess_tokens=-0.1 * 50 * 128, excess_error=0.01 * 50 * 128)
+    long = column(LongKey(FREE, 1, A), [1.5])
+    sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0)
+
+    def mode(budget: float) -> str:
+        return solve_program([race, sync], [long], NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.law.mode
+
+    # 4 short rounds a long one: a ratio of 0.92, with 1.645 x 0.008 against it.
+    assert mode(0.095) == "race"
+    assert mode(0.09) == "sync"
+    assert mode(0.0) == "sync"
+
+
+def test_an_slo_keeps_slow_steps_to_one_in_twenty() -> None:
+    exact = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
+    long = column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
+    sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0, slow=(0.02,))
+    free = solve_program([exact, sync], [long], NEEDS_LONG, limits(), P).cycle
+    assert free.short.law.mode == "exact" and free.long_share() == pytest.approx(0.2)
+    bound = solve_program([exact, sync], [long], NEEDS_LONG, limits(slo=True), P).cycle
+    assert bound.short.law.mode == "sync"
+
+
+def test_ties_go_to_the_first_by_name_whatever_the_order_of_columns() -> None:
+    shorts = [column(ShortKey("exact", p, 8, 100, layout), [2.0, 2.0]) for p in (20, 24, 28) for layout in (A, B)]
+    longs = [column(LongKey(TIGHT, c, layout), [5.0, 5.0]) for c in (1, 2) for layout in (A, B)]
+    chosen = set()
+    for order in (1, -1):
+        cycle = solve_program(shorts[::order], longs[::order], NEEDS_LONG, limits(), P).cycle
+        chosen.add((cycle.short.name, cycle.long.name, cycle.train, cycle.long_train))
+    assert chosen == {(shorts[0].name, longs[0].name, 0, 0)}
+
+
+def test_infeasibility_names_the_limit_that_binds() -> None:
+    race = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-3000.0, slow=(0.5,))
+    long = column(LongKey(FREE, 1, A), [1.5])
+    with pytest.raises(Infeasible, match="bias budget"):
+        solve_program([race], [long], NEEDS_LONG, limits(bias_budget=0.1), P)
+    with pytest.raises(Infeasible, match=r"slo\.step_p95_s"):
+        solve_program([race], [long], NEEDS_LONG, limits(slo=True), P)
+    with pytest.raises(Infeasible, match="memory"):
+        solve_program([race], [long], NEEDS_LONG, limits(host_memory_bytes=10**9), P)
+    with pytest.raises(Infeasible, match="at once"):
+        solve_program([race], [long], NEEDS_LONG, limits(slo=True, bias_budget=0.1), P)
+
+
+def test_bias_is_the_weighted_excess_over_the_mean() -> None:
+    short = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-640.0)
+    long = column(LongKey(FREE, 1, A), [5.0], excess_tokens=-1280.0)
+    # Per cycle of 4 short rounds and a long one: 4 x -640 - 1280 tokens over 5 x 128 samples of mean 50.
+    expected = 1 + (4 * -640 - 1280) / (5 * 128) / 50
+    assert Cycle(short, long, 0, 0).length_ratio(limits()) == pytest.approx(expected)
+    assert dataclasses.replace(short, excess_tokens=0.0).excess_tokens == 0.0
+
+
+def test_a_node_limit_leaves_a_feasible_choice_with_an_honest_gap() -> None:
+    rng = random.Random(4)
+    shorts, longs = [], []
+    for number, layout in itertools.product(range(12), (A, B)):
+        law = Law("exact", 0, 0, 100 + number)
+        key = ShortKey("exact", 20, 8, law.cutoff, layout)
+        shorts.append(column(key, [rng.uniform(1, 2), rng.uniform(1, 2)], moved=rng.uniform(1, 9), slow=(0.04, 0.02)))
+        longs.append(column(LongKey(law, 1, layout), [rng.uniform(4, 9), rng.uniform(4, 9)], slow=(0.3, 0.1)))
+    needs = {c.law for c in shorts}
+    bounds = limits(slo=True, sharding=(0, 1), reshard_s=0.3, layout_switch_s=0.2)
+    cut, again = (solve_program(shorts, longs, needs, bounds, P, max_nodes=0) for _ in range(2))
+    full = solve_program(shorts, longs, needs, bounds, P)
+    assert cut == again
+    assert full.optimal and full.gap == 0
+    assert not cut.optimal and cut.cycle.violations(bounds) == []
+    assert cut.bound <= full.objective <= cut.objective * (1 + 1e-9)
+    assert cut.gap == pytest.approx(1 - cut.bound / cut.objective)

@@ -1,0 +1,206 @@
+"""The memory table: who holds how many bytes, on which device or host, in which phase; and what asks it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlplan.planner.choose.candidates import enumerate_space, feasible_layouts
+from rlplan.planner.choose.cycle_cost import Limits
+from rlplan.planner.choose.memory_fit import fitting_beside
+from rlplan.planner.costs.device_memory import device_bars
+from rlplan.planner.costs.host_memory import engine_share, trainer_share
+from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar
+from rlplan.planner.costs.memory_table import memory_table
+from rlplan.planner.costs.phase_costs import LayoutKey, engines_of, train_costs
+from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.plans.errors import Infeasible
+from rlplan.profiles.library import library_names, library_profile
+from rlplan.profiles.memory import STATE_BYTES
+from rlplan.profiles.train_layouts import MEMORY_SHARE
+from rlplan.profiles.train_model import TrainLayout
+
+from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
+
+BF16 = WEIGHT_BYTES["bfloat16"]
+H100 = {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80 * 10**9}
+SIZES = {"prompts_per_step": 8, "samples_per_prompt": 4, "max_prompt_tokens": 96, "max_response_tokens": 1024}
+
+
+def gpu_pool(nodes=8, host_memory_bytes=2 * 10**12, memory_bytes=80 * 10**9):
+    accelerators = {**H100, "memory_bytes": memory_bytes}
+    shape = {"nodes": nodes, "accelerators": accelerators, "cores": 112, "host_memory_bytes": host_memory_bytes}
+    return laptop(**shape)
+
+
+def gpu_job(dtype="bfloat16"):
+    return small_job(SIZES, model={"path": "m", "dtype": dtype}, search={"tp": [4], "micro_batch_tokens": [4096]})
+
+
+def table(model, layout, trainers, nodes=8, **pool):
+    profile = library_profile("H100", model)
+    machines = gpu_pool(nodes, **pool).pools["main"]
+    return memory_table(profile, machines, BF16, nodes, [(engines_of(profile, layout), trainers)])
+
+
+def at(bars, place, phase):
+    (found,) = (bar for bar in bars if (bar.place, bar.phase) == (place, phase))
+    return found
+
+
+def test_every_phase_has_a_bar_of_a_device_and_one_of_a_host_and_none_is_the_sum_of_two():
+    bars = table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(8, tp=8))
+    assert {(bar.place, bar.phase) for bar in bars} == {(p, phase) for p in ("device", "host") for phase in PHASES}
+    decoding, training = at(bars, "device", "rollout"), at(bars, "device", "train")
+    assert {"engine_weights", "kv_cache"} <= set(decoding.holds_bytes)
+    assert not {"engine_weights", "kv_cache"} & set(training.holds_bytes), "engines sleep while trainers train"
+    assert decoding.needed_bytes + training.needed_bytes > decoding.capacity_bytes
+    assert all(bar.fits for bar in bars)
+
+
+def test_a_bar_is_what_is_kept_and_the_largest_of_its_moments():
+    bar = Bar("device", "train", 0, {"a": 5.0}, {"now": {"b": 2.0, "c": 1.0}, "then": {"d": 4.0}}, 9.0)
+    assert bar.holds_bytes == {"a": 5.0, "d": 4.0} and bar.needed_bytes == 9.0 and bar.fits
+    assert not Bar("device", "train", 0, {"a": 5.0}, {"now": {"b": 4.5}}, 9.0).fits
+
+
+def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
+    profile = library_profile("H100", "Qwen2.5-32B")
+    pool = gpu_pool().pools["main"]
+    costs = train_costs(profile, 64, (16896,))
+    assert len(costs) > 10
+    for cost in costs:
+        (bar,) = (
+            b for b in device_bars(profile, pool, BF16, engines_of(profile, LayoutKey(4, 16)), cost.layout)
+            if b.phase == "train"
+        )  # fmt: skip
+        assert bar.needed_bytes - bar.holds_bytes["asleep"] == pytest.approx(cost.peak_bytes, rel=1e-6)
+        assert bar.holds_bytes["asleep"] == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.fits
+
+
+def test_offloaded_states_of_32b_are_393_gb_of_a_nodes_host_memory():
+    bars = table("Qwen2.5-32B", LayoutKey(4, 2), TrainLayout(1, tp=8, offload=True), 1, host_memory_bytes=200 * 10**9)
+    for phase in PHASES:
+        bar = at(bars, "host", phase)
+        states = bar.holds_bytes["trainer_optimizer"] + bar.holds_bytes["trainer_parameters"]
+        assert states == pytest.approx(393.2e9, rel=1e-3) and not bar.fits
+    assert "trainer_optimizer" not in at(bars, "device", "train").holds_bytes
+    assert at(bars, "host", "sync").holds_bytes["weights_under_way"] == pytest.approx(65.5e9, rel=1e-3)
+    spread = table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(8, tp=8, offload=True), 8)
+    assert at(spread, "host", "train").holds_bytes["trainer_optimizer"] == pytest.approx(393.2e9 * 2 / 3 / 8, rel=1e-3)
+
+
+def test_a_trainers_states_leave_the_device_while_engines_decode_unless_they_fit_beside_them():
+    few = table("Qwen2.5-7B", LayoutKey(2, 32), TrainLayout(64))
+    assert "trainer_optimizer" in at(few, "device", "rollout").holds_bytes
+    assert "trainer_optimizer" not in at(few, "host", "rollout").holds_bytes
+    many = table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(8, tp=8))
+    assert "trainer_optimizer" not in at(many, "device", "rollout").holds_bytes
+    states = at(many, "host", "rollout").holds_bytes
+    per_node = STATE_BYTES * library_profile("H100", "Qwen2.5-32B").model_parameters / 8
+    assert states["trainer_optimizer"] + states["trainer_parameters"] == pytest.approx(per_node)
+    assert "trainer_optimizer" not in at(many, "host", "train").holds_bytes
+    assert "trainer_parameters" in at(many, "device", "sync").holds_bytes
+
+
+def test_a_trainer_of_32b_without_recomputation_on_whole_sequences_fits_no_gpu():
+    bar = at(table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(64, micro_batch_tokens=33792)), "device", "train")
+    assert not bar.fits or bar.holds_bytes["trainer_activations"] < 40e9, "recomputed in full"
+    plain = TrainLayout(64, micro_batch_tokens=33792, recompute="none")
+    bar = at(table("Qwen2.5-32B", LayoutKey(4, 16), plain), "device", "train")
+    assert bar.needed_bytes > 300e9 and not bar.fits
+
+
+def test_on_a_cpu_everything_is_held_by_the_host_and_engines_of_both_kinds_stay():
+    profile = small_profile()
+    pool, small, wide = laptop().pools["main"], LayoutKey(1, 2), LayoutKey(2, 1)
+    kinds = [(engines_of(profile, layout), TrainLayout(1, micro_batch_tokens=1024)) for layout in (small, wide)]
+    bars = memory_table(profile, pool, 4, 1, kinds)
+    held = engine_share(profile, kinds[0][0]).on_node(1) + engine_share(profile, kinds[1][0]).on_node(1)
+    for phase in PHASES:
+        (one, other) = (bar for bar in bars if (bar.place, bar.phase) == ("host", phase))
+        trainer = {"rollout": 12, "train": 16, "sync": 12 + 4}[phase] * profile.model_parameters
+        assert one.needed_bytes == other.needed_bytes == pytest.approx(held + trainer)
+    assert [bar.phase for bar in bars if bar.place == "device"] == ["rollout", "rollout"]
+
+
+layouts = st.builds(LayoutKey, st.sampled_from([1, 2, 4, 8]), st.integers(1, 64))
+trainers = st.builds(
+    TrainLayout,
+    st.sampled_from([1, 2, 4, 8, 64]),
+    st.sampled_from([1, 2, 8]),
+    pp=st.sampled_from([1, 2]),
+    offload=st.booleans(),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(layouts, layouts, trainers, trainers, st.integers(1, 16), st.sampled_from(library_names()), st.booleans())
+def test_the_program_adds_up_host_memory_as_the_table_does(short, long, train, long_train, nodes, name, on_cpu):
+    profile = library_profile(*name)
+    pool = gpu_pool(16).pools["main"]
+    if on_cpu:
+        entries = tuple({(k.tp, k.engines): rollout(k.tp, k.engines, 7e-3, 3e-5) for k in (short, long)}.values())
+        profile, pool = small_profile(rollout=entries), laptop().pools["main"]
+    else:
+        known = sorted({entry.tp for entry in profile.rollout})
+        short, long = (LayoutKey(known[k.tp % len(known)], k.engines) for k in (short, long))
+    kinds = [(engines_of(profile, k), t) for k, t in ((short, train), (long, long_train))]
+    bars = [bar for bar in memory_table(profile, pool, BF16, nodes, kinds) if bar.place == "host"]
+    limits = Limits(
+        group_size=4,
+        mean_tokens=1.0,
+        bias_budget=math.inf,
+        slo=False,
+        host_memory_bytes=pool.host_memory_bytes,
+        host_bytes={k: round(engine_share(profile, engines_of(profile, k)).on_node(1)) for k in (short, long)},
+        train_host=tuple(trainer_share(profile, pool, BF16, t) for t in (train, long_train)),
+        pool_nodes=16,
+    )
+    assert limits.on_node([short, long], [0, 1], nodes) == pytest.approx(max(b.needed_bytes for b in bars), rel=1e-8)
+    enough = limits.nodes_for([short, long], [0, 1])
+    assert enough == 16 or limits.on_node([short, long], [0, 1], enough) <= limits.host_memory_bytes
+    assert enough == 1 or limits.on_node([short, long], [0, 1], enough - 1) > limits.host_memory_bytes
+
+
+def test_candidates_are_what_memory_holds_and_what_is_lacking_is_told():
+    profile, job = library_profile("H100", "Qwen2.5-32B"), gpu_job()
+    model = fit_lengths(heavy_trace(), 1024, 0)
+    with pytest.raises(Infeasible, match="host memory that a node has") as error:
+        enumerate_space(gpu_pool(1, 200 * 10**9), job, profile, model, ("sync",))
+    assert "trainer optimizer 262" in str(error.value), "who holds most of it"
+    space = enumerate_space(gpu_pool(1, 800 * 10**9), job, profile, model, ("sync",))
+    assert len(space.train_host) == len(space.train) > 0
+    assert all(share.on_node(1) > 393e9 for share in space.train_host), "eight GPUs cannot keep the states"
+
+
+def test_gpus_with_less_memory_than_their_data_sheet_get_updates_that_fit_them():
+    profile, job = library_profile("H100", "Qwen2.5-32B"), gpu_job()
+    model = fit_lengths(heavy_trace(), 1024, 0)
+    space = enumerate_space(gpu_pool(1, memory_bytes=73 * 10**9), job, profile, model, ("sync",))
+    assert max(train.peak_bytes for train in space.train) <= MEMORY_SHARE * 73e9
+
+
+def test_weights_of_float32_beside_a_kv_cache_measured_with_bfloat16_are_no_candidate():
+    with pytest.raises(Infeasible, match="engine weights 32"):
+        feasible_layouts(gpu_pool(1), gpu_job("float32"), library_profile("H100", "Qwen2.5-32B"))
+
+
+def test_a_cpu_layout_beyond_the_kv_space_of_its_cores_is_no_candidate():
+    profile = small_profile()  # 200,000 tokens of 4,096 bytes: 819 MB an engine
+    accelerators = {"kind": "cpu", "name": "cpu", "per_node": 2, "memory_bytes": 600 * 10**6}
+    _, decode, refused = feasible_layouts(laptop(accelerators=accelerators), small_job(), profile)
+    assert list(decode) == [LayoutKey(2, 1)] and "one of its accelerators would hold" in refused[0]
+
+
+def test_an_update_that_fits_beside_no_engines_says_what_it_would_take():
+    profile = small_profile(model_parameters=10**9)
+    (cost, *_) = train_costs(profile, 1, (1024,))
+    pool = laptop(host_memory_bytes=20 * 10**9).pools["main"]
+    with pytest.raises(Infeasible, match="trainer optimizer 8 GB"):
+        fitting_beside([cost], [LayoutKey(2, 1)], profile, pool, 4)
+    roomy = laptop(host_memory_bytes=40 * 10**9).pools["main"]
+    assert fitting_beside([cost], [LayoutKey(2, 1)], profile, roomy, 4)[0] == (cost,)

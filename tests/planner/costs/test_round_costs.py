@@ -1,0 +1,101 @@
+"""A plan's rounds priced by a profile: measured entries, laws, and what a profile does not have."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlplan.planner.costs.draft_costs import beside_judge
+from rlplan.planner.costs.phase_costs import RewardCost
+from rlplan.planner.costs.round_costs import Kind, kinds, scoring
+from rlplan.plans.errors import InputError
+from rlplan.plans.levers import RewardJudge
+from rlplan.plans.plan import (
+    Bias,
+    LossPlan,
+    PlannedJob,
+    RewardPlan,
+    RoundIssue,
+    RoundRollout,
+    Rounds,
+    RoundTrain,
+    ShortRound,
+    StepIssue,
+    SyncPlan,
+)
+from rlplan.profiles.library import library_profile
+from rlplan.profiles.schema import Judge
+
+
+def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
+    short = ShortRound(
+        issue=RoundIssue(prompts=8, samples=4),
+        cutoff_tokens=None,
+        rollout=RoundRollout(pool="main", engines=engines, tp=engine_tp, max_num_seqs=64),
+        train=RoundTrain(**{"dp": 1, "micro_batch_tokens": 8192, **train}),
+    )
+    return PlannedJob(
+        name="toy",
+        bias=Bias(mode="sync", budget=0.0),
+        issue=StepIssue(prompts_per_step=8, samples_per_prompt=4),
+        rounds=Rounds(short=short, long=None),
+        reward=RewardPlan(workers=1, deadline_s=1.0),
+        loss=LossPlan(samples=32.0, tokens=3200),
+        sync=SyncPlan(checksum_every=1),
+        why={},
+    )
+
+
+def test_one_engine_of_a_gpu_profile_prices_as_many_as_the_plan_has() -> None:
+    profile = library_profile("H800", "Qwen2.5-14B")
+    short, long = kinds(planned(16, 2, dp=8, tp=4), profile)
+    assert long is short
+    assert (short.decode.key.engines, short.decode.key.tp, short.max_num_seqs) == (16, 2, 64)
+    assert (short.train.dp, short.train.tp, short.train.accelerators) == (8, 4, 32)
+    wide, _ = kinds(planned(16, 2, dp=32), profile)
+    assert wide.train.per_token_s != short.train.per_token_s
+
+
+def test_what_a_measured_profile_lacks_is_said_with_what_it_has(make_profile) -> None:
+    profile = make_profile()
+    assert kinds(planned(2, 1), profile)[0].train.micro_batch_tokens == 8192
+    with pytest.raises(InputError, match=r"no layout of 3 engine\(s\) with tp 1, it has 2 x tp 1, 1 x tp 2"):
+        kinds(planned(3, 1), profile)
+    with pytest.raises(InputError, match="no update with micro-batches of 999 tokens"):
+        kinds(planned(2, 1, micro_batch_tokens=999), profile)
+    with pytest.raises(InputError, match="no update"):
+        kinds(planned(2, 1, tp=2), profile)
+
+
+def test_an_update_that_cannot_be_is_one_line() -> None:
+    with pytest.raises(InputError, match="cannot be"):
+        kinds(planned(4, 2, tp=16), library_profile("H800", "Qwen2.5-14B"))
+
+
+def test_a_judge_takes_the_workers_place_and_slows_what_it_stands_beside(make_profile) -> None:
+    judge = Judge(per_sample_s=0.02, per_token_s=1e-4, beside_factor=1.4, rollout_factor=1.25)
+    profile = make_profile(judge=judge)
+
+    def priced(**levers: object) -> tuple[Kind, RewardCost]:
+        plan = planned(2, 1)
+        plan = plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})
+        return kinds(plan, profile)[0], scoring(plan, profile)
+
+    plain, workers = priced()
+    own, of_its_own = priced(judge=RewardJudge(place="own", instances=3))
+    beside, shared = priced(judge=RewardJudge(place="beside", instances=2))
+    assert own.decode == plain.decode and beside.decode == beside_judge(plain.decode, 1.25)
+    assert (of_its_own.workers, shared.workers) == (3, 2)
+    assert of_its_own.read_s(1000) == pytest.approx(0.12) and shared.read_s(1000) == pytest.approx(1.4 * 0.12)
+    assert workers.read_s(1000) == profile.reward.per_sample_s and not workers.after_rollout
+    assert priced(synchronous=True)[1] == replace(workers, after_rollout=True)
+
+
+def test_a_judge_that_the_profile_does_not_know_is_refused(make_profile) -> None:
+    plan = planned(2, 1)
+    reward = plan.reward.model_copy(update={"judge": RewardJudge(place="own", instances=1, tp=2)})
+    plan = plan.model_copy(update={"reward": reward})
+    with pytest.raises(InputError, match=r"a judge of tp 2 .* the profile holds no judge; write what yours costs"):
+        scoring(plan, make_profile())
+    known = Judge(per_sample_s=0.02, per_token_s=1e-4, beside_factor=1.0, rollout_factor=1.0)
+    with pytest.raises(InputError, match="the profile holds a judge of tp 1"):
+        scoring(plan, make_profile(judge=known))
