@@ -5,10 +5,10 @@
 A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
 on disk), and loading it counts.
 
-Rounds of more than 256 prompts are simulated by cells (planner/simulate/columns/cells.py). `differences` holds them against whole
-rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise, which would
-hide a part of it. What of a difference is the simulation's own luck, `noise` says: the standard error of the difference
-of the means.
+Rounds of more than 256 prompts are simulated by cells (planner/simulate/columns/cells.py). `differences` holds them
+against whole rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise,
+which would hide a part of it. What of a difference is the simulation's own luck, `noise` says: the standard error of
+the difference of the means.
 """
 
 from __future__ import annotations

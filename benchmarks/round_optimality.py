@@ -4,9 +4,9 @@
 
 Each instance is a small job's columns with random costs on random layouts, with update choices that shard the model in
 different ways, under a random bias budget, SLO, host memory and objective. Every schedule is tried, and its seconds,
-USD, bias and slow steps are summed here from the columns by the account of a cycle (planner/choose/cycle_cost.py), not by the code
-that the planner uses. The program's choice must cost what the best of them costs, to 1e-9 relative, and its certified
-gap must be 0; where no schedule keeps the limits, the program must say so.
+USD, bias and slow steps are summed here from the columns by the account of a cycle (planner/choose/cycle_cost.py), not
+by the code that the planner uses. The program's choice must cost what the best of them costs, to 1e-9 relative, and its
+certified gap must be 0; where no schedule keeps the limits, the program must say so.
 
     {"instances": 50, "mismatches": 0, "gap_max": 0.0, "infeasible": …, "schedules": …, "seconds": …}
 """

@@ -1,9 +1,9 @@
 """Lengths without a trace: a few quantiles and one number for how alike a prompt's responses are.
 
 Such tables ship (library/lengths/NAME.yaml), each derived from public measurements of one kind of task under one cap;
-or three quantiles stand on the command line: `p50=800,p95=4000,max=16384`. planner/lengths/table_lengths.py draws a trace from
-a table. None of it is the user's own job, so a table says how far a job of its kind may be off (`TableError`), and a
-plan that was solved from it has that in its error.
+or three quantiles stand on the command line: `p50=800,p95=4000,max=16384`. planner/lengths/table_lengths.py draws a
+trace from a table. None of it is the user's own job, so a table says how far a job of its kind may be off
+(`TableError`), and a plan that was solved from it has that in its error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a job's plan asks of its profile: layouts with known costs, and memory that holds. Reads no file.
 
-Who holds what is the memory table's to say (planner/costs/memory_table.py). The costs are those that `solve` and `simulate` work
-with (round_costs.py), so nothing is refused here that they accept.
+Who holds what is the memory table's to say (planner/costs/memory_table.py). The costs are those that `solve` and
+`simulate` work with (round_costs.py), so nothing is refused here that they accept.
 """
 
 from __future__ import annotations

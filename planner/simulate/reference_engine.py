@@ -1,6 +1,6 @@
 """One engine of the reference simulator: continuous batching under KV limits, in closed form between its events.
 
-reference_round.py says what is modelled; twin/engines.py repeats this file function by function.
+reference_round.py says what is modelled; rounds/compiled/compiled_engines.py repeats this file function by function.
 """
 
 from __future__ import annotations

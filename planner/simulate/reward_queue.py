@@ -1,4 +1,4 @@
-"""The reward workers of the reference simulator; twin/rewards.py repeats them."""
+"""The reward workers of the reference simulator; rounds/compiled/compiled_rewards.py repeats them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Costs refitted from a run: each a line in what the profile expects (fitted_line.py), and the profile corrected by them
-(profile_correction.py)."""
+"""Costs refitted from a run: each a line in what the profile expects (fitted_line.py), and the profile corrected by
+them (profile_correction.py)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ both plans simulated at the refitted costs and lengths, on the same luck) exceed
 - what the refitted costs are wrong by on blocks of the run that they were not fitted on;
 - what the refitted model is wrong by on the run as a whole, in seconds per trained sample;
 - two standard errors of the simulated gain;
-- what of the correction may not hold in layouts and updates of either plan that the run did not use (profile_correction.py);
+- what of the correction may not hold in layouts and updates of either plan that the run did not use
+  (profile_correction.py);
 - `LEAST_GAIN`: less is not worth a review.
 So a plan does not flap (refs/rollpacker.md 2: thresholds without hysteresis drift): the plan in force is kept unless
 the model beats it by more than the model has just been seen to err, and solving again from what made the plan in force

@@ -1,7 +1,7 @@
 """The machines of the twin: RaceRound, ExactShortRound and ExactLongRound of rounds/, without losses and failures.
 
-Each function bears its machine method's name; the docstrings there say why. `W` holds the records (kernel_state.py) and the
-tables (round_kernel.py).
+Each function bears its machine method's name; the docstrings there say why. `W` holds the records (kernel_state.py) and
+the tables (round_kernel.py).
 """
 
 from __future__ import annotations

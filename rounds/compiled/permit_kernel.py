@@ -1,8 +1,8 @@
 """The compiled long-run simulation of one group: the permit machine and a clock in one kernel.
 
-Each job alternates rollout and training for ever. `permit_simulator.py` drives the real machine of rounds/permit.py and is the
-reference; the kernel repeats it event by event and operation by operation, so that its floats are the reference's, bit
-for bit (tests/planner/groups/simulate/test_twin.py).
+Each job alternates rollout and training for ever. `permit_simulator.py` drives the real machine of rounds/permit.py and
+is the reference; the kernel repeats it event by event and operation by operation, so that its floats are the
+reference's, bit for bit (tests/planner/groups/simulate/test_twin.py).
 
 Clock: a turn that starts with another job's state on any of its units first pays its warm switch. While turns of two or
 more jobs run in the group, each proceeds at 1 / (1 + interference), alone at 1; a rollout on a part of its units at
@@ -241,7 +241,7 @@ def _make_completions(digest: str) -> Any:
 
 def _make_entry(digest: str) -> Any:
     def long_run_many(P, S, counts, log, times, policy, interference, verdict, out):  # type: ignore[no-untyped-def]
-        # The digest is part of the key under which numba keeps the machine code (../twin/compiled.py).
+        # The digest is part of the key under which numba keeps the machine code (numba_options.py).
         assert len(digest) > 0
         for g in range(len(counts)):
             n = counts[g]

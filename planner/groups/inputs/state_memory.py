@@ -11,7 +11,8 @@ Between turns a phase's state lies in host memory, one process per accelerator. 
 - A process takes `PROCESS_BYTES` besides: interpreter, libraries, CUDA's host side, communicators.
 
 Against the published table (refs/rollmux.md 2; Qwen2.5 on 8 GPUs, 32B's training on two nodes as in its Table 3) the
-largest error is 7.4 % (tests/planner/groups/inputs/test_state_memory.py); only `PROCESS_BYTES` was chosen by looking at it.
+largest error is 7.4 % (tests/planner/groups/inputs/test_state_memory.py); only `PROCESS_BYTES` was chosen by looking at
+it.
 """
 
 from __future__ import annotations

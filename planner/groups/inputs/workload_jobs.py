@@ -1,8 +1,8 @@
 """From a workload document to what the group planner works on: jobs with their ways, node kinds, rules.
 
-Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches from
-the model's size where the document does not give them (state_memory.py, switch_seconds.py). The time of a weight sync over the
-cluster's links counts as training where seconds are written down; plans and runs have theirs in it.
+Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches
+from the model's size where the document does not give them (state_memory.py, switch_seconds.py). The time of a weight
+sync over the cluster's links counts as training where seconds are written down; plans and runs have theirs in it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Policies that place jobs as they arrive: ours, and the published ones."""

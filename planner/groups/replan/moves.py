@@ -8,8 +8,8 @@ long before it is thought over again, and what is still good then stays. So move
 
     min  USD per hour of all groups + (1 + hysteresis) / change_every_h * sum of the prices of the moves
 
-as set partitioning over the columns of group_program.py, where a column may *inherit* one running group: members that find
-there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
+as set partitioning over the columns of group_program.py, where a column may *inherit* one running group: members that
+find there the nodes they had, shared with the same jobs, do not move. A group is inherited at most once.
 
 A job that moves falls behind by the outage, and nobody knows how long it will stay. So a move is paid out of credit:
 the seconds by which the job is ahead of its bound so far (`observe` counts). Without that much credit it moves only

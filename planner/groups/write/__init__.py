@@ -1,0 +1,1 @@
+"""What a plan of groups says: the document, its reasons, its timelines."""
