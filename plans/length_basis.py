@@ -73,5 +73,5 @@ def few_lengths(prompts: int, samples: int) -> str | None:
         return None
     return (
         f"the length trace holds {samples} samples of {prompts} prompts; with fewer than {FEWEST_PROMPTS} prompts, or "
-        "one sample of each, how long the longest of a step are, and whose, is a guess"
+        "one sample of each, how long the longest of a step are, and how alike the samples of a prompt are, is a guess"
     )

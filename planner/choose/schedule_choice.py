@@ -86,7 +86,7 @@ def choice_words(decided: Decided, search: Search, profile: Profile) -> dict[str
     turns = [(part.layout.tp, part.train.accelerators, part.train.offload) for part in parts]
     found = {
         "ties": tie_text(search, decided.solution.cycle, decided.cycle, decided.given_up(search), decided.tolerance),
-        "waste": waste_text(parts, search.limits.group_size),
+        "waste": waste_text(parts, search.setting.target, search.limits.group_size),
         "baseline": baseline_text(search, decided.baseline),
         "colocation": turns_text(profile, turns),
     }

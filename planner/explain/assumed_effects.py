@@ -10,7 +10,9 @@ costs, and the names of the luck. With costs c- and c+ of a parameter,
 is the relative standard deviation of the cost, to first order. Where one side gives the schedule nothing to train (all
 its groups beyond the cutoff), the distance of the other side to the plan's own lengths counts in its place.
 
-The plain synchronous schedule is simulated beside it, so that the reader learns what of the speed-up would be left.
+The plain synchronous schedule is simulated beside it, so that the reader learns what of the speed-up would be left. Few
+rounds tell how much longer both take, and not how the two compare: how far a parameter moves the speed-up is taken from
+them, and is told from the plan's own speed-up on.
 """
 
 from __future__ import annotations
@@ -63,11 +65,13 @@ class AssumedEffects:
     """By parameter, what its error does to the plan; empty where nothing is assumed.
 
     Attributes:
-        own: the plan as it is.
+        own: the plan as it is, on the same few rounds.
+        speedup: the plan's own over plain rounds, as predicted.
         lengths, rewards: by parameter of the table of lengths, of the table of reward seconds.
     """
 
     own: Outcome | None = None
+    speedup: float = 1.0
     lengths: dict[str, Effect] = dataclasses.field(default_factory=dict)
     rewards: dict[str, Effect] = dataclasses.field(default_factory=dict)
 
@@ -96,17 +100,26 @@ class AssumedEffects:
     def _said(self, outcome: Outcome | None) -> str:
         if outcome is None or self.own is None:
             return "no group ends within the cutoff"
-        return f"{outcome.cost / self.own.cost:.2f}x the seconds, {outcome.speedup:.2f}x plain rounds"
+        speedup = self.speedup * outcome.speedup / self.own.speedup
+        return f"{outcome.cost / self.own.cost:.2f}x the seconds, {speedup:.2f}x plain rounds"
 
 
 def assumed_effects(
-    search: Search, cycle: Cycle, baseline: Cycle, job: Job, trace: object, rewards: RewardTable | None, seed: int
+    search: Search,
+    cycle: Cycle,
+    baseline: Cycle,
+    job: Job,
+    trace: object,
+    rewards: RewardTable | None,
+    seed: int,
+    speedup: float,
 ) -> AssumedEffects:
     """Simulate the chosen and the plain schedule with what is assumed one deviation off.
 
     Args:
         trace: the length trace; assumed if it is a `TableTrace`.
         rewards: the table of the reward seconds; None: they are the profile's own.
+        speedup: the plan's over plain rounds, as predicted.
     """
     table = trace if isinstance(trace, TableTrace) else None
     if table is None and rewards is None:
@@ -133,7 +146,7 @@ def assumed_effects(
         if hanging > 1:
             laws["hanging"] = [rewards.reward(1, hanging=factor) for factor in (1 / hanging, hanging)]
         of_rewards = {name: Effect(*(again(law=law) for law in ends)) for name, ends in laws.items()}
-    return AssumedEffects(again(), lengths, of_rewards)
+    return AssumedEffects(again(), speedup, lengths, of_rewards)
 
 
 def _simulate(

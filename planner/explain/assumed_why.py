@@ -19,7 +19,8 @@ def with_assumed(
 ) -> tuple[Predicted, dict[str, str]]:
     """(the predictions with the errors of what is assumed, what `why` says of it). Arguments as of `assumed_effects`;
     `unseen` is what `predicted` was read from."""
-    effects = assumed_effects(unseen.search, unseen.cycle, unseen.baseline, job, trace, rewards, seed)
+    speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
+    effects = assumed_effects(unseen.search, unseen.cycle, unseen.baseline, job, trace, rewards, seed, speedup)
     error = {"assumed_lengths": effects.lengths_error, "assumed_rewards": effects.rewards_error}
     predicted = predicted.model_copy(update={"error": predicted.error.model_copy(update=error)})
     return predicted, assumed_why(effects, trace, rewards)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..choose.candidates import ShortKey
+from ..choose.over_issue import over_issue
 from ..simulate.columns.round_log import mean
 from .cycle_parts import Part
 
@@ -22,10 +24,16 @@ def wasted_shares(parts: Sequence[Part], group_size: int) -> tuple[float, float 
     return issued / trained, 1.0 - kept / decoded if known else None
 
 
-def waste_text(parts: Sequence[Part], group_size: int) -> str | None:
-    """What a reader must know of over-issue; None if all that is decoded is trained."""
+def waste_text(parts: Sequence[Part], target: int, group_size: int) -> str | None:
+    """What a reader must know of over-issue where rounds train `target` prompts; None if all that is decoded is
+    trained."""
     issued, wasted = wasted_shares(parts, group_size)
-    text = f"{issued:.2f} samples are issued for each trained one"
+    at_start = [
+        over_issue(p.key.prompts, p.key.samples, target, group_size) for p in parts if isinstance(p.key, ShortKey)
+    ]
+    text = f"over a cycle {issued:.2f} samples are issued for each trained one, redraws included"
+    if at_start:
+        text += f" ({at_start[0]:.2f} when a short round begins, which search.max_over_issue limits)"
     if wasted is None:
         return text if issued >= 1.0005 else None
     if wasted < 0.0005:

@@ -1,4 +1,8 @@
-"""Who is long: prompts' locations, and the residuals that a prompt's law is made of. All values are log lengths."""
+"""Who is long: prompts' locations, and the residuals that a prompt's law is made of. All values are log lengths.
+
+A trace with one response to each prompt does not tell how alike the responses to a prompt are. They are then taken to
+be as alike as `ASSUMED_ICC` says: that share of the variance of log lengths lies between prompts, the rest within each.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ...profiles.length_tables import ASSUMED_ICC
 from ...profiles.lengths import intraclass_correlation
 
 # Residuals that a prompt's law is made of. Fewer follow the shape more closely and see less of the tail; with the usual
@@ -14,8 +19,15 @@ from ...profiles.lengths import intraclass_correlation
 WINDOW_RESIDUALS = 192
 
 
+def one_response_each(logs: list[NDArray[np.float64]]) -> bool:
+    """Whether no prompt has two responses."""
+    return all(len(group) == 1 for group in logs)
+
+
 def reliability(logs: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Per prompt, the share of its mean's variance over prompts that is not noise of its few samples."""
+    if one_response_each(logs):
+        return np.full(len(logs), ASSUMED_ICC)
     icc = intraclass_correlation([g.tolist() for g in logs])
     sizes = np.array([len(g) for g in logs], dtype=np.float64)
     return sizes * icc / (1.0 + (sizes - 1.0) * icc) if icc > 0 else np.zeros(len(logs))
@@ -52,6 +64,8 @@ def windows(
     A residual that was cut goes on by an exponential, as a length goes on by a power law. The order of the locations is
     all that counts, so the rows serve for locations that are spread further apart too.
     """
+    if one_response_each(logs):
+        return _alike(np.concatenate(logs), np.concatenate(cut), tail_index, rng)
     residuals = []
     for group in logs:
         k = len(group)
@@ -77,3 +91,14 @@ def windows(
     picks = max(len(pool) for pool in pools)
     levels = (np.arange(picks) + 0.5) / picks
     return np.stack([pool if len(pool) == picks else np.quantile(pool, levels) for pool in pools])
+
+
+def _alike(
+    logs: NDArray[np.float64], cut: NDArray[np.bool_], tail_index: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Residuals of prompts with one response each: the same for all, since none tells its prompt's from the others'."""
+    spread = math.sqrt(1.0 - ASSUMED_ICC) * (logs - logs.mean())
+    pooled = np.sort(spread + np.where(cut, rng.exponential(1.0 / tail_index, len(logs)), 0.0))
+    picks = min(len(pooled), WINDOW_RESIDUALS)
+    row = np.quantile(pooled, (np.arange(picks) + 0.5) / picks)
+    return np.tile(row - row.mean(), (len(logs), 1))

@@ -20,7 +20,7 @@ def ends(down: float, up: float) -> Effect:
 
 
 def test_the_error_is_half_the_logarithm_between_both_ends_over_independent_parameters() -> None:
-    effects = AssumedEffects(OWN, {"scale": ends(2 / 1.5, 2 * 1.5), "icc": ends(2.4, 2.0)})
+    effects = AssumedEffects(OWN, OWN.speedup, {"scale": ends(2 / 1.5, 2 * 1.5), "icc": ends(2.4, 2.0)})
     assert effects.lengths_error == pytest.approx(math.hypot(math.log(1.5), math.log(1.2) / 2))
     assert effects.rewards_error == 0
 
@@ -29,7 +29,7 @@ def test_an_end_at_which_nothing_is_trained_counts_by_the_other_one() -> None:
     effect = Effect(Outcome(1.0, 1.5), None)
     assert effect.log_deviation(OWN) == pytest.approx(math.log(2))
     assert Effect(None, None).log_deviation(OWN) == 0
-    effects = AssumedEffects(OWN, {"scale": effect})
+    effects = AssumedEffects(OWN, OWN.speedup, {"scale": effect})
     assert "twice: no group ends within the cutoff" in effects.words("scale", "half", "twice")
 
 
@@ -40,7 +40,7 @@ def test_nothing_assumed_is_no_error_and_no_words() -> None:
 
 
 def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> None:
-    effects = AssumedEffects(OWN, {"scale": ends(1.0, 3.0)}, {"seconds": ends(2.0, 2.0001)})
+    effects = AssumedEffects(OWN, OWN.speedup, {"scale": ends(1.0, 3.0)}, {"seconds": ends(2.0, 2.0001)})
     assert effects.words("scale", "half", "twice") == (
         "half: 0.50x the seconds, 1.50x plain rounds; twice: 1.50x the seconds, 1.10x plain rounds"
     )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
+from rlplan.profiles.length_tables import ASSUMED_ICC
 from rlplan.profiles.lengths import LengthRow, LengthTrace, intraclass_correlation
 
 from .length_check import check_model
@@ -49,6 +50,19 @@ def test_the_marginal_is_the_traces() -> None:
     assert (model.tables >= CAP).mean() == pytest.approx((capped >= CAP).mean(), abs=0.002)
     for level in (0.25, 0.5, 0.75, 0.95):
         assert np.quantile(model.tables, level) == pytest.approx(np.quantile(capped, level), rel=0.05, abs=2)
+
+
+@pytest.mark.parametrize("prompts", [100, 300, 3000])
+def test_one_response_to_each_prompt_shows_the_marginal_and_an_icc_is_assumed(prompts: int) -> None:
+    lengths = np.ceil(np.exp(np.random.default_rng(5).normal(4.0, 0.9, (prompts, 1))))
+    model = fit_lengths(trace_of(lengths, cap=100_000))
+    for level in (0.05, 0.5, 0.95):
+        assert np.quantile(model.tables, level) == pytest.approx(np.quantile(lengths, level), rel=0.15)
+    found = intraclass_correlation(np.log(model.tables[:, ::8]).tolist())
+    assert found == pytest.approx(ASSUMED_ICC, abs=0.1)
+    # The longest of a group lies between that of independent responses and that of responses which are all alike.
+    (middle,) = model.group_max_quantiles(GROUP, (0.5,))
+    assert np.quantile(lengths, 0.5) < middle < np.quantile(lengths, 0.5 ** (1 / GROUP))
 
 
 def test_a_deferred_prompt_is_long_again_as_often_as_it_really_is_where_a_plain_bootstrap_says_too_often() -> None:
