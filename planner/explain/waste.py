@@ -28,12 +28,11 @@ def waste_text(parts: Sequence[Part], target: int, group_size: int) -> str | Non
     """What a reader must know of over-issue where rounds train `target` prompts; None if all that is decoded is
     trained."""
     issued, wasted = wasted_shares(parts, group_size)
-    at_start = [
-        over_issue(p.key.prompts, p.key.samples, target, group_size) for p in parts if isinstance(p.key, ShortKey)
-    ]
     text = f"over a cycle {issued:.2f} samples are issued for each trained one, redraws included"
-    if at_start:
-        text += f" ({at_start[0]:.2f} when a short round begins, which search.max_over_issue limits)"
+    short = [p.key for p in parts if isinstance(p.key, ShortKey)]
+    if short:
+        begun = over_issue(short[0].prompts, short[0].samples, target, group_size)
+        text += f" ({begun:.2f} when a short round begins, which search.max_over_issue limits)"
     if wasted is None:
         return text if issued >= 1.0005 else None
     if wasted < 0.0005:
