@@ -38,7 +38,8 @@ from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import Luck, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
 from rlplan.planner.solve import solve
 from rlplan.plans.cluster import Cluster
 from rlplan.plans.job import Job

@@ -87,7 +87,7 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
 
 def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
     """All of it as data: the summary of `solve --json`, the plan's own sections, and each job's slack."""
-    from .solve_groups import summary
+    from .groups_summary import summary
 
     whole = plan.model_dump(mode="json")
     return {

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from .permit import PermitMachine, Turn
+from .permit_turn import Turn, Turns
 
 CREDIT = 2.0
 """Paces that a job can be ahead of its deadlines, or behind them, and have it remembered."""
@@ -43,12 +42,10 @@ class Policy(Protocol):
     def rank(self, turn: Turn) -> tuple[float, ...]:
         """Sort key of the waiting: who is asked first."""
 
-    def asks(
-        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
-    ) -> Verdict:
+    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
         """May `turn` start on `units`, which are free? `asked` were asked before and wait on."""
 
-    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
         """Turns to pause so that `turn`, whose units are not free, can start."""
 
     def turn_bound(self, jobs: int) -> int:
@@ -61,9 +58,7 @@ class RoundRobin:
     def rank(self, turn: Turn) -> tuple[float, ...]:
         return turn.begun, turn.number
 
-    def asks(
-        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
-    ) -> Verdict:
+    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
         wanted, before = turn.units, []
         for other in machine.turns:
             if other is turn or other.stranded:
@@ -75,7 +70,7 @@ class RoundRobin:
                     before.append(other.seat.job)
         return Verdict(not before, before)
 
-    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
         return []
 
     def turn_bound(self, jobs: int) -> int:
@@ -90,13 +85,11 @@ class FirstCome:
     def rank(self, turn: Turn) -> tuple[float, ...]:
         return (turn.asked,)
 
-    def asks(
-        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
-    ) -> Verdict:
+    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
         before = [other.seat.job for other in asked if other.units & turn.units]
         return Verdict(not before, before)
 
-    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
         return []
 
     def turn_bound(self, jobs: int) -> int:
@@ -111,9 +104,7 @@ class MultiRate:
             return 0, turn.asked
         return 1, turn.deadline_s, turn.number
 
-    def asks(
-        self, machine: PermitMachine, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float
-    ) -> Verdict:
+    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
         end_s = machine.expected_end_s(turn, units, now_s)
         if before := _harms(machine, turn, end_s, asked, now_s):
             return Verdict(False, before)
@@ -135,7 +126,7 @@ class MultiRate:
                 for_whom.append(other.seat.job)
         return Verdict(not for_whom, for_whom, until_s)
 
-    def pauses(self, machine: PermitMachine, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
         holders = [other for other in machine.turns if other.running and other.held & turn.units]
         cost_s = 0.0
         for other in holders:
@@ -163,7 +154,7 @@ def _latest_s(turn: Turn) -> float:
     return turn.deadline_s - turn.need_s(1) - (turn.need_s(0) if turn.phase == 0 else 0.0)
 
 
-def _harms(machine: PermitMachine, turn: Turn, end_s: float, asked: list[Turn], now_s: float) -> list[str]:
+def _harms(machine: Turns, turn: Turn, end_s: float, asked: list[Turn], now_s: float) -> list[str]:
     """Those asked before that a turn until `end_s` would delay beyond both their deadlines and when they can start."""
     return [
         other.seat.job

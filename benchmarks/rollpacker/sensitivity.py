@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
-from rlplan.planner.simulate.one_round import Luck, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
 
 ITERATIONS = 5
 RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.5), (1.25, 1.25), (1.0, 1.0)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .functions import MEMORY_BYTES, InfrastructureError, PolicyError, PolicyTimeout, RowError
+from .scoring_errors import MEMORY_BYTES, InfrastructureError, PolicyError, PolicyTimeout, RowError
 
 START_S = 10.0
 """A sandbox that is not up by then is the machine's fault; it takes 0.05 s on an idle one."""

@@ -17,9 +17,10 @@ import time
 from typing import Any
 
 from ...plans.errors import InputError
-from .functions import MEMORY_BYTES, Scorer, resolve
+from .functions import Scorer, resolve
 from .scoring import Outcome as Outcome
 from .scoring import Scored, score_one, where
+from .scoring_errors import MEMORY_BYTES
 from .scoring_process import GRACE_S, ScoringProcess
 
 

@@ -21,7 +21,8 @@ from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cells import on_engines, sized_cell
 from ..simulate.columns.column_setting import CELL_PROMPTS
-from ..simulate.one_round import Luck, RoundSetup, play
+from ..simulate.one_round import play
+from ..simulate.round_arrays import Luck, RoundSetup
 from .candidates import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.

@@ -13,8 +13,8 @@ from ...rounds.compiled.round_kernel import World, simulate
 from ...rounds.compiled.tournaments import tournament
 from ...rounds.hand_over import HandOver, HandOverSpec
 from ..costs.phase_costs import DecodeCost, RewardCost
-from .one_round import Luck, Played, RanOut, RoundSetup
 from .reference_round import RoundTimes, weight
+from .round_arrays import Luck, Played, RanOut, RoundSetup
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +27,9 @@ from ..inputs.capacity import nodes_short
 from ..inputs.group_model import Group
 from ..simulate.permit_seats import bound
 from .group_columns import Column, lone
+from .group_search import GroupSearch
 from .master_program import Relaxation, choose, nearest
 from .pricing import Found, price
-
-if TYPE_CHECKING:
-    from .group_program import Solve
 
 _GUESSES = 12
 _ROUNDS = 300
@@ -62,7 +59,7 @@ class PerUnit:
 class RatioSearch:
     """One search; `solve` has ended its own."""
 
-    def __init__(self, solve: Solve) -> None:
+    def __init__(self, solve: GroupSearch) -> None:
         self.solve = solve
         self.solo = {name: job.solo_usd_per_hour(solve.kinds) for name, job in solve.jobs.items()}
         self.total = sum(self.solo.values())

@@ -28,7 +28,7 @@ import pulp
 
 from ...highs import minimise
 from ..choose.group_columns import Column
-from ..choose.group_program import Solve
+from ..choose.group_search import GroupSearch
 from ..choose.group_solution import Effort, Memory
 from ..choose.master_program import choose
 from ..inputs.capacity import node_limits, nodes_short
@@ -149,7 +149,7 @@ class Replanner:
         """
         if not state.jobs:
             return Replan(state, (), 0.0)
-        solve = Solve(list(state.jobs.values()), self.kinds, self.rules, self.effort, self.memory)
+        solve = GroupSearch(list(state.jobs.values()), self.kinds, self.rules, self.effort, self.memory)
         solve.start(list(state.groups.values()))
         solve.generate()
         columns = solve.shortlist()

@@ -18,7 +18,7 @@ from ...choose.candidates import ShortKey
 from ...choose.prompt_supply import accepted_share
 from ...costs.phase_costs import LayoutKey
 from ...lengths.draws import Numbers
-from ..one_round import Luck, Played
+from ..round_arrays import Luck, Played
 from .cells import Cell, Cost, on_engines
 from .column_setting import Setting
 from .composed_columns import ComposedShort

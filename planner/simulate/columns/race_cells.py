@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...choose.candidates import ShortKey
 from ...lengths.draws import Numbers, prompt_name
-from ..one_round import Luck, Played
+from ..round_arrays import Luck, Played
 from .column_setting import Setting
 from .composed_columns import ComposedShort
 from .composed_log import ComposedLog, Picks

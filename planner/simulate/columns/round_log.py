@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ....rounds.outcome import Fate
 from ...choose.candidates import LongKey
 from ...costs.phase_costs import TrainCost
-from ..one_round import FATES, Luck, Played, RoundSetup
+from ..round_arrays import FATES, Luck, Played, RoundSetup
 from ..streamed_updates import Streamed, Window, exposed_update_s
 
 

@@ -25,7 +25,8 @@ from ....rounds.hand_over import HandOverSpec
 from ....rounds.outcome import Fate
 from ...choose.candidates import LongKey, ShortKey, defers
 from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
-from ..one_round import FATES, Luck, Played, RanOut, RoundSetup, play
+from ..one_round import play
+from ..round_arrays import FATES, Luck, Played, RanOut, RoundSetup
 from .column_setting import FEED, feed_size
 from .column_setting import Setting as Setting  # those who make columns find it here too
 from .round_log import RoundLog, mean, record_round

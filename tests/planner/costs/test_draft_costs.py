@@ -5,7 +5,8 @@ import pytest
 
 from rlplan.planner.costs.draft_costs import Drafts, affordable, beside_judge, drafted, worthwhile
 from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
-from rlplan.planner.simulate.one_round import Luck, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
 
 # Flat up to 64 sequences: the weights are read once. Beyond the knee a step is bound by arithmetic.
 KNEE = DecodeCost(

@@ -14,7 +14,8 @@ from rlplan.planner.explain.round_picture import RoundWatch, picture
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import Luck, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200

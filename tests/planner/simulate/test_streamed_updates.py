@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
-from rlplan.planner.simulate.one_round import Luck, Played, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import Luck, Played, RoundSetup
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
 from rlplan.rounds.hand_over import HandOverSpec
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.costs.reward_executions import Executions
-from rlplan.planner.simulate.one_round import Luck, Played, RanOut, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut, RoundSetup
 from rlplan.rounds import exact
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state

@@ -18,7 +18,8 @@ from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, on_eng
 from rlplan.planner.simulate.columns.composed_log import deal
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import FATES, Luck, Played, RoundSetup, play
+from rlplan.planner.simulate.one_round import play
+from rlplan.planner.simulate.round_arrays import FATES, Luck, Played, RoundSetup
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.timeouts import TimeoutSpec
 

@@ -1,0 +1,111 @@
+"""A round as arrays: what it is, what it draws, and what became of it, for the kernel and for the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...rounds.compiled import kernel_state as state
+from ...rounds.outcome import Fate
+from .reference_round import RoundTimes
+
+FATES = {
+    Fate.TRAINED: state.TRAINED,
+    Fate.FILTERED: state.FILTERED,
+    Fate.DEFERRED: state.DEFERRED,
+    Fate.RETURNED: state.RETURNED,
+    Fate.DISCARDED: state.DISCARDED,
+}
+"""Numbers of a draw's fates in `Played.fate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSetup:
+    """A round of one kind, as the machines of rounds/ take it.
+
+    Attributes:
+        kind: short or long.
+        exact: whether by cutoff (`exact`), or the first to finish win (`sync`, `race`, `defer`).
+        prompts: how many are issued at first.
+        target: P; at most `prompts` groups are trained.
+        group_size, samples: n, and how many are issued of a draw.
+        max_tokens: the job's cap.
+        cutoff_tokens: of `exact`.
+        copies: draws of a prompt at once, long rounds of `exact`.
+        dynamic_sampling: drop groups whose rewards are all equal; short rounds refill.
+    """
+
+    kind: Literal["short", "long"]
+    exact: bool
+    prompts: int
+    target: int
+    group_size: int
+    samples: int
+    max_tokens: int
+    cutoff_tokens: int = 0
+    copies: int = 1
+    dynamic_sampling: bool = False
+
+    @property
+    def redraws(self) -> bool:
+        """Whether a prompt may be drawn more than once."""
+        return self.exact and self.kind == "long"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Luck:
+    """What a round draws.
+
+    Attributes:
+        lengths: natural lengths, shape (rows, samples). Row k is the draw of the k-th prompt, those beyond the issued
+            ones are the feed for refills; where prompts are redrawn, prompt k has its draws in rows offset[k] to
+            offset[k + 1].
+        prompt_tokens: shape (prompts,), those of the feed included.
+        cap_tokens: the cap of the lengths.
+        expected_tokens: what the balancer weighs a sample with.
+        rewards: like `lengths`, or one number for all where no machine looks at them.
+        reward_luck: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
+        prompt_luck: shape (prompts,), in [0, 1), or one number for all: the same of its prompt.
+        offset: shape (prompts + 1,), where prompts are redrawn.
+        more: the feed has more prompts than there are rows.
+    """
+
+    lengths: NDArray[np.int32]
+    prompt_tokens: NDArray[np.int32]
+    cap_tokens: int
+    expected_tokens: float
+    rewards: NDArray[np.float64] | float = 0.0
+    reward_luck: NDArray[np.float64] | float = 0.0
+    prompt_luck: NDArray[np.float64] | float = 0.0
+    offset: NDArray[np.int64] | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """A round's times, and by draw in order of issue what became of it.
+
+    Attributes:
+        times: of the round.
+        row: the draw's row in the luck.
+        prompt: the draw's prompt, by its place in the luck.
+        fate: one of FATES' numbers.
+        kept: shape (draws, samples): the sample is trained.
+        exhausted: by prompt (rounds/exact).
+        ready_s: by draw, when it was certain to be trained and had all its rewards; NaN if it is not trained.
+    """
+
+    times: RoundTimes
+    row: NDArray[np.int32]
+    prompt: NDArray[np.int32]
+    fate: NDArray[np.int8]
+    kept: NDArray[np.bool_]
+    exhausted: NDArray[np.bool_]
+    ready_s: NDArray[np.float64]
+
+
+class RanOut(Exception):
+    """The round wants more draws than it was given rows for; give it more."""
