@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import networkx as nx
+
 from ..groups_plan import GroupsPlan, Move
 from ..planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
 from .inputs import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
 from .jobs import NOWHERE, edited, found_by
-from .matching import match_groups
 
 Status = Literal["arrived", "left", "moved", "other nodes", "stays"]
 
@@ -267,3 +268,23 @@ def _importance(job: JobChange) -> tuple[int, int, float, str]:
         -abs(job.p95.relative or 0.0),
         job.name,
     )
+
+
+def match_groups(old: GroupsPlan, new: GroupsPlan) -> dict[str, str]:
+    """Id in `new` to id in `old`, for groups that have a job in common and are paired.
+
+    Groups are paired by their jobs, since a group's id says nothing: so that as many jobs as possible stay in their
+    group (a maximum weight matching); among such pairings the one that keeps most ids. A job whose group is not paired
+    with its old one has moved.
+    """
+    home = {job: key for key, group in old.groups.items() for job in group.jobs}
+    graph: nx.Graph[tuple[str, str]] = nx.Graph()
+    scale = len(new.groups) + 1  # so that all kept ids together weigh less than one job
+    for key, group in new.groups.items():
+        for job in group.jobs:
+            if job in home:
+                edge = ("new", key), ("old", home[job])
+                stay = graph.edges[edge]["weight"] if graph.has_edge(*edge) else int(key == home[job])
+                graph.add_edge(*edge, weight=stay + scale)
+    pairs = nx.max_weight_matching(graph)
+    return {a[1]: b[1] for pair in pairs for a, b in [pair if pair[0][0] == "new" else pair[::-1]]}
