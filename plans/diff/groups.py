@@ -1,6 +1,6 @@
 """The difference of two plans of groups: who arrived, left and moved, what each job pays in slowdown, and the price.
 
-Groups are matched by their jobs (matching.py), so that a group that bears another id with the same members is no
+Groups are matched by their jobs (match_groups), so that a group that bears another id with the same members is no
 difference. What else counts, and what does not, is as in jobs.py.
 """
 
