@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.cli.main import cli
+from rlplan.plans.errors import Infeasible
+
 from ..planner.check.edits import edit, resign
 from .command_line import rlplan
 
@@ -42,6 +45,35 @@ def test_a_dry_run_finds_what_check_finds_and_a_run_is_not_started(impossible, t
     assert run.returncode == 1 and run.stderr.count("\n") == 1
     assert run.stderr.startswith("run failed: ") and "[train-memory]" in run.stderr and "(and 1 more)" in run.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_refresh_of_it_is_refused_at_the_decisions_with_the_remedy_and_nothing_is_simulated(impossible, monkeypatch):
+    def never(*arguments, **options):
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr("rlplan.planner.refresh.refresh", never)
+    with pytest.raises(Infeasible) as caught:
+        cli.main(["refresh", str(impossible)], standalone_mode=False)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"{kind}.train" for kind in KINDS]
+    assert all(line.startswith(f"{impossible}:") and "recompute activations" in line for line in lines)
+    told_of = rlplan("refresh", impossible)
+    assert told_of.returncode == 3 and told_of.stderr.splitlines() == [f"no feasible plan: {line}" for line in lines]
+
+
+def test_of_changed_machines_the_host_is_named_once_and_no_figure_that_is_of_the_old_ones(impossible):
+    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+    edit(impossible.parent / "math-32b" / "cluster.yaml", {"pools.h100.host_memory_bytes": 100_000_000_000})
+    found = json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["findings"]
+    assert [(finding["rule"], finding["key"]) for finding in found] == [
+        ("input-changed", "inputs.cluster"), ("host-memory", "job.rounds"),
+    ]  # fmt: skip
+    edit(impossible.parent / "math-32b" / "cluster.yaml", {"pools.h100.host_memory_bytes": 4_000_000_000_000})
+    found = json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["findings"]
+    assert [finding["rule"] for finding in found] == ["input-changed"]
+    resign(impossible.parent)
+    found = json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["findings"]
+    assert [finding["rule"] for finding in found] == ["capacity-contradicts-inputs"]
 
 
 def test_simulate_tells_what_memory_does_not_hold_and_ends_as_check_does(impossible):
