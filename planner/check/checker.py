@@ -21,6 +21,7 @@ from ...plans.checks.inputs import UNREAD_TEXT, input_path, unread_changes
 from ...plans.checks.policy_rules import waived
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
+from ...plans.executable import not_executable
 from ...plans.groups_plan import GroupsPlan
 from ...plans.job import Job
 from ...plans.plan import Plan
@@ -48,6 +49,7 @@ class FileReport:
         said: a line on what was checked, for a file without findings.
         broken_policy: the policy that should hold for it and cannot be read; None without one.
         notes: what a reviewer should know and nothing is wrong with, a line each.
+        not_executable: why the executor cannot run the plan yet, a line each; it can be reviewed all the same.
     """
 
     file: str
@@ -57,6 +59,7 @@ class FileReport:
     said: str = ""
     broken_policy: str | None = None
     notes: tuple[str, ...] = ()
+    not_executable: tuple[str, ...] = ()
 
     @property
     def bad_input(self) -> bool:
@@ -99,7 +102,8 @@ class Checker:
         found = located((fault for fault in faults if not waived(fault.rule, allowed)), path, read.document)
         found.sort(key=lambda finding: finding.line or 0)
         held = policy.path if policy else None
-        return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read))
+        cannot = tuple(not_executable(read.value.job)) if isinstance(read.value, Plan) else ()
+        return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read), cannot)
 
     def judge(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
         """Faults of the plan at `path`, as it would be with other values, as findings: by line, without those that its
