@@ -19,6 +19,7 @@ from ...plans.checks.documents import ReadDocument, read_document
 from ...plans.checks.finding import Fault, Finding, located
 from ...plans.checks.inputs import UNREAD_TEXT, input_path, unread_changes
 from ...plans.checks.policy_rules import waived
+from ...plans.checks.resources import pools_too_large
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
 from ...plans.executable import not_executable
@@ -192,6 +193,6 @@ def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
     if isinstance(value, Profile):
         return of_rest.profile_faults(value, read.path, asked), of_rest.profile_said(value, asked)
     if isinstance(value, Cluster):
-        return unlike_names(value), f"cluster {value.name}"
+        return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, Policy), "these are all kinds of document"
     return [], "policy"
