@@ -39,6 +39,8 @@ def profile_of_point(
     if profile.provenance == "measured":
         if other_machine:
             raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
+        for fault in unfit(profile, job, None, []):
+            raise InputError(f"the profile {fault.what}; {fault.remedy}")
         return profile, _measured_otherwise(base, job)
     law = profile.train_law
     known, other_model = shipped_model(job.model.path), next(unfit(profile, job, None, []), None)
@@ -47,7 +49,8 @@ def profile_of_point(
     better = law is not None and renamed and known is not None and known != shipped_model(law.model)
     if not other_machine and other_model is None and not better:
         return profile, _likeness(job, law.model) if renamed and law is not None else ()
-    gpu = gpu_of(pools[0].accelerators.name)
+    alike = next((pool for pool, differs in zip(pools, unlike, strict=True) if not differs), pools[0])
+    gpu = gpu_of(alike.accelerators.name)
     if law is None or gpu is None:
         if other_model is not None and not other_machine:
             raise InputError(f"the profile {other_model.what}; {other_model.remedy}")

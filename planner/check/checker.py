@@ -36,6 +36,7 @@ from . import group_rules as of_groups
 from . import plan_rules as of_plan
 from .accelerator_rules import unlike_names
 from .check_options import Asked
+from .stale_figures import without_stale
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class Checker:
         asked = Asked(self.now, policy, self.max_age_days)
         faults, said = _faults(read, asked)
         allowed = policy.policy if policy else None
-        found = located((fault for fault in faults if not waived(fault.rule, allowed)), path, read.document)
+        # What an edit that a policy allows makes of the figures is told all the same.
+        kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
+        found = located(kept, path, read.document)
         found.sort(key=lambda finding: finding.line or 0)
         held = policy.path if policy else None
         cannot = tuple(not_executable(read.value.job)) if isinstance(read.value, Plan) else ()

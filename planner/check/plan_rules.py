@@ -29,7 +29,6 @@ from .check_options import Asked, M, age_faults, age_said, opened, trace_faults
 from .document_rules import few_prompts
 from .memory_rules import bars, bars_as_they_are, priced
 from .reward_rules import deadline_faults, reward_faults
-from .stale_figures import without_stale
 
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
@@ -63,7 +62,7 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
         if asked.policy.policy.require_job_files and job is not None:
             found += _missing(plan, path, job, asked)
     age = age_said(profile, asked) if profile is not None else "no profile"
-    return without_stale(found), f"{plan.job.bias.mode} plan of {plan.job.name}; {age}"
+    return found, f"{plan.job.bias.mode} plan of {plan.job.name}; {age}"
 
 
 def _too_large(plan: Plan, cluster: Cluster) -> list[Fault]:

@@ -21,6 +21,9 @@ PLAN, JOB, CLUSTER, PROFILE = "plan.yaml", "job.yaml", "cluster.yaml", "profile.
 WORKLOAD = "workload.yaml"
 
 
+FEWER: dict[str, Any] = {"rollout.engines": 1, "train.dp": 1, "train.tp": 1, "train.pp": 1}
+
+
 def more(value: Any) -> Any:
     return value * 2
 
@@ -279,6 +282,15 @@ def test_a_policy_may_allow_edits_and_other_versions(solved):
     assert rules(check(folder / PLAN)) == {"decisions-edited", "other-version"}
     (folder / POLICY_NAME).write_text("rlplan_policy: 1\nallow_edited: true\nallow_other_versions: true\n")
     assert rules(check(folder / PLAN)) == set()
+
+
+def test_what_an_edit_makes_of_the_figures_is_told_only_where_the_edit_is_not(solved):
+    folder = solved("gpus")
+    edit(folder / PLAN, {f"{kind}.{part}": value for kind in (KIND, LONG) for part, value in FEWER.items()})
+    before = rules(check(folder / PLAN))
+    assert "decisions-edited" in before and "nodes-do-not-add-up" not in before
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nallow_edited: true\n")
+    assert rules(check(folder / PLAN)) == before - {"decisions-edited"} | {"nodes-do-not-add-up"}
 
 
 def test_an_age_on_the_command_line_goes_before_the_policys_and_asks_a_date_too(solved):
