@@ -115,6 +115,7 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
             "findings": [finding.data() for finding in report.findings],
             "policy": report.policy,
             "notes": list(report.notes),
+            "not_executable": list(report.not_executable),
         }
         for report in reports
     ]
@@ -187,6 +188,8 @@ def _print(reports: list[FileReport]) -> None:
 def _print_notes(console: Console, report: FileReport) -> None:
     for note in report.notes:
         console.print(f"{report.file}: note: {note}", markup=False)
+    if report.not_executable:
+        console.print(f"{report.file}: note: not executable yet: {'; '.join(report.not_executable)}", markup=False)
 
 
 def _summary(reports: list[FileReport]) -> str:

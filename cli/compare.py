@@ -77,8 +77,8 @@ def compare_command(
     """Solve JOB on several clusters, or with several values of a key, and put the plans side by side.
 
     --vary takes any key of cluster, job or profile by its dotted path, as rlplan simulate --set does, and a list of
-    values. On a cluster of other GPUs than the profile's, the profile of the same model that ships is taken, if the
-    job's own was not measured either. No plan is written. A point that has no plan is listed with the reason.
+    values. For other GPUs, or another model, than the profile's, the profile of those that ships is taken, if the job's
+    own was not measured either. No plan is written. A point that has no plan is listed with the reason.
     """
     from ..planner.compare import Wanted, compare, points_of
     from ..plans.cluster import load_cluster
@@ -117,10 +117,11 @@ def compare_command(
         others = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
         check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page", force=overwrite)
     paths = job_paths(job, job_path)
-    if faults := [
-        InputError(f"{fault.what}; {fault.remedy}", str(profile_path)) for fault in unfit(profile, job, paths, [])
-    ]:
-        raise joined(faults)
+    # If the model is varied, each point looks for a profile of its own.
+    told = {"profile-of-other-model"} if any(text.startswith("job.model.path=") for text in vary) else set()
+    found_unfit = [fault for fault in unfit(profile, job, paths, []) if fault.rule not in told]
+    if found_unfit:
+        raise joined([InputError(f"{fault.what}; {fault.remedy}", str(profile_path)) for fault in found_unfit])
     rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
     names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
     points = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
@@ -193,16 +194,16 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from .figures import gauge, percent, seconds, table
 
     paths = list(points[0].values)
-    figures = ["<mode", "s/step", "ms/sample", "<speed", "x plain", "USD/1k", "length"]
-    found = table(*(short_name(path, paths) for path in paths), *figures, *(["error", "<binds"] if wide else []))
+    figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
+    found = table(*(short_name(path, paths) for path in paths), *figures, *(["<binds"] if wide else []))
     for column in found.columns[len(paths) : len(paths) + len(figures)]:
         column.no_wrap = True
     best, least = fastest(points), cheapest(points)
     rates = [1 / point.plan.predicted.seconds_per_sample if point.plan else 0.0 for point in points]
     for index, (point, rate) in enumerate(zip(points, rates, strict=True)):
-        values = [Text(value) for value in point.values.values()]
+        values = [Text(value) for value in point.shown.values()]
         if point.plan is None:
-            found.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + 2 * wide))
+            found.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + wide))
             continue
         predicted = point.plan.predicted
         found.add_row(
@@ -210,24 +211,27 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
             point.plan.job.bias.mode,
             seconds(predicted.step_s.mean),
             Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
+            percent(predicted.error.total),
             gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
             f"{speedup(point.plan):.2f}",
             Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
             f"{predicted.length_ratio:.3f}",
-            *([f"±{percent(predicted.error.total)}", binds(point.plan)] if wide else []),
+            *([binds(point.plan)] if wide else []),
         )
     return found
 
 
 def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     """What the table means, who is fastest and cheapest, why points have no plan, and what must be known of them."""
-    from ..plans.compared import binds, cheapest, fastest
+    from ..plans.compared import assumed_line, binds, cheapest, fastest
 
     best, least = fastest(points), cheapest(points)
     found = [
-        f"job {job}; x plain: over plain synchronous rounds on the same nodes; length: trained over unconditioned mean "
-        "length, 1 is unbiased"
+        f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain synchronous rounds on the same "
+        "nodes; length: trained over unconditioned mean length, 1 is unbiased"
     ]
+    if assumed := assumed_line(points):
+        found.append(f"assumed: {assumed}")
     if best is not None:
         found.append(
             f"fastest: {points[best].label}" + (f"; cheapest: {points[least].label}" if least is not None else "")

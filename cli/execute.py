@@ -67,7 +67,7 @@ def execute_command(
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
     leaves the round: what was trained is saved, what the round has sampled is not. A third one ends the run at once.
 
-    --dry-run starts nothing: it asks what a start asks (exit code 2), then all that `rlplan check` asks (exit code 1).
+    --dry-run starts nothing: it asks what a start asks (exit code 2), and all that `rlplan check` asks (exit code 1).
     A plan that memory does not hold is not started (exit code 1).
     """
     from ..plans.errors import InputError, RunFailed
@@ -82,10 +82,13 @@ def execute_command(
             )
 
     from ..executor.execute import Options, execute, prepare
-    from .findings import line, memory_findings
+    from .findings import line, memory_findings, with_findings
     from .live import LiveView
 
-    executions = prepare(plans, out, resume)
+    try:
+        executions = prepare(plans, out, resume)
+    except InputError as error:
+        raise (with_findings(error, plans) if dry_run else error) from None
     if dry_run:
         return _dry_run(plans, [execution.name for execution in executions], as_json)
     lacking = [finding for plan in plans for finding in memory_findings(plan)]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..planner.check.checker import FileReport
     from ..planner.what_if import Documents
     from ..plans.checks.finding import Finding
+    from ..plans.errors import InputError
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
 """What no machine can do, however fast or dear it is: findings without which a run does not start."""
@@ -25,6 +26,27 @@ def reports(plans: Sequence[Path]) -> list[FileReport]:
     from ..planner.check.checker import Checker
 
     return Checker(datetime.now(UTC)).check([str(plan) for plan in plans])
+
+
+def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
+    """What a start refuses of plans, and behind it what `rlplan check` finds in them beside that; warnings are told."""
+    from ..plans.errors import InputError, joined
+
+    told = error.each()
+
+    def known(finding: Finding) -> bool:
+        return any(
+            (one.path, one.line) == (finding.file, finding.line) and finding.message in one.message for one in told
+        )
+
+    found = [finding for report in reports(plans) for finding in report.findings if not known(finding)]
+    tell([finding for finding in found if finding.warning])
+    more = [
+        InputError(f"[{finding.rule}] {finding.text}", finding.file, finding.line)
+        for finding in found
+        if not finding.warning
+    ]
+    return joined([*told, *more])
 
 
 def memory_findings(plan: Path) -> list[Finding]:

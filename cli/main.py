@@ -123,7 +123,8 @@ def main() -> None:
         _tell(error.lines())
         code = EXIT_BAD_INPUT
     except Infeasible as error:
-        click.echo(f"no feasible plan: {error}", err=True)
+        for line in str(error).splitlines():
+            click.echo(f"no feasible plan: {line}", err=True)
         code = EXIT_INFEASIBLE
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]

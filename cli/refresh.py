@@ -13,9 +13,13 @@ import click
 from .options import force_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..plans.checks.finding import Fault
+    from ..plans.errors import Infeasible
     from ..plans.origin import Inputs
     from ..plans.plan import Plan
+    from ..plans.yaml_doc import Loc
 
 
 @click.command("refresh")
@@ -39,10 +43,11 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
     from ..plans.editor import write_document
-    from ..plans.errors import Infeasible, InputError, joined
+    from ..plans.errors import InputError, joined
     from ..plans.groups_plan import document_kind
     from ..plans.plan import load_plan
     from ..plans.yaml_io import WRITTEN_DIGITS, error_at
+    from .findings import MEMORY_RULES
     from .job_timeline import data_prompts
     from .paths import check_stdout, check_target, plan_inputs, tell
     from .progress import share
@@ -54,9 +59,13 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     check_stdout(out, "--out", as_json)
     check_target(out, *plan_inputs(plan_path)[1:], kind="plan", force=overwrite)
     plan = load_plan(plan_path)
-    broken = [fault for fault in _faults(plan, plan_path) if not _is_made_anew(fault)]
+    found = _faults(plan, plan_path)
+    broken = [fault for fault in found if not _is_made_anew(fault) and fault.rule not in MEMORY_RULES]
     if broken:
         raise joined([error_at(plan_path, fault.loc, f"{fault.key}: {fault.text}") for fault in broken])
+    # What memory does not hold needs no simulation to be told.
+    if beyond := [fault for fault in found if not _is_made_anew(fault)]:
+        raise _infeasible(beyond, plan_path)
     documents = load_documents(plan_path)
     with share("refresh") as update:
         try:
@@ -74,9 +83,8 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
         except InputError as error:
             # Of a decision that no candidate has, refresh knows the key and not the file.
             raise error if error.path else InputError(error.message, str(plan_path)) from None
-    left = _faults(new, out)
-    if left:
-        raise Infeasible("; ".join(f"{fault.key}: {fault.what}" for fault in left) + f"; edit {plan_path} again")
+    if left := _faults(new, out):
+        raise _infeasible(left, plan_path)
     write_document(new, out, WRITTEN_DIGITS)
     summary = {**plan_summary(new, out), "edited": new.solver.refreshed}
     tell(json.dumps(summary) if as_json else plan_text(new, out), out)
@@ -94,8 +102,7 @@ def _faults(plan: Plan, path: Path) -> list[Fault]:
 
 
 _OF_PREDICTIONS = (
-    "decisions-edited", "predictions-edited", "other-version", "solved-at-unlikely", "capacity-contradicts-inputs",
-    "kv-preempts", "train-memory", "host-memory", "slo-missed", "provenance-differs",
+    "decisions-edited", "predictions-edited", "other-version", "solved-at-unlikely", "provenance-differs"
 )  # fmt: skip
 
 
@@ -103,7 +110,31 @@ def _is_made_anew(fault: Fault) -> bool:
     """Whether a fault is of what refresh writes again, and says nothing of the decisions."""
     from ..plans.checks.rules import RULES
 
-    return RULES[fault.rule].family == "predictions" or fault.rule in _OF_PREDICTIONS
+    of_figures = fault.loc[0] == "predicted" or RULES[fault.rule].family == "predictions"
+    return of_figures or fault.rule in _OF_PREDICTIONS
+
+
+def _infeasible(faults: Sequence[Fault], plan_path: Path) -> Infeasible:
+    """The faults as an error, a line each, at the decisions that they are of."""
+    from ..plans.errors import Infeasible
+    from ..plans.yaml_io import error_at
+
+    decided = {fault.rule for fault in faults if fault.loc[0] == "job"}
+    lines: dict[str, None] = {}
+    for fault in faults:
+        if fault.loc[0] == "predicted" and fault.rule in decided:
+            continue
+        loc = _decision_of(fault.loc)
+        remedy = f"{fault.remedy}, then refresh again" if fault.remedy else "edit the plan again"
+        lines[str(error_at(plan_path, loc, f"{'.'.join(map(str, loc))}: {fault.what}; {remedy}"))] = None
+    return Infeasible("\n".join(lines))
+
+
+def _decision_of(loc: Loc) -> Loc:
+    """The decisions whose memory a predicted bar is of: nobody edits the bar; other places as they are."""
+    if loc[:2] == ("predicted", "rounds") and "memory" in loc:
+        return ("job", "rounds", loc[2], "train" if "train" in loc else "rollout")
+    return ("job", "rounds") if loc[:2] == ("predicted", "host_memory") else loc
 
 
 def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:

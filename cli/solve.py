@@ -221,6 +221,7 @@ def _model_is_known(job: Job, profile: Profile) -> None:
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     """A plan of one job as figures."""
     from ..plans.assumed_words import assumed_notes
+    from ..plans.executable import not_executable
 
     predicted = plan.predicted
     return {
@@ -247,12 +248,14 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "solve_s": plan.volatile.solve_s,
         "error": plan.predicted.error.total,
         "assumed": assumed_notes(plan.inputs),
+        "not_executable": not_executable(plan.job),
     }
 
 
 def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
     from ..plans.assumed_words import assumed_errors
+    from ..plans.executable import not_executable
     from .paths import see_it
 
     predicted, rounds = plan.predicted, plan.job.rounds
@@ -284,4 +287,6 @@ def plan_text(plan: Plan, out: Path) -> str:
     basis = predicted.length_basis
     if basis is not None and basis.extrapolated:
         lines.append(f"note: {basis.words(speedup)}")
+    if cannot := not_executable(plan.job):
+        lines.append(f"note: not executable yet: {'; '.join(cannot)}")
     return "\n".join([*lines, *see_it(out)])

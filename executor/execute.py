@@ -20,8 +20,9 @@ from typing import Any, Protocol
 from ..plans.check import CheckedPlan, open_plan
 from ..plans.cluster import Pool
 from ..plans.data import data_file, enough_prompts
-from ..plans.errors import InputError, RunFailed, joined
-from ..plans.plan import Plan
+from ..plans.errors import Faults, InputError, RunFailed
+from ..plans.executable import unsupported
+from ..plans.plan import Plan, load_plan
 from ..plans.reading import opened
 from ..plans.targets import must_take_folder
 from ..plans.yaml_io import error_at, sha256_file
@@ -29,7 +30,7 @@ from ..traces.run_log import PLAN_COPY
 from .disk import written
 from .run_lock import run_lock
 from .stopping import StopRequests, stop_requests
-from .supported import differences, unsupported
+from .supported import differences
 
 
 @dataclass(frozen=True)
@@ -71,21 +72,18 @@ class Watcher(Protocol):
 def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Execution]:
     """Load and check plans and decide their folders; nothing is written and nothing heavy imported.
 
-    One plan runs in `out`; several run in `out/NAME` where NAME is the plan file's stem. Raises InputError.
+    One plan runs in `out`; several run in `out/NAME` where NAME is the plan file's stem. Raises InputError with what is
+    wrong with each of them.
     """
-    executions: list[Execution] = []
     stems = [path.stem for path in plan_paths]
     if len(set(stems)) != len(stems):
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
-    for path in plan_paths:
-        checked = open_plan(path)
-        found = unsupported(checked.plan.job)
-        cannot = [error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}") for loc, fault in found]
-        if cannot:
-            raise joined(cannot)
-        run_dir = out if len(plan_paths) == 1 else out / path.stem
-        _check_folder(run_dir, path, resume)
-        executions.append(Execution(path.stem, path, run_dir, checked))
+    faults = Faults()
+    prepared = [
+        _prepared(path, out if len(plan_paths) == 1 else out / path.stem, resume, faults) for path in plan_paths
+    ]
+    faults.raise_any()
+    executions = [execution for execution in prepared if execution is not None]
     first = executions[0]
     for other in executions[1:]:
         for loc, fault in differences(first.checked, other.checked):
@@ -97,6 +95,16 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
             )
     enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path))
     return executions
+
+
+def _prepared(path: Path, run_dir: Path, resume: bool, faults: Faults) -> Execution | None:
+    """The plan at `path` as it is to run in `run_dir`; None, with all that is wrong with both in `faults`."""
+    plan = faults.of(lambda: load_plan(path))
+    checked = faults.of(lambda: open_plan(path)) if plan is not None else None
+    faults.of(lambda: _check_folder(run_dir, path, resume))
+    for loc, what, remedy in unsupported(plan.job) if plan is not None else ():
+        faults.found.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {what}; {remedy}"))
+    return None if checked is None else Execution(path.stem, path, run_dir, checked)
 
 
 def _check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:

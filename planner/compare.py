@@ -1,36 +1,34 @@
 """One job solved over several clusters and values: which machines, how many nodes, which P and n.
 
 Each point is solved as `rlplan solve` would solve it, on its own; nothing is written. A point that has no plan is a
-point with a reason. Where a cluster has other GPUs than the profile, and the profile was not measured, the profile of
-the same model on those GPUs that ships takes its place.
+point with a reason. Where a point has other GPUs or another model than the profile, and the profile was not measured,
+the one that ships of those takes its place (point_profile.py).
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
 from ..plans.base import Mode
 from ..plans.cluster import Cluster
-from ..plans.compared import ComparedPoint
-from ..plans.errors import Infeasible, InputError
+from ..plans.compared import ComparedPoint, shown
+from ..plans.errors import Faults, Infeasible, InputError, joined
 from ..plans.job import Job
 from ..plans.origin import Inputs
 from ..plans.yaml_doc import Loc
-from ..profiles.hardware import gpu_of
 from ..profiles.lengths import LengthTrace
-from ..profiles.library import library_profile
-from ..profiles.machine import differences, machine_of
 from ..profiles.schema import Profile
 from .assignments import assign, assignment, validated, whole
 from .choose.candidate_search import Progress
 from .choose.cycle_cost import Objective
+from .point_profile import profile_of_point
 from .solve import solve
 
 OPTION, EXAMPLE = "--vary", "cluster.pools.main.nodes=1,2,4"
@@ -40,12 +38,16 @@ MAX_POINTS = 256
 
 @dataclass(frozen=True)
 class Asked:
-    """A point that is to be solved: its documents, and by what values it differs from the others."""
+    """A point that is to be solved: its documents, and by what values it differs from the others.
 
-    values: dict[str, str]
+    `base`: the job as its file has it, which the profile is of.
+    """
+
+    values: dict[str, Any]
     cluster: Cluster
     job: Job
     profile: Profile
+    base: Job
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,12 @@ def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profil
     """All points: every cluster, by name, with every choice of the varied values, the last one varying fastest.
 
     `vary`: assignments `PATH=VALUE,VALUE,…`; a path begins with `cluster`, `job` or `profile`. Raises InputError for a
-    value that could not stand in the document, for a path that is varied twice, and for more than MAX_POINTS points.
+    value that could not stand in its document, all of them together, for a path that is varied twice, and for more than
+    MAX_POINTS points.
     """
-    axes = [_axis(text) for text in vary]
+    faults = Faults()
+    axes = [axis for text in vary if (axis := faults.of(partial(_axis, text)))]
+    faults.raise_any()
     paths = [".".join(path) for path, _, _ in axes]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
@@ -83,9 +88,13 @@ def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profil
     for name, cluster in clusters:
         for choice in itertools.product(*(range(len(values)) for _, values, _ in axes)):
             chosen = [(path, values[at], text) for (path, values, text), at in zip(axes, choice, strict=True)]
-            here = {"cluster": name} if len(clusters) > 1 else {}
-            here |= {".".join(path): _shown(value) for path, value, _ in chosen}
-            found.append(_changed(here, cluster, job, profile, chosen))
+            here: dict[str, Any] = {"cluster": name} if len(clusters) > 1 else {}
+            here |= {".".join(path): value for path, value, _ in chosen}
+            point = faults.of(lambda: _changed(here, cluster, job, profile, chosen))  # noqa: B023 (called at once)
+            found += [] if point is None else [point]
+    if faults.found:
+        # A value that is wrong is so at each point that has it, and is told once.
+        raise joined(list({str(one): one for fault in faults.found for one in fault.each()}.values()))
     return found
 
 
@@ -100,27 +109,24 @@ def _axis(text: str) -> tuple[list[str], list[Any], str]:
     return listed, found, text
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _changed(
-    shown: dict[str, str], cluster: Cluster, job: Job, profile: Profile, chosen: Sequence[tuple[list[str], Any, str]]
+    here: dict[str, Any], cluster: Cluster, job: Job, profile: Profile, chosen: Sequence[tuple[list[str], Any, str]]
 ) -> Asked:
     """The documents with the chosen values in them."""
     documents: dict[str, BaseModel] = {"cluster": cluster, "job": job, "profile": profile}
     values = {name: whole(document) for name, document in documents.items()}
     touched: dict[Loc, str] = {}
     for path, value, text in chosen:
-        touched[assign(values, path, value, text, OPTION)] = text
+        touched[assign(values, path, value, text, OPTION)] = f"{'.'.join(path)}={shown(value)}"
     models: dict[str, type[BaseModel]] = {"cluster": Cluster, "job": Job, "profile": Profile}
-    changed: dict[str, BaseModel] = {
-        name: validated(values[name], models[name], name, touched, OPTION)
-        for name in documents
-        if any(loc[0] == name for loc in touched)
-    }
+    faults, changed = Faults(), {}
+    for name in documents:
+        if any(loc[0] == name for loc in touched):
+            read = partial(validated, values[name], models[name], name, touched, OPTION)
+            changed[name] = faults.of(read)
+    faults.raise_any()
     made: dict[str, Any] = {**documents, **changed}
-    return Asked(shown, made["cluster"], made["job"], made["profile"])
+    return Asked(here, made["cluster"], made["job"], made["profile"], job)
 
 
 def compare(
@@ -144,12 +150,14 @@ def compare(
 
 
 def _solved(asked: Asked, trace: LengthTrace, inputs: Inputs, wanted: Wanted, progress: Progress) -> ComparedPoint:
-    job, notes = asked.job, []
+    job = asked.job
+    notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            profile, note = _profile(asked)
-            notes += [note] if note else []
+            varied = any(path.startswith("profile.") for path in asked.values)
+            profile, said = profile_of_point(asked.profile, asked.base, job, asked.cluster, varied)
+            notes += said
             prompts = job.data.prompts if wanted.prompts is None else wanted.prompts
             if prompts is not None and prompts < job.rollout.prompts_per_step:
                 needed = job.rollout.prompts_per_step
@@ -171,16 +179,3 @@ def _solved(asked: Asked, trace: LengthTrace, inputs: Inputs, wanted: Wanted, pr
             return ComparedPoint(asked.values, None, reason=str(error), notes=tuple(notes))
     notes += [str(warning.message) for warning in caught]
     return ComparedPoint(asked.values, plan, notes=tuple(dict.fromkeys(notes)))
-
-
-def _profile(asked: Asked) -> tuple[Profile, str]:
-    """(a profile of the cluster's accelerators, what was taken in place of the job's). Raises InputError if none is."""
-    profile, pools = asked.profile, [pool for _, pool in sorted(asked.cluster.pools.items())]
-    unlike = [differences(profile, machine_of(pool)) for pool in pools]
-    if not all(unlike):
-        return profile, ""
-    law, gpu = profile.train_law, gpu_of(pools[0].accelerators.name)
-    if profile.provenance == "measured" or law is None or gpu is None:
-        raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
-    other = library_profile(gpu.name, law.model)
-    return other, f"costs of {gpu.name} by the profile that ships ({other.job})"

@@ -13,26 +13,32 @@ def assumed_errors(error: PredictedError) -> str:
 
 
 def assumed_notes(inputs: Inputs) -> list[str]:
-    """What a reader must know of a plan's inputs before trusting its figures, a line each; none where all is the
-    job's own or of a trace that somebody gave."""
+    """What a reader must know of a plan's inputs before trusting its figures, and what to do about it, a line each;
+    none where all is the job's own or of a trace that somebody gave."""
+    return [f"{name}: {fact}; {remedy}" for name, fact, remedy in _assumed(inputs)]
+
+
+def assumed_facts(inputs: Inputs) -> list[str]:
+    """The same without names and remedies, to stand on one line."""
+    return [fact for _, fact, _ in _assumed(inputs)]
+
+
+def _assumed(inputs: Inputs) -> list[tuple[str, str, str]]:
+    """(name, what is assumed, what to do) of each."""
     found = []
     lengths = inputs.lengths
     times = "" if lengths.scale is None else f", all lengths times {lengths.scale:g}"
+    trace = "solve with --trace once you have some (rlplan lengths import)"
     if lengths.library is not None:
-        found.append(
-            f"lengths-assumed: response lengths are the shipped table '{lengths.library}'{times}, not the job's own; "
-            "solve with --trace once you have some (rlplan lengths import)"
-        )
+        table = f"response lengths are the shipped table '{lengths.library}'{times}, not the job's own"
+        found.append(("lengths-assumed", table, trace))
     if lengths.assumed is not None:
-        found.append(
-            f"lengths-assumed: response lengths are a guess ({lengths.assumed}){times}, not measured; solve with "
-            "--trace once you have some (rlplan lengths import)"
-        )
+        guess = f"response lengths are a guess ({lengths.assumed}){times}, not measured"
+        found.append(("lengths-assumed", guess, trace))
     if inputs.rewards is not None:
-        found.append(
-            f"rewards-assumed: reward seconds are the shipped ones of kind {inputs.rewards.library}, not the job's own"
-            "; measure them (rlplan profile) or import them (rlplan rewards import)"
-        )
+        shipped = f"reward seconds are the shipped ones of kind {inputs.rewards.library}, not the job's own"
+        remedy = "measure them (rlplan profile) or import them (rlplan rewards import)"
+        found.append(("rewards-assumed", shipped, remedy))
     return found
 
 

@@ -6,10 +6,12 @@ points live as long as `rlplan compare` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .assumed_words import assumed_facts, assumed_notes
 from .critical_path import critical_path
 from .plan import Plan
 from .predicted import MemoryBar
@@ -33,13 +35,13 @@ class ComparedPoint:
     """One choice of cluster and values, and what it comes to.
 
     Attributes:
-        values: by dotted path (and `cluster`, where there are several), as the command line has them.
+        values: by dotted path (and `cluster`, where there are several), as a document has them: numbers are numbers.
         plan: None where there is none.
         reason: why there is none; empty where there is one.
         notes: what the solver warned of, and which profile was taken in place of the job's.
     """
 
-    values: dict[str, str]
+    values: Mapping[str, Any]
     plan: Plan | None
     reason: str = ""
     notes: tuple[str, ...] = ()
@@ -47,12 +49,23 @@ class ComparedPoint:
     @property
     def label(self) -> str:
         """`nodes 4, prompts_per_step 256`."""
-        said = [f"{short_name(path, self.values)} {value}" for path, value in self.values.items()]
+        said = [f"{short_name(path, list(self.values))} {value}" for path, value in self.shown.items()]
         return ", ".join(said) or "as it is"
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The values as text."""
+        return {path: shown(value) for path, value in self.values.items()}
+
+    @property
+    def assumed(self) -> list[str]:
+        """What of the plan nobody measured on its job; empty where there is no plan."""
+        return [] if self.plan is None else assumed_notes(self.plan.inputs)
 
     def data(self) -> dict[str, Any]:
         """As a JSON object; seconds, USD and shares as in the plan's `predicted`, null where there is no plan."""
-        found: dict[str, Any] = {"values": self.values, "reason": self.reason or None, "notes": list(self.notes)}
+        found: dict[str, Any] = {"values": dict(self.values), "reason": self.reason or None}
+        found |= {"notes": list(self.notes), "assumed": self.assumed}
         plan = self.plan
         if plan is None:
             return found | dict.fromkeys(FIGURES)
@@ -79,7 +92,24 @@ FIGURES = (
 """Keys of a point's data that a plan fills."""
 
 
-def short_name(path: str, paths: Sequence[str] | dict[str, str]) -> str:
+def shown(value: Any) -> str:
+    """A varied value as text: words as they are, all else as JSON has it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def assumed_line(points: Sequence[ComparedPoint]) -> str:
+    """What nobody measured of the job, each said once with the points that rest on it; empty where all was."""
+    solved = [point for point in points if point.plan is not None]
+    facts: dict[str, list[str]] = {}
+    for point in solved:
+        for fact in assumed_facts(point.plan.inputs) if point.plan is not None else []:
+            facts.setdefault(fact, []).append(point.label)
+    return "; ".join(
+        fact if len(labels) == len(solved) else f"{fact} ({', '.join(labels)})" for fact, labels in facts.items()
+    )
+
+
+def short_name(path: str, paths: Sequence[str]) -> str:
     """The end of a dotted path that tells it from the others: `nodes`, or `main.nodes` beside `other.nodes`."""
     parts = path.split(".")
     for count in range(1, len(parts) + 1):

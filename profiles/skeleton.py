@@ -19,6 +19,7 @@ from ..plans.cluster import Cluster
 from ..plans.errors import InputError
 from ..plans.fmt import canonical
 from ..plans.job import Job
+from ..plans.limits import MOST_ACCELERATORS
 from .architecture import ARCHITECTURES, Architecture, architecture_of
 from .hardware import GPUS, Gpu, gpu_of
 from .library import library_path, shipped_model
@@ -118,6 +119,11 @@ def machines_of(text: str) -> Machines:
         nodes, per_node = per_node // 8, 8
     if not (1 <= nodes <= MAX_NODES and 1 <= per_node <= MAX_PER_NODE):
         raise InputError(f"--gpus {text}: nodes must be 1 to {MAX_NODES}, GPUs of a node 1 to {MAX_PER_NODE}")
+    if nodes * per_node > MOST_ACCELERATORS:
+        raise InputError(
+            f"--gpus {text}: these are {nodes * per_node:,} GPUs, and one job is planned on at most "
+            f"{MOST_ACCELERATORS:,}; write at most {MOST_ACCELERATORS // per_node} nodes"
+        )
     return Machines(nodes, per_node, gpu)
 
 

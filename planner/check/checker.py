@@ -19,8 +19,10 @@ from ...plans.checks.documents import ReadDocument, read_document
 from ...plans.checks.finding import Fault, Finding, located
 from ...plans.checks.inputs import UNREAD_TEXT, input_path, unread_changes
 from ...plans.checks.policy_rules import waived
+from ...plans.checks.resources import pools_too_large
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
+from ...plans.executable import not_executable
 from ...plans.groups_plan import GroupsPlan
 from ...plans.job import Job
 from ...plans.plan import Plan
@@ -34,6 +36,7 @@ from . import group_rules as of_groups
 from . import plan_rules as of_plan
 from .accelerator_rules import unlike_names
 from .check_options import Asked
+from .stale_figures import without_stale
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class FileReport:
         said: a line on what was checked, for a file without findings.
         broken_policy: the policy that should hold for it and cannot be read; None without one.
         notes: what a reviewer should know and nothing is wrong with, a line each.
+        not_executable: why the executor cannot run the plan yet, a line each; it can be reviewed all the same.
     """
 
     file: str
@@ -57,6 +61,7 @@ class FileReport:
     said: str = ""
     broken_policy: str | None = None
     notes: tuple[str, ...] = ()
+    not_executable: tuple[str, ...] = ()
 
     @property
     def bad_input(self) -> bool:
@@ -96,10 +101,13 @@ class Checker:
         asked = Asked(self.now, policy, self.max_age_days)
         faults, said = _faults(read, asked)
         allowed = policy.policy if policy else None
-        found = located((fault for fault in faults if not waived(fault.rule, allowed)), path, read.document)
+        # What an edit that a policy allows makes of the figures is told all the same.
+        kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
+        found = located(kept, path, read.document)
         found.sort(key=lambda finding: finding.line or 0)
         held = policy.path if policy else None
-        return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read))
+        cannot = tuple(not_executable(read.value.job)) if isinstance(read.value, Plan) else ()
+        return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read), cannot)
 
     def judge(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
         """Faults of the plan at `path`, as it would be with other values, as findings: by line, without those that its
@@ -188,6 +196,6 @@ def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
     if isinstance(value, Profile):
         return of_rest.profile_faults(value, read.path, asked), of_rest.profile_said(value, asked)
     if isinstance(value, Cluster):
-        return unlike_names(value), f"cluster {value.name}"
+        return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, Policy), "these are all kinds of document"
     return [], "policy"

@@ -1,31 +1,39 @@
-"""What can be said of a job and of a profile alone. Reads the files that they name."""
+"""What can be said of a job and of a profile alone. Reads the files that they name, and those beside a job that `solve`
+takes with it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from ...plans.checks.documents import read_document
 from ...plans.checks.finding import Fault
+from ...plans.checks.resources import too_many_workers
+from ...plans.cluster import Cluster
 from ...plans.data import other_count, read_prompts
 from ...plans.errors import InputError
 from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
 from ...plans.plan import PlannedJob
 from ...plans.yaml_doc import Loc
 from ...plans.yaml_io import sha256_file
+from ...profiles.documents import ALL_MODELS
 from ...profiles.schema import Profile
 from ...rounds.schedule import prompts_wanted
-from .check_options import Asked, age_faults, age_said, trace_faults
+from .check_options import Asked, M, age_faults, age_said, trace_faults
+from .reward_rules import deadline_faults
 
 
 def job_faults(job: Job, path: str) -> list[Fault]:
-    """Files that are not there, and TP sizes none of which divides the model's heads."""
+    """Files that are not there, TP sizes none of which divides the model's heads, and what the profile and the cluster
+    beside the job leave no room for."""
+    found = _beside(job, path)
     missing = list(missing_files(job, path))
     if missing:
         split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
-        return [Fault("input-missing", loc, what, remedy) for loc, what, remedy in split]
+        return [*found, *(Fault("input-missing", loc, what, remedy) for loc, what, remedy in split)]
     paths = job_paths(job, path)
     folder = paths.model_folder
-    found = [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
+    found += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
     try:
         heads = model_heads(folder) if folder else None
     except InputError as error:
@@ -34,6 +42,30 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         return found
     what = f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
     return [*found, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+
+
+def _beside(job: Job, path: str) -> list[Fault]:
+    """A deadline of rewards, and a number of their workers, that the profile and the cluster which `solve` takes by
+    default (those beside the job) do not allow; by the seconds that ship where no such profile is there."""
+    profile, cluster = _neighbour(path, "profile.yaml", Profile), _neighbour(path, "cluster.yaml", Cluster)
+    if profile is not None and profile.provenance == "measured" and profile.job != job.name:
+        profile = None
+    found = deadline_faults(("reward", "deadline_s"), job.reward.deadline_s, job.reward.kind, profile)
+    pools = sorted(cluster.pools.items()) if cluster is not None else []
+    crowded = [too_many_workers(job.reward.workers, name, pool) for name, pool in pools]
+    if crowded and all(crowded) and crowded[0] is not None:
+        what, _, remedy = crowded[0].partition("; ")
+        found.append(Fault("too-many-reward-workers", ("reward", "workers"), what, remedy))
+    return found
+
+
+def _neighbour(path: str, name: str, model: type[M]) -> M | None:
+    """The document called `name` in the folder of `path`; None if there is none, or another."""
+    file = Path(path).with_name(name)
+    if not os.path.isfile(file):  # noqa: PTH113 (pathlib raises for what can be no path)
+        return None
+    read = read_document(str(file), ALL_MODELS)
+    return read.value if isinstance(read.value, model) else None
 
 
 def _miscounted(job: Job, data: Path | None) -> list[Fault]:

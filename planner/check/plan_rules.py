@@ -10,7 +10,7 @@ from ...plans.checks.fit import misfits
 from ...plans.checks.inputs import input_path, stale_inputs
 from ...plans.checks.policy_rules import breaches, unknown_pools
 from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of, thin_trace
-from ...plans.checks.resources import not_in_search, over_issue_beyond, overdrawn
+from ...plans.checks.resources import not_in_search, over_issue_beyond, overdrawn, pools_too_large
 from ...plans.checks.solved import edited, other_version, predictions_edited, undated
 from ...plans.cluster import Cluster
 from ...plans.errors import InputError
@@ -28,7 +28,7 @@ from .accelerator_rules import unlike_names_at
 from .check_options import Asked, M, age_faults, age_said, opened, trace_faults
 from .document_rules import few_prompts
 from .memory_rules import bars, bars_as_they_are, priced
-from .reward_rules import reward_faults
+from .reward_rules import deadline_faults, reward_faults
 
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
@@ -47,6 +47,7 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
         found += few_prompts(job, paths.data, ("inputs", "job"), plan.job)
     if cluster is not None:
         found += unlike_names_at(("inputs", "cluster"), cluster)
+        found += _too_large(plan, cluster)
         found += prices_of(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:
         found += [*baseline_of(plan, job), *lengths_of(plan, job)]
@@ -62,6 +63,13 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
             found += _missing(plan, path, job, asked)
     age = age_said(profile, asked) if profile is not None else "no profile"
     return found, f"{plan.job.bias.mode} plan of {plan.job.name}; {age}"
+
+
+def _too_large(plan: Plan, cluster: Cluster) -> list[Fault]:
+    """The plan's pool, if it has become larger than one job is planned on."""
+    name = plan.job.rounds.short.rollout.pool
+    large = [fault for fault in pools_too_large(cluster) if fault.loc[1] == name]
+    return [Fault(fault.rule, ("inputs", "cluster"), f"{fault.key}: {fault.what}", fault.remedy) for fault in large]
 
 
 def _lengths(given: LengthsInput, path: str) -> list[Fault]:
@@ -101,6 +109,8 @@ def physics(
         found += overdrawn(plan, cluster, job, heads)
     found += not_in_search(plan, job)
     found += over_issue_beyond(plan, job)
+    if plan.job.reward.judge is None:
+        found += deadline_faults(("job", "reward", "deadline_s"), plan.job.reward.deadline_s, job.reward.kind, profile)
     if profile is not None:
         pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
         found += priced(plan, job, profile, pool)

@@ -1,15 +1,19 @@
-"""Reward seconds of a plan that nobody measured: the plan must say so, and they must still be those that ship."""
+"""Reward seconds of a plan that nobody measured: the plan must say so, and they must still be those that ship. And
+deadlines that give rewards no time."""
 
 from __future__ import annotations
 
+from typing import cast
+
 from ...plans.checks.finding import Fault
-from ...plans.job import Job
+from ...plans.job import Job, RewardKind
 from ...plans.levers import TimeoutNumbers
 from ...plans.plan import Plan
 from ...plans.yaml_doc import Loc
-from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, with_reward_times
+from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, reward_table, with_reward_times
 from ...profiles.schema import Profile, Reward
 from ..costs.phase_costs import reward_cost
+from ..costs.reward_executions import Executions
 
 FAR = 5.0
 """Seconds that are so many times off what rewards of the kind take make another plan."""
@@ -41,6 +45,41 @@ def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[
     return [
         Fault("rewards-assumed", ("inputs", "profile"), what, "solve again, or import yours: rlplan rewards import")
     ]
+
+
+def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None) -> str | None:
+    """What is wrong, and what to do, if rewards take longer than `deadline_s` in the median, so that most scores are
+    given up and are 0; None if they do not. `profile`: None for the seconds that ship for the kind."""
+    table = None
+    if profile is not None:
+        profile, table = with_reward_times(profile, kind)
+    if profile is None:
+        table = reward_table(kind)
+    reward = table.reward(1) if table is not None else cast(Profile, profile).reward
+    took = reward.executions
+    if took is not None:
+        usual_s = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved).median_s()
+    else:
+        # The seconds of one sample alone count its way to the worker, which no deadline does.
+        usual_s = min(reward.latency.p50, reward.per_sample_s)
+    if deadline_s >= usual_s:
+        return None
+    whose = "as they are assumed for that kind" if table is not None else "by the profile"
+    own = ", or import the seconds of yours: rlplan rewards import" if table is not None else ""
+    took_s = f"{usual_s:.3g} s" + (" in the median" if took is not None else "")
+    return (
+        f"is {deadline_s:g} s, and rewards of kind {kind} take {took_s} ({whose}), so that most scores would be given "
+        f"up; write several times that{own}"
+    )
+
+
+def deadline_faults(at: Loc, deadline_s: float, kind: RewardKind, profile: Profile | None) -> list[Fault]:
+    """The same as a fault at `at`."""
+    text = short_deadline(deadline_s, kind, profile)
+    if text is None:
+        return []
+    what, _, remedy = text.partition("; ")
+    return [Fault("deadline-too-short", at, what, remedy)]
 
 
 def _mean_s(reward: Reward, numbers: TimeoutNumbers) -> float:

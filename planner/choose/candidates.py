@@ -151,7 +151,7 @@ def enumerate_space(
     many as any round wants; rounds that want more are left out.
     """
     pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
-    must_be_plannable(job, pool, cluster.pools[pool])
+    must_be_plannable(job, pool, cluster.pools[pool], profile)
     train = feasible_train(cluster, job, profile, pool, fewer_nodes)
     train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt

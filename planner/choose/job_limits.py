@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ...plans.checks.resources import too_many_workers
+from ...plans.checks.resources import too_many_accelerators, too_many_workers
 from ...plans.cluster import Pool
 from ...plans.errors import InputError
 from ...plans.job import Job
-from ...plans.limits import MOST_ACCELERATORS
 from ...plans.yaml_doc import Loc
+from ...profiles.schema import Profile
 from ..check.accelerator_rules import accelerator_fault
+from ..check.reward_rules import short_deadline
 
 
 class Unplannable(InputError):
@@ -22,13 +23,13 @@ class Unplannable(InputError):
         self.document, self.loc = document, loc
 
 
-def must_be_plannable(job: Job, name: str, pool: Pool) -> None:
-    """Raise Unplannable if `job` has more reward workers than the pool called `name` has cores, or if the pool has
-    accelerators that cannot be what they are called, or more of them than are simulated."""
-    if pool.accelerators_total > MOST_ACCELERATORS:
-        most = MOST_ACCELERATORS // pool.accelerators.per_node
-        what = f"a pool of {pool.accelerators_total:,} accelerators is not simulated, one of {MOST_ACCELERATORS:,} is"
-        raise Unplannable("cluster", ("pools", name, "nodes"), f"{what}; write at most {most} nodes for this job")
+def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None:
+    """Raise Unplannable if `job` has more reward workers than the pool called `name` has cores, if most of its scores
+    would time out by `profile`, or if the pool has accelerators that cannot be what they are called, or more of them
+    than are simulated."""
+    large = too_many_accelerators(pool)
+    if large is not None:
+        raise Unplannable("cluster", ("pools", name, "nodes"), large)
     fault = accelerator_fault(pool.accelerators)
     if fault is not None:
         key, what, remedy = fault
@@ -36,3 +37,6 @@ def must_be_plannable(job: Job, name: str, pool: Pool) -> None:
     workers = too_many_workers(job.reward.workers, name, pool)
     if workers is not None:
         raise Unplannable("job", ("reward", "workers"), workers)
+    deadline = short_deadline(job.reward.deadline_s, job.reward.kind, profile)
+    if deadline is not None:
+        raise Unplannable("job", ("reward", "deadline_s"), deadline)

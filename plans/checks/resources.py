@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..cluster import Cluster, Pool
 from ..job import Job
+from ..limits import MOST_ACCELERATORS
 from ..plan import Plan, RoundTrain
 from ..yaml_doc import Loc
 from .finding import Fault
@@ -65,6 +66,24 @@ def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
     if workers <= cores:
         return None
     return f"{workers} reward workers, and pool '{name}' has {cores} host cores; write at most {cores}"
+
+
+def too_many_accelerators(pool: Pool) -> str | None:
+    """What is wrong, and what to do, if a pool has more accelerators than one job is planned on; None if it has not."""
+    if pool.accelerators_total <= MOST_ACCELERATORS:
+        return None
+    most = MOST_ACCELERATORS // pool.accelerators.per_node
+    what = f"a pool of {pool.accelerators_total:,} accelerators is not simulated, one of {MOST_ACCELERATORS:,} is"
+    return f"{what}; write at most {most} nodes for this job"
+
+
+def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
+    """Pools of more accelerators than one job is planned on."""
+    for name, pool in sorted(cluster.pools.items()):
+        text = too_many_accelerators(pool)
+        if text is not None:
+            what, _, remedy = text.partition("; ")
+            yield Fault("pool-too-large", ("pools", name, "nodes"), what, remedy)
 
 
 def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:

@@ -83,6 +83,7 @@ judge-without-room       a judge model on accelerators that are not free
 micro-batch-too-small    a micro-batch that does not hold the longest sequence
 train-layout             an update whose tp, pp, cp or ep does not divide the model
 too-many-reward-workers  more reward workers than host cores
+deadline-too-short       a reward deadline below the median seconds of such rewards; most scores would time out
 pools-differ             kinds of round on different pools; they take turns on one
 not-in-search            engines of a tensor-parallel size that the job's search does not have
 over-issue-beyond-search more samples, or copies, at once than the job's search.max_over_issue allows
@@ -97,6 +98,7 @@ kv-preempts              a KV cache that the sequences of a round outgrow, so th
 train-memory             a trainer's peak, or its states beside engines, that its accelerator does not hold
 host-memory              engines, offloaded states of trainers and weights on their way that a node's host does not hold
 capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
+pool-too-large           a pool of more accelerators than one job is planned on
 accelerator-unlike-name  accelerators of a kind, or with more memory, that none of their name has
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..compared import ComparedPoint, binds, cheapest, fastest, short_name, speedup
+from ..compared import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name, speedup
 from . import charts_compare
 from .shell import Card, cards, document, section
 from .text import count, esc, percent, ratio, seconds, sentence, table, usd
@@ -74,7 +74,7 @@ def _rows(points: Sequence[ComparedPoint]) -> str:
     best, least = fastest(points), cheapest(points)
     rows = []
     for index, point in enumerate(points):
-        values = [esc(value) for value in point.values.values()]
+        values = [esc(value) for value in point.shown.values()]
         if point.plan is None:
             rows.append([*values, "no plan", *[""] * 7, esc(point.reason)])
             continue
@@ -104,10 +104,12 @@ def _rows(points: Sequence[ComparedPoint]) -> str:
 def _notes(points: Sequence[ComparedPoint]) -> list[str]:
     """What must be known of points, each said once with the points that it is about."""
     by_note: dict[str, list[str]] = {}
+    assumed = assumed_line(points)
     for point in points:
         for note in point.notes:
             by_note.setdefault(note, []).append(point.label)
-    return [
+    said = [sentence(f"assumed: {assumed}")] if assumed else []
+    return said + [
         sentence(note) if len(labels) == len(points) else f"{'; '.join(labels)}: {sentence(note)}"
         for note, labels in by_note.items()
     ]

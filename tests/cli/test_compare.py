@@ -45,11 +45,21 @@ def test_nodes_are_put_side_by_side_with_what_binds_and_no_plan_is_written(copy)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     one, two = found["points"]
-    assert one["values"] == {"cluster.pools.main.nodes": "1"} and (one["nodes"], two["nodes"]) == (1, 2)
+    assert one["values"] == {"cluster.pools.main.nodes": 1} and (one["nodes"], two["nodes"]) == (1, 2)
     assert two["step_s"] < one["step_s"] and two["usd_per_hour"] == 2 * one["usd_per_hour"]
     assert one["length_ratio"] == pytest.approx(1.0, abs=0.02) and "of the step" in one["binds"]
     assert found["fastest"] == 1 and found["cheapest"] in (0, 1)
+    assert one["error"] > 0 and [note.split(":")[0] for note in one["assumed"]] == ["rewards-assumed"]
     assert set(listing(copy)) == before
+
+
+def test_the_text_has_the_error_and_one_line_on_what_is_assumed(copy, monkeypatch):
+    for columns in ("80", "160"):
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = compared(copy, "--vary", "cluster.pools.main.nodes=1,2").stdout.splitlines()
+        assert "±" in lines[0].split() and "%" in lines[1]
+        (assumed,) = [line for line in lines if line.startswith("assumed: ")]
+        assert assumed == "assumed: reward seconds are the shipped ones of kind math, not the job's own"
 
 
 def test_the_table_names_the_fastest_the_cheapest_and_why_a_point_has_no_plan(copy, monkeypatch):
@@ -98,3 +108,6 @@ def test_nothing_to_compare_a_profile_of_another_model_and_files_that_are_not_th
     refused(compared(copy, "--cluster", copy / "none.yaml", "--vary", "cluster.pools.main.nodes=1,2"), "rlplan init")
     (copy / "job.yaml").write_text((copy / "job.yaml").read_text().replace("Qwen2.5-7B-Instruct", "Qwen2.5-72B"))
     refused(compared(copy, "--vary", "cluster.pools.main.nodes=1,2"), "profile.yaml", "Qwen2.5-7B", "72.7B")
+    found = compared(copy, "--vary", "job.model.path=Qwen/Qwen2.5-7B,Qwen/Qwen2.5-72B", "--json")
+    small, large = json.loads(found.stdout)["points"]
+    assert small["step_s"] and (large["reason"] or large["step_s"] > 2 * small["step_s"])

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+
+from rlplan.cli.main import cli
+from rlplan.cli.solve import plan_summary, plan_text
+from rlplan.plans.errors import Infeasible
+from rlplan.plans.plan import load_plan
 
 from ..planner.check.edits import edit, resign
 from .command_line import rlplan
@@ -42,6 +48,72 @@ def test_a_dry_run_finds_what_check_finds_and_a_run_is_not_started(impossible, t
     assert run.returncode == 1 and run.stderr.count("\n") == 1
     assert run.stderr.startswith("run failed: ") and "[train-memory]" in run.stderr and "(and 1 more)" in run.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_refresh_of_it_is_refused_at_the_decisions_with_the_remedy_and_nothing_is_simulated(impossible, monkeypatch):
+    def never(*arguments, **options):
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr("rlplan.planner.refresh.refresh", never)
+    with pytest.raises(Infeasible) as caught:
+        cli.main(["refresh", str(impossible)], standalone_mode=False)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"{kind}.train" for kind in KINDS]
+    assert all(line.startswith(f"{impossible}:") and "recompute activations" in line for line in lines)
+    told_of = rlplan("refresh", impossible)
+    assert told_of.returncode == 3 and told_of.stderr.splitlines() == [f"no feasible plan: {line}" for line in lines]
+
+
+def all_told(result, plan):
+    """What is said of a plan, by place and key: of findings of `check` and of lines of a dry run alike."""
+    lines = [line.removeprefix("error: ") for line in (result.stdout + result.stderr).splitlines()]
+    return [re.sub(r": \[[a-z-]+\] ", ": ", line) for line in lines if re.match(rf"{re.escape(str(plan))}:\d+: ", line)]
+
+
+def test_a_dry_run_tells_all_that_check_tells_and_what_cannot_run_each_once(impossible):
+    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+    edit(impossible.parent / "math-32b" / "cluster.yaml", {"pools.h100.nodes": 4})
+    for rule, count in (("input-changed", 5), ("decisions-edited", 2)):
+        check, dry = rlplan("check", impossible), rlplan("execute", impossible, "--dry-run")
+        assert len(told(check, rule)) == 1 and len(all_told(check, impossible)) == count
+        assert dry.returncode == 2 and not dry.stdout
+        said = all_told(dry, impossible)
+        assert len(said) == len(set(said)) and set(all_told(check, impossible)) <= set(said)
+        beside = set(said) - set(all_told(check, impossible))
+        assert len(beside) == 2 and all("this executor cannot run it yet" in line for line in beside)
+        assert not any("write none" in line for line in said)
+        shutil.copytree(EXAMPLES / "math-32b", impossible.parent / "math-32b", dirs_exist_ok=True)
+        edit(impossible, {"job.rounds.short.rollout.max_num_seqs": 100_000})
+
+
+def test_check_notes_once_that_a_plan_cannot_be_executed_yet(impossible):
+    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+    why = (
+        "job.rounds.short.train.recompute is full, which the executor's trainers do not do (so is "
+        "job.rounds.long.train.recompute)"
+    )
+    result = rlplan("check", impossible)
+    assert result.returncode == 0 and result.stdout.count(f"note: not executable yet: {why}\n") == 1
+    assert json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["not_executable"] == [why]
+    assert json.loads(rlplan("check", EXAMPLES / "cpu-demo.yaml", "--json").stdout)["files"][0]["not_executable"] == []
+    plan = load_plan(impossible)  # what solve prints of a plan that it has written
+    assert plan_text(plan, impossible).count(f"note: not executable yet: {why}\n") == 1
+    assert plan_summary(plan, impossible)["not_executable"] == [why]
+
+
+def test_of_changed_machines_the_host_is_named_once_and_no_figure_that_is_of_the_old_ones(impossible):
+    shutil.copy(EXAMPLES / "math-32b.yaml", impossible)
+    edit(impossible.parent / "math-32b" / "cluster.yaml", {"pools.h100.host_memory_bytes": 100_000_000_000})
+    found = json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["findings"]
+    assert [(finding["rule"], finding["key"]) for finding in found] == [
+        ("input-changed", "inputs.cluster"), ("host-memory", "job.rounds"),
+    ]  # fmt: skip
+    edit(impossible.parent / "math-32b" / "cluster.yaml", {"pools.h100.host_memory_bytes": 4_000_000_000_000})
+    found = json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["findings"]
+    assert [finding["rule"] for finding in found] == ["input-changed"]
+    resign(impossible.parent)
+    found = json.loads(rlplan("check", impossible, "--json").stdout)["files"][0]["findings"]
+    assert [finding["rule"] for finding in found] == ["capacity-contradicts-inputs"]
 
 
 def test_simulate_tells_what_memory_does_not_hold_and_ends_as_check_does(impossible):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplan.executor.supported import unsupported
+from rlplan.plans.executable import NOT_YET, not_executable, unsupported
 from rlplan.plans.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 from rlplan.plans.plan import LongIssue, LongRound, PlannedJob, RoundIssue, RoundRollout, Rounds, RoundTrain, ShortRound
 
@@ -33,14 +33,23 @@ def test_micro_batches_may_differ_by_kind_of_round() -> None:
     ("key", "value"), [("tp", 2), ("pp", 2), ("cp", 4), ("ep", 8), ("recompute", "full"), ("offload", True)]
 )
 def test_layouts_that_no_trainer_here_has_are_named(key: str, value: object) -> None:
-    ((loc, fault),) = unsupported(planned({}, {key: value}))
-    assert loc == ("job", "rounds", "long", "train", key)
-    assert str(value).lower() in fault and "write" in fault
+    ((loc, fault, remedy),) = unsupported(planned({}, {key: value}))
+    assert loc == ("job", "rounds", "long", "train", key) and str(value).lower() in fault
+    assert remedy == NOT_YET and "write" not in fault, "another layout may not fit memory"
+
+
+def test_a_note_names_each_reason_once_with_all_keys_that_have_it() -> None:
+    assert not_executable(planned({}, {})) == []
+    assert not_executable(planned({"recompute": "full"}, {"recompute": "full", "offload": True})) == [
+        "job.rounds.short.train.recompute is full, which the executor's trainers do not do (so is "
+        "job.rounds.long.train.recompute)",
+        "job.rounds.long.train.offload is true, which the executor's trainers do not do",
+    ]
 
 
 def test_trainers_are_as_many_in_both_kinds_of_round() -> None:
-    ((loc, fault),) = unsupported(planned({"dp": 2}, {"dp": 1}))
-    assert loc == ("job", "rounds", "long", "train", "dp") and "write 2" in fault
+    ((loc, _, remedy),) = unsupported(planned({"dp": 2}, {"dp": 1}))
+    assert loc == ("job", "rounds", "long", "train", "dp") and "write 2" in remedy
 
 
 @pytest.mark.parametrize("kind", ["short", "long"])
@@ -52,15 +61,15 @@ def test_levers_that_are_only_simulated_yet_are_named(kind: str) -> None:
     levers = {"rollout": rollout, "hand_over": RoundHandOver(engines=1, at_finished=0.5)}
     rounds = plan.rounds.model_copy(update={kind: round_.model_copy(update=levers)})
     faults = list(unsupported(plan.model_copy(update={"rounds": rounds})))
-    assert [loc[3:] for loc, _ in faults] == [("rollout", "drafts"), ("hand_over",)]
-    assert all(loc[2] == kind and "write null" in fault for loc, fault in faults)
+    assert [loc[3:] for loc, _, _ in faults] == [("rollout", "drafts"), ("hand_over",)]
+    assert all(loc[2] == kind and "write null" in remedy for loc, _, remedy in faults)
 
 
 def test_a_judge_and_synchronous_rewards_are_only_simulated_and_a_timeout_that_adapts_is_run() -> None:
     plan = planned({}, {})
     levers = {"judge": RewardJudge(place="own", instances=1), "synchronous": True}
     faults = list(unsupported(plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})))
-    assert [loc for loc, _ in faults] == [("job", "reward", "judge"), ("job", "reward", "synchronous")]
-    assert "remove the key" in faults[0][1] and "write false" in faults[1][1]
+    assert [loc for loc, _, _ in faults] == [("job", "reward", "judge"), ("job", "reward", "synchronous")]
+    assert "remove the key" in faults[0][2] and "write false" in faults[1][2]
     adaptive = plan.reward.model_copy(update={"adaptive_timeout": AdaptiveTimeout(min_s=0.5, anchor_factor=1.5)})
     assert list(unsupported(plan.model_copy(update={"reward": adaptive}))) == []

@@ -29,7 +29,7 @@ def test_every_choice_of_the_values_is_a_point_and_the_last_key_varies_fastest(p
     found = points("cluster.pools.main.nodes=1, 2", "job.rollout.prompts_per_step=4,8,16")
     sizes = [(p.cluster.pools["main"].nodes, p.job.rollout.prompts_per_step) for p in found]
     assert sizes == [(nodes, prompts) for nodes in (1, 2) for prompts in (4, 8, 16)]
-    assert found[1].values == {"cluster.pools.main.nodes": "1", "job.rollout.prompts_per_step": "8"}
+    assert found[1].values == {"cluster.pools.main.nodes": 1, "job.rollout.prompts_per_step": 8}
     assert ComparedPoint(found[1].values, None).label == "nodes 1, prompts_per_step 8"
 
 
@@ -47,7 +47,7 @@ def test_clusters_are_points_of_their_own_and_lists_are_values(points, make_clus
         (["cluster.pools.main.nodes"], "write PATH=VALUE, as in cluster.pools.main.nodes=1,2,4"),
         (["cluster.pools.main.nodes="], "write the values after the '='"),
         (["cluster.pools.man.nodes=1,2"], "did you mean cluster.pools.main.nodes"),
-        (["cluster.pools.main.nodes=0,1"], "--vary cluster.pools.main.nodes=0,1: pools.main.nodes: must be at least 1"),
+        (["cluster.pools.main.nodes=0,1"], "--vary cluster.pools.main.nodes=0: pools.main.nodes: must be at least 1"),
         (["plan.job.name=a,b"], "there is no plan.job.name"),
         (["cluster.pools.main.nodes=1,1"], "a value is named twice"),
         (["cluster.pools.main.nodes=1,2", "cluster.pools.main.nodes=3"], "varied twice"),
@@ -58,6 +58,17 @@ def test_what_cannot_be_varied_is_refused_with_the_option(vary: list[str], words
     with pytest.raises(InputError) as caught:
         points(*vary)
     assert words in str(caught.value) and str(caught.value).startswith("--vary")
+
+
+def test_every_value_that_cannot_stand_is_told_once_with_all_others(points) -> None:
+    with pytest.raises(InputError) as caught:
+        points("cluster.pools.main.nodes=0,-1,two,3.5", "job.rollout.prompts_per_step=8,0,16")
+    lines = caught.value.lines()
+    nodes = [f"--vary cluster.pools.main.nodes={value}" for value in ("0", "-1", "two", "3.5")]
+    assert sorted(line.split(": ")[0] for line in lines) == sorted([*nodes, "--vary job.rollout.prompts_per_step=0"])
+    with pytest.raises(InputError) as caught:
+        points("cluster.pools.main.nodes=", "cluster.pools.man.nodes", "job.name=[")
+    assert len(caught.value.lines()) == 3
 
 
 def test_a_key_is_called_by_as_much_of_its_path_as_tells_it_from_the_others() -> None:
@@ -87,6 +98,52 @@ def test_a_point_is_what_solve_gives_for_its_documents(points, make_trace, input
     plan = solve(asked.cluster, asked.job, asked.profile, make_trace(), inputs, mode="sync", prompts=100)
     found = next(iter(compare([asked], make_trace(), inputs, Wanted(mode="sync", prompts=100)))).plan
     assert found is not None and found.predicted == plan.predicted and found.job == plan.job
+
+
+@pytest.fixture
+def models(make_cluster, make_job):
+    """`models(paths)`: the points of an H100 whose job trains Qwen2.5-7B, with other models in its place."""
+    accelerators = {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80 * 10**9}
+    cluster = make_cluster(accelerators=accelerators, cores=96, host_memory_bytes=10**12)
+    model = {"path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16"}
+    job = make_job(SMALL, model=model, search={"tp": [2, 4], "micro_batch_tokens": [2048]})
+
+    def models(*vary: str) -> list[Asked]:
+        return points_of([("h100", cluster)], job, library_profile("H100", "Qwen2.5-7B"), vary)
+
+    return models
+
+
+def test_another_model_is_priced_by_the_profile_of_that_model_or_not_at_all(models, make_trace, inputs) -> None:
+    asked = models("job.model.path=Qwen/Qwen2.5-7B,Qwen/Qwen2.5-14B,mistralai/Mixtral-8x7B,Qwen/Qwen3-8B,my/own")
+    own, larger, unshipped, like, unknown = compare(asked, make_trace(), inputs, Wanted(mode="sync"))
+    assert own.plan and not any("profile" in note for note in own.notes)
+    assert larger.plan and larger.plan.predicted.step_s.mean > 1.2 * own.plan.predicted.step_s.mean
+    assert "costs of Qwen/Qwen2.5-14B on H100 by the profile that ships (h100.qwen2.5-14b)" in larger.notes
+    assert "response lengths are one and the same trace, whatever the model" in larger.notes
+    assert unshipped.plan is None and "no profile of mistralai/Mixtral-8x7B on H100 ships" in unshipped.reason
+    assert like.plan and "Qwen/Qwen3-8B is priced as Qwen2.5-7B, whose profile this is" in like.notes
+    assert unknown.plan and any("cannot tell from its name whether my/own is Qwen2.5-7B" in n for n in unknown.notes)
+
+
+def test_a_value_of_the_profile_is_not_lost_where_another_profile_is_taken(models, make_trace, inputs) -> None:
+    asked = models("job.model.path=Qwen/Qwen2.5-14B", "profile.reward.per_sample_s=0.5")
+    (point,) = compare(asked, make_trace(), inputs, Wanted(mode="sync"))
+    assert point.plan is None and "this point takes another profile" in point.reason
+
+
+def test_a_measured_profile_prices_no_other_model_and_says_what_else_is_not_as_it_was(
+    points, make_trace, inputs
+) -> None:
+    asked = points("job.model.path=model,other", "job.rollout.prompts_per_step=8,4")
+    found = list(compare(asked, make_trace(), inputs, Wanted(mode="sync", prompts=100)))
+    of_base = [point for point in found if point.values["job.model.path"] == asked[0].base.model.path]
+    assert [p.plan is not None for p in of_base] == [True] * len(of_base)
+    reasons = [point.reason for point in found if point not in of_base]
+    assert reasons and all("measured with model.path" in reason and "rlplan profile" in reason for reason in reasons)
+    same, smaller = compare(points("job.rollout.prompts_per_step=8,4"), make_trace(), inputs, Wanted(mode="sync"))
+    assert not any("measured with" in note for note in same.notes)
+    assert any("measured with another rollout.prompts_per_step" in note for note in smaller.notes)
 
 
 def test_a_cluster_of_other_gpus_takes_the_profile_that_ships_and_one_of_unknown_gpus_none(

@@ -46,6 +46,7 @@ def test_machines_are_told_by_nodes_gpus_and_name(text: str, nodes: int, per_nod
         ("12xH100", "no whole nodes of 8"),
         ("0x8xH100", "nodes must be 1"),
         ("1x999xH100", "1 to 128"),
+        ("20000x8xH100", "160,000 GPUs, and one job is planned on at most 131,072; write at most 16384 nodes"),
     ],
 )
 def test_machines_that_cannot_be_told_are_refused_with_the_form(text: str, words: str) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from rlplan.plans.checks.rules import RULES
+from rlplan.plans.errors import InputError
 from rlplan.plans.policy import POLICY_NAME
 
+from .conftest import run
 from .edits import GONE, check, edit, resign, rules
 
 KIND, LONG = "job.rounds.short", "job.rounds.long"
@@ -17,6 +19,9 @@ PREDICTED = "predicted.rounds.short"
 MEMBER = "groups.g1.jobs.big"
 PLAN, JOB, CLUSTER, PROFILE = "plan.yaml", "job.yaml", "cluster.yaml", "profile.yaml"
 WORKLOAD = "workload.yaml"
+
+
+FEWER: dict[str, Any] = {"rollout.engines": 1, "train.dp": 1, "train.tp": 1, "train.pp": 1}
 
 
 def more(value: Any) -> Any:
@@ -73,6 +78,9 @@ FAULTS: list[tuple[str, str, dict[str, dict[str, Any]], set[str]]] = [
     ("micro-batch-too-small", "laptop", {PLAN: {f"{KIND}.train.micro_batch_tokens": 64}}, {"update-unmeasured"}),
     ("train-layout", "gpus", {PLAN: {f"{LONG}.train.pp": 3, f"{LONG}.train.dp": 1}}, set()),
     ("too-many-reward-workers", "laptop", {PLAN: {"job.reward.workers": 3}}, set()),
+    ("deadline-too-short", "laptop", {PLAN: {"job.reward.deadline_s": 1e-6}}, set()),
+    ("deadline-too-short", "gpus", {PLAN: {"job.reward.deadline_s": 0.001}}, set()),
+    ("pool-too-large", "laptop", {CLUSTER: {"pools.main.nodes": 200_000}}, set()),
     ("pools-differ", "laptop", {
         CLUSTER: {"pools": lambda pools: {**pools, "other": pools["main"]}}, PLAN: {f"{LONG}.rollout.pool": "other"}
     }, set()),
@@ -276,6 +284,15 @@ def test_a_policy_may_allow_edits_and_other_versions(solved):
     assert rules(check(folder / PLAN)) == set()
 
 
+def test_what_an_edit_makes_of_the_figures_is_told_only_where_the_edit_is_not(solved):
+    folder = solved("gpus")
+    edit(folder / PLAN, {f"{kind}.{part}": value for kind in (KIND, LONG) for part, value in FEWER.items()})
+    before = rules(check(folder / PLAN))
+    assert "decisions-edited" in before and "nodes-do-not-add-up" not in before
+    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nallow_edited: true\n")
+    assert rules(check(folder / PLAN)) == before - {"decisions-edited"} | {"nodes-do-not-add-up"}
+
+
 def test_an_age_on_the_command_line_goes_before_the_policys_and_asks_a_date_too(solved):
     folder = solved("laptop")
     assert rules(check(folder / PLAN, max_age_days=9)) == {"profile-old"}
@@ -409,3 +426,36 @@ def test_advice_is_possible_to_follow(solved):
     text = (folder / PLAN).read_text().replace("max_num_seqs: ", "max_num_seqs: 1" + "0" * 401)
     (folder / PLAN).write_text(text)
     assert not any("not inf" in found.text for found in check(folder / PLAN).findings)
+
+
+@pytest.mark.parametrize(("kind", "deadline_s", "beside"), [("math", 0.001, True), ("code", 0.1, False)])
+def test_a_deadline_that_gives_rewards_no_time_is_found_in_the_job_and_refused_by_solve(
+    kind, deadline_s, beside, solved
+):
+    folder = solved("gpus")
+    assert rules(check(folder / JOB)) == set()
+    edit(folder / JOB, {"reward.kind": kind, "reward.deadline_s": deadline_s})
+    with pytest.raises(InputError) as caught:
+        run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
+    line = caught.value.line
+    assert line and caught.value.path == str(folder / JOB) and "reward.deadline_s" in str(caught.value)
+    if not beside:
+        (folder / PROFILE).unlink()  # then the seconds that ship for the kind
+    (found,) = check(folder / JOB).findings
+    assert (found.rule, found.line) == ("deadline-too-short", line) and f"is {deadline_s:g} s" in found.message
+    assert found.text == caught.value.message
+
+
+def test_what_solve_refuses_of_a_cluster_and_of_a_job_beside_it_is_found_in_the_documents(solved):
+    folder = solved("gpus")
+    edit(folder / CLUSTER, {"pools.main.nodes": 20_000})
+    with pytest.raises(InputError) as caught:
+        run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
+    (found,) = check(folder / CLUSTER).findings
+    assert found.rule == "pool-too-large" and found.text == caught.value.message
+    edit(folder / CLUSTER, {"pools.main.nodes": 1})
+    edit(folder / JOB, {"reward.workers": 5000})
+    with pytest.raises(InputError) as caught:
+        run("solve", folder, "--trace", folder / "lengths.jsonl", "-o", folder / "new.yaml")
+    (found,) = check(folder / JOB).findings
+    assert found.rule == "too-many-reward-workers" and found.text == caught.value.message

@@ -1,0 +1,104 @@
+"""The profile that prices a point of a comparison: the job's own, or the one that ships of other GPUs or another model.
+
+A measured profile prices no other machine and no other model. Of a derived one the profile that ships takes its place,
+and the point says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..plans.cluster import Cluster
+from ..plans.errors import InputError
+from ..plans.job import Job
+from ..profiles.architecture import architecture_of
+from ..profiles.fitness import unfit
+from ..profiles.hardware import gpu_of
+from ..profiles.library import library_profile, shipped_model
+from ..profiles.machine import differences, machine_of
+from ..profiles.schema import Profile
+from ..profiles.subject import SECTIONS
+
+_PRICED_BY = (("model", "path"), ("model", "dtype"), ("reward", "kind"), ("reward", "function"))
+"""Keys of the job without whose own value a measured profile says nothing."""
+_NOT_MEASURED = (("reward", "adaptive_timeout"), ("reward", "memory_bytes"), ("data", "prompts"))
+"""Keys that no digest of a profile covers (profiles/subject.py)."""
+
+
+def profile_of_point(
+    profile: Profile, base: Job, job: Job, cluster: Cluster, varied: bool
+) -> tuple[Profile, tuple[str, ...]]:
+    """(the profile to price `job` on `cluster` with, notes on it).
+
+    `base`: the job as its file has it, which `profile` fits. `varied`: whether values of the profile are the point's
+    own. Raises InputError if no profile is of the point's model and machines.
+    """
+    pools = [pool for _, pool in sorted(cluster.pools.items())]
+    unlike = [differences(profile, machine_of(pool)) for pool in pools]
+    other_machine = all(unlike)
+    if profile.provenance == "measured":
+        if other_machine:
+            raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
+        for fault in unfit(profile, job, None, []):
+            raise InputError(f"the profile {fault.what}; {fault.remedy}")
+        return profile, _measured_otherwise(base, job)
+    law = profile.train_law
+    known, other_model = shipped_model(job.model.path), next(unfit(profile, job, None, []), None)
+    # A model that the user varies is priced by its own profile where one ships, also if another is near in size.
+    renamed = job.model.path != base.model.path
+    better = law is not None and renamed and known is not None and known != shipped_model(law.model)
+    if not other_machine and other_model is None and not better:
+        return profile, _likeness(job, law.model) if renamed and law is not None else ()
+    alike = next((pool for pool, differs in zip(pools, unlike, strict=True) if not differs), pools[0])
+    gpu = gpu_of(alike.accelerators.name)
+    if law is None or gpu is None:
+        if other_model is not None and not other_machine:
+            raise InputError(f"the profile {other_model.what}; {other_model.remedy}")
+        raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
+    if varied:
+        raise InputError(
+            "a value of the profile is varied, and this point takes another profile; vary the profile alone, on its "
+            "own GPUs and model"
+        )
+    model = job.model.path if other_model is not None or better else law.model
+    other = library_profile(gpu.name, model)
+    of_model = f"{model} on " if model != law.model else ""
+    notes = [f"costs of {of_model}{gpu.name} by the profile that ships ({other.job})"]
+    if of_model:
+        notes.append("response lengths are one and the same trace, whatever the model")
+    return other, tuple(notes)
+
+
+def _likeness(job: Job, priced_as: str) -> tuple[str, ...]:
+    """What must be known of a point whose model is another one than the profile's, and not plainly of another size."""
+    own, theirs = architecture_of(job.model.path), architecture_of(priced_as)
+    if own is None:
+        return (f"cannot tell from its name whether {job.model.path} is {priced_as}, which the profile is of",)
+    return () if own == theirs else (f"{job.model.path} is priced as {priced_as}, whose profile this is",)
+
+
+def _measured_otherwise(base: Job, job: Job) -> tuple[str, ...]:
+    """Notes on a point of other values than were measured. Raises InputError where the profile says nothing of it."""
+    for section, key in _PRICED_BY:
+        here, there = getattr(getattr(job, section), key), getattr(getattr(base, section), key)
+        if here != there:
+            raise InputError(
+                f"the profile was measured with {section}.{key} {there}, and this point has {here}; run rlplan profile "
+                "for that"
+            )
+    changed = [".".join(path) for path in _keys(base) if _at(base, path) != _at(job, path)]
+    if not changed:
+        return ()
+    return (
+        f"the profile was measured with another {', '.join(changed)}; rlplan solve asks to run rlplan profile again",
+    )
+
+
+def _keys(job: Job) -> list[tuple[str, str]]:
+    """Keys of the job that a measured profile depends on."""
+    named = [(section, key) for section in SECTIONS for key in type(getattr(job, section)).model_fields]
+    return [path for path in named if path not in _NOT_MEASURED]
+
+
+def _at(job: Job, path: tuple[str, str]) -> Any:
+    return getattr(getattr(job, path[0]), path[1])
