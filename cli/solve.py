@@ -269,7 +269,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         f"{speedup:.2f}x plain synchronous rounds of {predicted.baseline.step_s.mean:.2f} s{where}, per sample "
         f"-> {out}",
         f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
-        f"{plan.solver.status}, gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
+        f"{_proof(plan)}gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
     ]
     for kind, part, expected in (
         ("short", rounds.short, predicted.rounds.short),
@@ -290,3 +290,11 @@ def plan_text(plan: Plan, out: Path) -> str:
     if cannot := not_executable(plan.job):
         lines.append(f"note: not executable yet: {'; '.join(cannot)}")
     return "\n".join([*lines, *see_it(out)])
+
+
+def _proof(plan: Plan) -> str:
+    """What is known of the plan's place among the candidates."""
+    given_up = plan.solver.given_up
+    if not given_up:
+        return f"{plan.solver.status}, "
+    return f"tied best ({plan.solver.status}): {given_up:.1%} above the first, for a plan that is simpler to run; "
