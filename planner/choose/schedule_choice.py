@@ -17,7 +17,7 @@ from ..explain.why import tie_text
 from .candidate_search import ON_REQUEST, Progress, Search
 from .cycle_cost import Cycle
 from .plain_baseline import baseline_of, baseline_text
-from .round_program import NOTHING_TRAINED, Solution, solve_program
+from .round_program import Solution, nothing_trained, solve_program
 from .ties import cost_above, simplest, tolerance_of
 
 
@@ -41,7 +41,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     keeps the limits on rounds that it has not seen, too."""
     last = search.passes[-1]
     short, long = search.columns()
-    mode = search.mode
+    mode, dynamic = search.mode, search.setting.dynamic_sampling
     eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
     # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
     # looked at only when nothing else is left, so that the error can say which limit binds.
@@ -52,7 +52,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     try:
         while True:
             solution = solve_program(
-                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes
+                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes, dynamic
             )
             progress("simulating the choice on rounds of its own", 0.985)
             tolerance = tolerance_of(search, solution.cycle, profile)
@@ -62,7 +62,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
                 baseline = baseline_of(search, cycle)
                 unseen = simulate_unseen(search, cycle, baseline)
                 if not (unseen.cycle.trains and unseen.baseline.trains):
-                    raise Infeasible(NOTHING_TRAINED)
+                    raise Infeasible(nothing_trained(dynamic))
                 if unseen.keeps_the_limits:
                     return Decided(solution, cycle, tolerance, baseline, unseen)
             tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
