@@ -217,7 +217,7 @@ def test_what_does_not_fit_is_infeasible_and_says_why(
     small_kv = make_profile(rollout=(make_rollout(1, 2, 7e-3, 6e-5, kv_capacity_tokens=500),))
     with pytest.raises(Infeasible, match="500 KV tokens, the longest sequence has 1120"):
         quick(*given(job, profile=small_kv))
-    with pytest.raises(Infeasible, match="not in the job's search"):
+    with pytest.raises(Infeasible, match=r"search.tp \[4\] has none of the profile's 1, 2"):
         quick(*given(make_job(SMALL, search={"tp": [4], "micro_batch_tokens": [2048]})))
     with pytest.raises(Infeasible, match="micro-batch"):
         quick(*given(make_job(SMALL, search={"tp": [1], "micro_batch_tokens": [3000]})))
