@@ -217,14 +217,15 @@ def _fault(data: dict[str, Any], key: str) -> str | None:
     value, kind = data[key], _KINDS[key]
     # bool is an int in Python, and `"tokens": true` is damage all the same.
     if kind is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return None if number and math.isfinite(value) else f"{key} must be a finite number, not {value!r}; {_MEND}"
+        a_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return None if a_number and math.isfinite(value) else f"{key} must be a finite number, not {value!r}; {_MEND}"
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         return f"{key} must be {kind.__name__}, not {value!r}; {_MEND}"
     if kind is str and not value:
         return f"{key} must not be empty; {_MEND}"
-    if key in _LEAST and value < _LEAST[key]:
-        return f"{key} must be at least {_LEAST[key]}, not {value}; {_MEND}"
-    if key in _MOST and value > _MOST[key]:
-        return f"{key} is {value}, and at most {_MOST[key]} is believed; {_MEND}"
-    return None
+    if kind is not int:
+        return None
+    number = int(data[key])
+    if number < _LEAST[key]:
+        return f"{key} must be at least {_LEAST[key]}, not {number}; {_MEND}"
+    return f"{key} is {number}, and at most {_MOST[key]} is believed; {_MEND}" if number > _MOST[key] else None
