@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -217,8 +218,10 @@ def _fault(data: dict[str, Any], key: str) -> str | None:
     value, kind = data[key], _KINDS[key]
     # bool is an int in Python, and `"tokens": true` is damage all the same.
     if kind is float:
+        # An int of JSON may be too large for a float.
         a_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return None if a_number and math.isfinite(value) else f"{key} must be a finite number, not {value!r}; {_MEND}"
+        finite = a_number and abs(value) <= sys.float_info.max
+        return None if finite else f"{key} must be a finite number, not {repr(value)[:40]}; {_MEND}"
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         return f"{key} must be {kind.__name__}, not {value!r}; {_MEND}"
     if kind is str and not value:

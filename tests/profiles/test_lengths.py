@@ -72,6 +72,7 @@ def test_a_file_with_nothing_but_a_torn_line_is_an_error_and_not_an_empty_trace(
         ('"tokens": 57', '"tokens": 57.5', "tokens must be int"),
         ('"tokens": 57, ', "", "missing key 'tokens'"),
         ('"reward": 1.0', '"reward": NaN', "finite"),
+        ('"reward": 1.0', '"reward": 1' + 400 * "0", "reward must be a finite number"),
         ('"truncated": false', '"truncated": 0', "truncated must be bool"),
         ('"prompt": "k1"', '"prompt": ""', "not be empty"),
         ("}", "", "not valid JSON"),
