@@ -49,8 +49,8 @@ def lengths_command(
 ) -> int:
     """How long responses are, for `rlplan solve`: lengths that ship, or a trace from a log of your own.
 
-    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384. Both are what
-    `rlplan solve --lengths` takes.
+    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384, with ,scale=0.8
+    after either or without. All of it is what `rlplan solve --lengths` takes.
 
     import FILE: a length trace (JSON Lines) from CSV, gzipped CSV or JSON Lines of one response a row, for
     `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch, sample, truncated, reward and prompt_tokens
@@ -108,10 +108,10 @@ def _list(as_json: bool) -> int:
 
 
 def _show(word: str, as_json: bool) -> int:
-    from ..profiles.length_tables import is_quantiles, parse_quantiles, shipped_table
+    from ..planner.lengths.table_lengths import shown_table
 
-    table = parse_quantiles(word) if is_quantiles(word) else shipped_table(word)
-    figures = table_figures(table)
+    table, scale = shown_table(word)
+    figures = {**table_figures(table), "scale": scale}
     if as_json:
         click.echo(json.dumps({**figures, "quantiles": [list(point) for point in table.quantiles]}))
         return 0
@@ -120,9 +120,11 @@ def _show(word: str, as_json: bool) -> int:
     lines = [
         f"{table.name}: {f'{table.model}, ' if table.model else ''}{table.task}",
         f"tokens   {quantiles}; cap {table.cap_tokens}, {table.at_cap:.2%} of the responses reach it",
+        *([] if scale is None else [f"scale    all lengths of the table times {scale:g}, cut at its cap"]),
         f"ICC      {table.icc:.2f}, {table.icc_source}",
-        f"error    another job of the kind (one standard deviation): all lengths x/÷ {math.exp(error.scale):.2f}, "
-        f"their spread ±{error.spread:.0%}, ICC ±{error.icc:.2f}; {table.error_source}",
+        "error    another job of the kind (one standard deviation): "
+        + (f"all lengths x/÷ {math.exp(error.scale):.2f}, " if scale is None else "")
+        + f"their spread ±{error.spread:.0%}, ICC ±{error.icc:.2f}; {table.error_source}",
         f"source   {table.source}",
     ]
     lines += [f"note     {table.note}"] if table.note else []

@@ -56,6 +56,7 @@ from .explain.predictions import predict
 from .explain.why import explain
 from .highs import MAX_NODES
 from .lengths.draws import Draws
+from .lengths.length_cautions import at_cap, extrapolated
 from .lengths.length_drift import Drift, fit_drift
 from .lengths.length_model import fit_lengths
 from .lengths.loss_divisors import expected_loss
@@ -245,7 +246,7 @@ def prepare(
     rollout = job.rollout
     model = fit_lengths(trace, rollout.max_response_tokens, seed)
     few = few_lengths(len(trace.prompts), len(trace.rows))
-    for caution in (model.caution, few, _unpriced_timeouts(job, profile)):
+    for caution in (extrapolated(model, trace), at_cap(model), few, _unpriced_timeouts(job, profile)):
         if caution is not None:
             warnings.warn(caution, stacklevel=2)
     if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):

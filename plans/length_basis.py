@@ -57,13 +57,19 @@ class LengthBasis(Strict):
 
     def words(self, speedup: float) -> str:
         """What is extrapolated, and what rests on it."""
-        seen = f"the longest response in the length trace has {self.longest_seen_tokens:,} tokens"
         if not self.extrapolated:
-            return f"{seen}, and no longer ones are simulated"
+            # The trace may go on: what it has beyond the job's cap counts as the cap.
+            return (
+                f"the length trace reaches {self.longest_seen_tokens:,} tokens or more, and no longer ones are "
+                "simulated"
+            )
+        within, whole = f"{self.speedup_within:.2f}x", f"{speedup:.2f}x"
+        gain = f"stays {whole}" if within == whole else f"is {within} instead of {whole}"
         return (
-            f"{seen}; responses of up to {self.longest_simulated_tokens:,} tokens are extrapolated "
+            f"the longest response in the length trace has {self.longest_seen_tokens:,} tokens; responses of up to "
+            f"{self.longest_simulated_tokens:,} tokens are extrapolated "
             f"({self.beyond_share:.2%} of all); without them the step takes {self.step_share:.1%} less and the "
-            f"speed-up is {self.speedup_within:.2f}x instead of {speedup:.2f}x"
+            f"speed-up {gain}"
         )
 
 

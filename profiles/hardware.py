@@ -7,6 +7,7 @@ Blackwell HGX and NVL72 systems; H800 is an H100 with 400 GB/s of NVLink (refs/p
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
@@ -76,19 +77,23 @@ def largest_memory_bytes(gpu: Gpu) -> int:
     return max(gpu.memory_bytes, int(_LARGEST_GB.get(gpu.name, 0) * GIGA))
 
 
-# Longest name first, so that "GB200" is not taken for a "B200".
-_NAMES = sorted(GPUS, key=lambda name: (-len(name), name))
-# Spellings that hold no name of the table.
-_ALIASES = {"rtxpro6000": "RTX6000PRO", "rtx6000pro": "RTX6000PRO"}
+# What may stand around a name without a break: `8xH100`, `H100SXM5`, `A100PCIE`, `GB200NVL72`.
+_BEFORE, _AFTER = r"(?<![a-z0-9])(?:nvidia|rtx|\d+x)*", r"(?:sxm\d*|pcie|nvl\d*|x\d+)*(?![a-z0-9])"
+# Spellings that hold no name of the table; between words stands a blank.
+_SPELT = {"RTX6000PRO": "rtx(?:pro ?6000|6000 ?pro)"}
+_PATTERNS = {name: re.compile(_BEFORE + _SPELT.get(name, name.lower()) + _AFTER) for name in GPUS}
 
 
 def gpu_of(text: str) -> Gpu | None:
-    """The accelerator that a name means (`h100_sxm`, `NVIDIA H100 80GB HBM3`, `H800`); None when it is not known."""
-    plain = re.sub(r"[^a-z0-9]", "", text.lower())
-    for alias, name in _ALIASES.items():
-        if alias in plain:
-            return GPUS[name]
-    for name in _NAMES:
-        if name.lower() in plain:
-            return GPUS[name]
-    return None
+    """The accelerator that a name means (`h100_sxm`, `NVIDIA H100 80GB HBM3`, `H800`); None when it is not known.
+
+    Names count as whole words only: an `H1000` is no H100, and a `GB200` no B200.
+    """
+    plain = re.sub(r"[^a-z0-9]+", " ", text.lower()).replace("rtx ", "rtx")
+    return next((GPUS[name] for name, pattern in _PATTERNS.items() if pattern.search(plain)), None)
+
+
+def near_gpu(text: str) -> str | None:
+    """The known accelerator that a name looks most like; None where it looks like none."""
+    near = difflib.get_close_matches(text.upper(), GPUS, 1, 0.5)
+    return near[0] if near else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,14 +23,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plans.errors import InputError
+from ..plans.errors import InputError, joined
 from ..plans.json_text import parse_json
 from ..plans.limits import DATA_BYTES, MOST_NUMBER, MOST_TOKENS
 from ..plans.reading import read_text
 from ..plans.yaml_io import atomic_write
 
 _WHOLE_FATES = ("trained", "filtered")
+_LEAST = {"tokens": 1, "prompt_tokens": 1, "epoch": 0, "sample": 0}
 _MOST = {"tokens": MOST_TOKENS, "prompt_tokens": MOST_TOKENS, "epoch": MOST_NUMBER, "sample": MOST_NUMBER}
+_KINDS: dict[str, type] = {
+    "prompt": str, "epoch": int, "sample": int, "tokens": int, "truncated": bool, "reward": float, "prompt_tokens": int
+}  # fmt: skip
+_MEND = "restore the file or cut it here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,8 @@ def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace
     """Read a length trace, or the `sample` events of an executed run's trace.
 
     A torn last line (not valid JSON, or no line end after it and keys missing) is skipped with a warning. Raises
-    InputError with the line for any other damage, and without one for a missing file or one without usable rows.
+    InputError with the line for any other damage, each fault of that row by itself, and without a line for a missing
+    file or one without usable rows.
 
     Args:
         cap_tokens: length cap under which the rows were sampled; a row beyond it is an error.
@@ -156,11 +163,12 @@ def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace
             continue
         try:
             parsed = _parse(line)
-        except ValueError as error:
+        except (ValueError, _BadRow) as error:
             if number == len(lines) and not text.endswith("\n"):
                 warnings.warn(f"{path}:{number}: torn last line skipped; read up to it", stacklevel=2)
                 break
-            raise InputError(f"{error}; restore the file or cut it here", str(path), number) from None
+            faults = error.faults if isinstance(error, _BadRow) else [f"{error}; {_MEND}"]
+            raise joined([InputError(fault, str(path), number) for fault in faults]) from None
         if parsed is None:
             continue
         row, identity = parsed
@@ -179,42 +187,48 @@ def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace
     return LengthTrace(rows, cap_tokens)
 
 
+class _BadRow(Exception):
+    """A row that is no response of a trace."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
 def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
-    """A row and what identifies it; None for lines of a run's trace that hold no whole sample. Raises ValueError."""
+    """A row and what identifies it; None for lines of a run's trace that hold no whole sample. Raises ValueError for
+    what is no JSON object, and _BadRow for one that is no response."""
     data = parse_json(line)
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")
     if "event" in data and (data["event"] != "sample" or data.get("fate") not in _WHOLE_FATES):
         return None
-    row = LengthRow(
-        prompt=_field(data, "prompt", str),
-        epoch=_field(data, "epoch", int),
-        sample=_field(data, "sample", int),
-        tokens=_field(data, "tokens", int),
-        truncated=_field(data, "truncated", bool),
-        reward=_number(data, "reward"),
-        prompt_tokens=_field(data, "prompt_tokens", int),
-    )
-    if row.tokens < 1 or row.prompt_tokens < 1 or row.epoch < 0 or row.sample < 0 or not row.prompt:
-        raise ValueError("tokens and prompt_tokens must be at least 1, epoch and sample at least 0, prompt not empty")
-    for key, most in _MOST.items():
-        if getattr(row, key) > most:
-            raise ValueError(f"{key} is {getattr(row, key)}, and at most {most} is believed")
+    found = [fault for key in _KINDS if (fault := _fault(data, key)) is not None]
+    if found:
+        raise _BadRow(found)
+    row = LengthRow(**{key: data[key] for key in _KINDS if key != "reward"}, reward=float(data["reward"]))
     return row, (row.prompt, row.epoch, data.get("round"), data.get("draw"), row.sample)
 
 
-def _field(data: dict[str, Any], key: str, kind: type) -> Any:
+def _fault(data: dict[str, Any], key: str) -> str | None:
+    """What is wrong with a key of a row, and what to do."""
     if key not in data:
-        raise ValueError(f"missing key '{key}'")
-    value = data[key]
+        unknown = " (0 where it is not known)" if key == "reward" else ""
+        return f"missing key '{key}'; add it{unknown}, or make the trace with rlplan lengths import"
+    value, kind = data[key], _KINDS[key]
     # bool is an int in Python, and `"tokens": true` is damage all the same.
+    if kind is float:
+        # An int of JSON may be too large for a float.
+        a_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        finite = a_number and abs(value) <= sys.float_info.max
+        return None if finite else f"{key} must be a finite number, not {repr(value)[:40]}; {_MEND}"
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{key} must be {kind.__name__}, not {value!r}")
-    return value
-
-
-def _number(data: dict[str, Any], key: str) -> float:
-    value = data.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{key} must be a finite number, not {value!r}")
-    return float(value)
+        return f"{key} must be {kind.__name__}, not {value!r}; {_MEND}"
+    if kind is str and not value:
+        return f"{key} must not be empty; {_MEND}"
+    if kind is not int:
+        return None
+    number = int(data[key])
+    if number < _LEAST[key]:
+        return f"{key} must be at least {_LEAST[key]}, not {number}; {_MEND}"
+    return f"{key} is {number}, and at most {_MOST[key]} is believed; {_MEND}" if number > _MOST[key] else None

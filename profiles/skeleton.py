@@ -21,7 +21,7 @@ from ..plans.fmt import canonical
 from ..plans.job import Job
 from ..plans.limits import MOST_ACCELERATORS
 from .architecture import ARCHITECTURES, Architecture, architecture_of
-from .hardware import GPUS, Gpu, gpu_of
+from .hardware import GPUS, Gpu, gpu_of, near_gpu
 from .library import library_path, shipped_model
 from .library.prices import gpu_price
 from .memory import kv_capacity_tokens
@@ -109,8 +109,8 @@ def machines_of(text: str) -> Machines:
         raise InputError(f"--gpus {text}: write NODESxGPUSxNAME, as in 8x8xH100, or GPUSxNAME, as in 8xH100")
     name, gpu = match[3], gpu_of(match[3])
     if gpu is None:
-        near = difflib.get_close_matches(name.upper(), GPUS, 1, 0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = near_gpu(name)
+        hint = f"did you mean {near}? " if near else ""
         raise InputError(f"--gpus {text}: no GPU {name!r} is known; {hint}known are {', '.join(sorted(GPUS))}")
     nodes, per_node = int(match[1] or 1), int(match[2])
     if match[1] is None and per_node > 8:

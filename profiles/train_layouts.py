@@ -16,6 +16,7 @@ from .train_model import TrainLayout, TrainPhysics, fits_heads
 # captured graphs (1.5 GB: issue 47654).
 MEMORY_SHARE = 0.95
 SIZES = (1, 2, 4, 8)
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def physics_of(law: TrainLaw) -> TrainPhysics:
@@ -52,7 +53,7 @@ def train_layouts(
     cp: Sequence[int] = SIZES,
     pp: Sequence[int] = SIZES,
     ep: Sequence[int] = SIZES,
-    recompute: Sequence[Recompute] = ("none", "selective", "full"),
+    recompute: Sequence[Recompute] = RECOMPUTES,
     offload: Sequence[bool] = (False, True),
     memory_bytes: int | None = None,
 ) -> Iterator[TrainLayout]:
@@ -64,15 +65,39 @@ def train_layouts(
     short only costs time.
     """
     physics = physics_of(law)
-    a = physics.architecture
     limit = MEMORY_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
-    for t, c, p, e, budget in itertools.product(tp, cp, pp, ep if a.experts else (1,), sorted(micro_batch_tokens)):
-        if accelerators % (t * c * p):
-            continue
-        for off, again in itertools.product(offload, recompute):
-            layout = TrainLayout(accelerators // (t * c * p), t, c, p, e, budget, again, off)
-            if fits_heads(a, layout, law.accelerators_per_node) is not None:
-                break
-            if peak_bytes(physics, layout, law.memory_factors) <= limit:
-                yield layout
-                break
+    sizes = itertools.product(tp, cp, pp, ep if physics.architecture.experts else (1,), sorted(micro_batch_tokens))
+    for size in sizes:
+        ways = _ways(law, physics, accelerators, size, offload, recompute)
+        fitting = (layout for layout in ways if peak_bytes(physics, layout, law.memory_factors) <= limit)
+        yield from itertools.islice(fitting, 1)
+
+
+def least_peak_bytes(law: TrainLaw, accelerators: int, micro_batch_tokens: Sequence[int]) -> int | None:
+    """The least memory of a rank that any layout on exactly `accelerators` takes; None if none divides the model."""
+    physics = physics_of(law)
+    sizes = itertools.product(
+        SIZES, SIZES, SIZES, SIZES if physics.architecture.experts else (1,), sorted(micro_batch_tokens)
+    )
+    ways = (_ways(law, physics, accelerators, size, (False, True), RECOMPUTES) for size in sizes)
+    peaks = (peak_bytes(physics, layout, law.memory_factors) for layout in itertools.chain.from_iterable(ways))
+    return min(peaks, default=None)
+
+
+def _ways(
+    law: TrainLaw,
+    physics: TrainPhysics,
+    accelerators: int,
+    size: tuple[int, int, int, int, int],
+    offload: Sequence[bool],
+    recompute: Sequence[Recompute],
+) -> Iterator[TrainLayout]:
+    """Layouts of one (tp, cp, pp, ep, micro-batch) that divide the model, from the cheapest on."""
+    t, c, p, e, budget = size
+    if accelerators % (t * c * p):
+        return
+    for off, again in itertools.product(offload, recompute):
+        layout = TrainLayout(accelerators // (t * c * p), t, c, p, e, budget, again, off)
+        if fits_heads(physics.architecture, layout, law.accelerators_per_node) is not None:
+            return
+        yield layout

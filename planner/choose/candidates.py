@@ -30,6 +30,7 @@ from ..costs.phase_costs import DecodeCost, LayoutKey, TrainCost, layout_cost, t
 from ..lengths.length_model import LengthModel
 from .job_limits import must_be_plannable
 from .memory_fit import engines_fault, fitting_beside
+from .no_candidates import LEAST_SHORT, no_cutoff, no_tp, no_update
 from .over_issue import over_issue, too_wasteful
 
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -166,7 +167,10 @@ def enumerate_space(
     if "defer" in modes:
         rules |= {("defer", p, size, 0) for p in issued if p > target}
     if "exact" in modes:
-        for cutoff in cutoffs(model, size, cap):
+        tried = cutoffs(model, size, cap)
+        if not tried and len(modes) == 2:
+            raise Infeasible(no_cutoff(model, size, cap))
+        for cutoff in tried:
             needed = target / model.short_groups(cutoff, size)
             rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
     most = job.search.max_over_issue
@@ -264,7 +268,7 @@ def cutoffs(model: LengthModel, group_size: int, cap_tokens: int) -> tuple[int, 
     raw = model.group_max_quantiles(group_size, CUTOFF_LEVELS)
     grain = CUTOFF_GRAIN_TOKENS
     rounded = sorted({max(1, min(round(c / grain) * grain, cap_tokens - 1)) for c in raw if c < cap_tokens})
-    return tuple(c for c in rounded if 0.2 <= model.short_groups(c, group_size) < 1.0)
+    return tuple(c for c in rounded if LEAST_SHORT <= model.short_groups(c, group_size) < 1.0)
 
 
 def feasible_layouts(
@@ -304,7 +308,7 @@ def feasible_layouts(
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:
-        raise Infeasible("no rollout layout of the profile fits: " + "; ".join(refused))
+        raise Infeasible(f"no rollout layout of the profile fits: {no_tp(job, profile) or '; '.join(refused)}")
     return pools[0], decode, tuple(refused)
 
 
@@ -357,11 +361,7 @@ def feasible_train(
             costs = train_costs(profile, ranks, budgets, memory_bytes=memory_bytes)
             fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
-        raise Infeasible(
-            "no update of the profile fits: a micro-batch of the job's search.micro_batch_tokens must hold the longest "
-            f"sequence, {longest} tokens, on {pool.accelerators_total} accelerators, and memory what a trainer holds "
-            "with it; add a larger micro-batch (and profile again if the profile is measured) or more accelerators"
-        )
+        raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets)}")
     return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
 
 

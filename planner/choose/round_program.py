@@ -35,10 +35,19 @@ from ..highs import MAX_NODES, minimise
 from .candidates import Law
 from .cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, all_cycles, make_cycle
 
-NOTHING_TRAINED = (
+_ALL_FILTERED = (
     "no simulated round trained a group: nearly all samples of a prompt have one reward, and dynamic sampling filters "
     "such groups; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
 )
+_NONE_ENDED = (
+    "no simulated round trained a group: too few groups end in the rounds of the mode; plan another mode, or give a "
+    "length trace of more prompts"
+)
+
+
+def nothing_trained(dynamic_sampling: bool) -> str:
+    """Why no round trained a group, and what to do."""
+    return _ALL_FILTERED if dynamic_sampling else _NONE_ENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,7 @@ def solve_program(
     limits: Limits,
     group_target: int,
     max_nodes: int = MAX_NODES,
+    dynamic_sampling: bool = False,
 ) -> Solution:
     """Choose columns. Raises Infeasible, naming the limits that bind, when no choice keeps them.
 
@@ -69,11 +79,12 @@ def solve_program(
         group_target: P, which the rates are scaled by.
         max_nodes: of the branch and bound, the same on every machine; what is found until then is returned with its
             gap to what was proven.
+        dynamic_sampling: whether groups whose rewards are all equal were dropped, for the error to say.
     """
     # Few rounds of dynamic sampling may have trained no group at all: such a column has no rate.
     short, long = (sorted((c for c in cs if c.groups > 0), key=lambda c: c.name) for cs in (short, long))
     if not short:
-        raise Infeasible(NOTHING_TRAINED)
+        raise Infeasible(nothing_trained(dynamic_sampling))
     found: list[tuple[Cycle, float, bool]] = []
     for part in _parts(short, long, limits):
         solved = _solve(*part, needs_long, limits, group_target, max_nodes)

@@ -3,6 +3,7 @@ it is compared with, and whether all that holds on rounds that nothing was chose
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from ..explain.why import tie_text
 from .candidate_search import ON_REQUEST, Progress, Search
 from .cycle_cost import Cycle
 from .plain_baseline import baseline_of, baseline_text
-from .round_program import NOTHING_TRAINED, Solution, solve_program
+from .round_program import Solution, nothing_trained, solve_program
 from .ties import cost_above, simplest, tolerance_of
 
 
@@ -41,7 +42,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     keeps the limits on rounds that it has not seen, too."""
     last = search.passes[-1]
     short, long = search.columns()
-    mode = search.mode
+    mode, dynamic = search.mode, search.setting.dynamic_sampling
     eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
     # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
     # looked at only when nothing else is left, so that the error can say which limit binds.
@@ -52,7 +53,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     try:
         while True:
             solution = solve_program(
-                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes
+                finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes, dynamic
             )
             progress("simulating the choice on rounds of its own", 0.985)
             tolerance = tolerance_of(search, solution.cycle, profile)
@@ -62,7 +63,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
                 baseline = baseline_of(search, cycle)
                 unseen = simulate_unseen(search, cycle, baseline)
                 if not (unseen.cycle.trains and unseen.baseline.trains):
-                    raise Infeasible(NOTHING_TRAINED)
+                    raise Infeasible(nothing_trained(dynamic))
                 if unseen.keeps_the_limits:
                     return Decided(solution, cycle, tolerance, baseline, unseen)
             tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
@@ -76,6 +77,9 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
         schedules = [c for c in search.cycles() if c.short.name in names]
         if not search.limits.slo or not schedules:
             raise
+        # A bound that only a plan reaches that breaks another limit (its bias) is nothing to raise the SLO to.
+        others = dataclasses.replace(search.limits, slo=False)
+        schedules = [c for c in schedules if not c.violations(others)] or schedules
         lowest_s = least_p95(search, schedules) if math.isinf(tried_s) else tried_s
         raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None
 

@@ -50,7 +50,7 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
         if trace.scale is None:
             told = effects.words("scale", f"lengths {1 / factor:.2g}x", f"lengths {factor:.2g}x")
         else:
-            told = f"all lengths times {trace.scale:g}, which is measured"
+            told = f"all lengths times {trace.scale:g}, as stated"
         dependence = effects.words("icc", f"ICC {off:g} lower", f"ICC {off:g} higher")
         found["lengths"] = (
             f"assumed, not of this job: '{table.name}', {of}, cap {table.cap_tokens} tokens, ICC {table.icc:g}; {told}"

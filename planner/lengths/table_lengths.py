@@ -157,13 +157,37 @@ def named_lengths(word: str) -> tuple[TableTrace, LengthsInput]:
     return TableTrace(table, scale=scale), given
 
 
+def shown_table(word: str) -> tuple[LengthTable, float | None]:
+    """The table that `--lengths` names, its quantiles times the scale and cut at its cap; and the scale. Raises
+    InputError."""
+    bare, scale = _scale_of(word)
+    table = parse_quantiles(bare) if is_quantiles(bare) else shipped_table(bare)
+    return (table, None) if scale is None else (_scaled(table, scale), scale)
+
+
+def _scaled(table: LengthTable, scale: float) -> LengthTable:
+    cap = table.cap_tokens
+    points = [(max(1, round(tokens * scale)), share) for tokens, share in table.quantiles if tokens * scale < cap]
+    # How far lengths go on beyond the table's cap is the drawn trace's to say.
+    at_cap = TableTrace(table, scale=scale).summary().truncated_share
+    if at_cap > 0:
+        points.append((cap, max(1.0 - at_cap, points[-1][1] if points else 0.0)))
+    return table.model_copy(update={"quantiles": tuple(points)})
+
+
 def scaled_lengths(given: LengthsInput, scale: float) -> LengthsInput:
     """How a plan names a table, or quantiles, all of whose lengths are times `scale`."""
     return named_lengths(f"{given.library or given.assumed},scale={scale:g}")[1]
 
 
 def _scale_of(word: str) -> tuple[str, float | None]:
-    """(the word of `--lengths` without its scale, the scale)."""
+    """(the word of `--lengths` without its scale, the scale). Raises InputError for what a table does not take."""
+    name, *more = word.split(",")
+    if not is_quantiles(name) and any(not each.startswith(SCALE[1:]) for each in more):
+        raise InputError(
+            f"--lengths {word[:120]}: a table takes only {SCALE}F after its name, as in {name}{SCALE}0.8; to say an "
+            "ICC or quantiles of your own, write them without a table's name: p50=800,p95=4000,max=16384,icc=0.3"
+        )
     rest, said, value = word.rpartition(SCALE)
     if not said:
         return word, None
@@ -171,6 +195,8 @@ def _scale_of(word: str) -> tuple[str, float | None]:
         scale = float(f"{float(value):.4g}")
     except ValueError:
         scale = 0.0
+    if "," in value:
+        raise InputError(f"--lengths {word[:120]}: {SCALE}F must come last; move it to the end")
     if not SMALLEST_SCALE <= scale <= 1 / SMALLEST_SCALE:
         raise InputError(
             f"--lengths: {value!r} is no factor on lengths; write one from {SMALLEST_SCALE:g} to {1 / SMALLEST_SCALE:g}"

@@ -24,6 +24,7 @@ from ...rounds.schedule import RoundSpec, Schedule
 from ..costs.phase_costs import DecodeCost, RewardCost
 from ..costs.round_costs import Kind, kinds, scoring
 from ..lengths.draws import Draws, RoundLuck, prompt_name
+from ..lengths.length_cautions import extrapolated
 from ..lengths.length_history import EarlierEpoch
 from ..lengths.length_model import fit_lengths
 from .reference_round import Lengths, Observe, RoundTimes, simulate_round
@@ -287,8 +288,9 @@ def simulate_plan(
                 f"sequence has {job.rollout.longest_tokens}"
             )
     model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
-    if model.caution is not None:
-        warnings.warn(model.caution, stacklevel=2)
+    caution = extrapolated(model, trace)
+    if caution is not None:
+        warnings.warn(caution, stacklevel=2)
     draws = Draws(model, seed, max(spec.short_samples, 1))
     reward = scoring(plan.job, profile)
     return simulate_run(

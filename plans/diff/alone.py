@@ -14,14 +14,14 @@ from .change import Unit
 from .groups_report import groups_warnings
 from .inputs import InputFiles, stale_inputs
 from .job_report import edited_warnings, stale_warnings
-from .jobs import edited, memory, speedup
+from .jobs import edited, figures_edited, memory, sides_of, speedup
 from .report import Column, Report, Row, Section
 from .words import counted, figure, relative_text, shorten
 
 
 def alone_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
     """A plan that has come, or (`new` is false) gone."""
-    warnings = edited_warnings(("new",) if new and edited(plan) else ())
+    warnings = edited_warnings(sides_of(False, new and edited(plan)), sides_of(False, new and figures_edited(plan)))
     if new and files.folder is not None:
         warnings += stale_warnings(plan, stale_inputs(plan, files))
     what = "new plan" if new else "plan removed"

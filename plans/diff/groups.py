@@ -17,7 +17,7 @@ from ..groups_plan import GroupsPlan, Move
 from ..planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
 from .inputs import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
-from .jobs import NOWHERE, edited, found_by
+from .jobs import NOWHERE, edited, figures_edited, found_by, sides_of
 
 Status = Literal["arrived", "left", "moved", "other nodes", "stays"]
 
@@ -103,6 +103,7 @@ class GroupsDiff:
         stale: input files of the new plan that are not what it was solved from, by name.
         solver: how it was found differently.
         edited: sides whose decisions were edited since they were solved.
+        figures_edited: sides whose predictions were edited since they were solved.
         moves_from_old: whether the new plan's moves begin from the old plan; None: it has none, or that is not known.
     """
 
@@ -117,6 +118,7 @@ class GroupsDiff:
     stale: Mapping[str, State]
     solver: tuple[KeyChange, ...]
     edited: tuple[str, ...]
+    figures_edited: tuple[str, ...]
     moves_from_old: bool | None
 
     def count(self, status: Status) -> int:
@@ -141,6 +143,7 @@ class GroupsDiff:
             "solver": [each.as_dict() for each in self.solver],
             "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
             "edited": list(self.edited),
+            "figures_edited": list(self.figures_edited),
             "moves_from_old": self.moves_from_old,
             "moves_usd": sum(move.price_usd for move in self.new.moves),
         }
@@ -166,7 +169,7 @@ def diff_groups(
     if from_old:  # that the old plan is what the new one was solved from is no difference between them
         inputs = tuple(change for change in inputs if change.name != "previous")
     solver = found_by(old, new)
-    sides = tuple(side for side, plan in (("old", old), ("new", new)) if edited(plan))
+    sides = sides_of(edited(old), edited(new))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
     return GroupsDiff(
@@ -181,6 +184,7 @@ def diff_groups(
         stale=stale,
         solver=solver,
         edited=sides,
+        figures_edited=sides_of(figures_edited(old), figures_edited(new)),
         moves_from_old=from_old,
     )
 

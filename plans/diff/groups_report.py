@@ -87,7 +87,8 @@ def _bounds(diff: GroupsDiff) -> str:
 
 def _warnings(diff: GroupsDiff) -> tuple[str, ...]:
     before = {job.name: " as before" for job in diff.jobs if not job.newly}
-    found = groups_warnings(diff.new, before) + edited_warnings(diff.edited) + stale_warnings(diff.new, diff.stale)
+    found = groups_warnings(diff.new, before) + edited_warnings(diff.edited, diff.figures_edited)
+    found += stale_warnings(diff.new, diff.stale)
     if diff.new.solver.status == "limit" and diff.old.solver.status != "limit":
         found.append("the search for the new plan ended at a limit: nothing says that it is the best")
     return tuple(found)

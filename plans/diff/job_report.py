@@ -81,18 +81,20 @@ def job_verdict(diff: PlanDiff) -> str:
 
 
 def out_of_date(diff: PlanDiff | GroupsDiff) -> str:
-    """What makes figures worthless, before them: decisions edited by hand, input files that changed since; or ""."""
+    """What makes figures worthless, before them: edits by hand, input files that changed since; or ""."""
     words = []
     if "new" in diff.edited:
         words.append("edited by hand: the figures are of the decisions before")
     elif "old" in diff.edited:
         words.append("the old plan was edited by hand: its figures are of the decisions before")
+    for side in diff.figures_edited:
+        words.append(f"the predictions of the {side} plan were edited by hand")
     inputs = inputs_of(diff.new)
     if names := altered(diff.stale):
         files = ", ".join(shorten(inputs[name].path, 60) for name in names[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         words.append(f"stale: {files}{more} changed since the new plan was solved")
-    again = "new" in diff.edited or names
+    again = "new" in (*diff.edited, *diff.figures_edited) or names
     return "; ".join(words) + ("; solve again" if again else "") if words else ""
 
 
@@ -100,6 +102,10 @@ def _source(diff: PlanDiff) -> str:
     """What may have made a difference if no input did."""
     if diff.effect("bias_budget").changed:
         return "no input differs: another bias budget"
+    if diff.new.solver.refreshed:
+        return "no input differs: edited by hand and refreshed"
+    if diff.old.solver.refreshed:
+        return "no input differs: the old plan was edited by hand and refreshed"
     return "no input differs: another seed, version or solver"
 
 
@@ -148,7 +154,7 @@ def _bias(diff: PlanDiff) -> str:
 
 def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
     """What a reviewer must not miss."""
-    found = edited_warnings(diff.edited) + stale_warnings(diff.new, diff.stale)
+    found = edited_warnings(diff.edited, diff.figures_edited) + stale_warnings(diff.new, diff.stale)
     old, new = diff.old, diff.new
     if old.job.name != new.job.name:
         found.append(f"the plans are of two jobs, {old.job.name} and {new.job.name}")
@@ -163,17 +169,22 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
     for each in diff.effects:
         if each.key.startswith("memory.") and each.new is not None and each.new < 0 and each.changed:
             found.append(f"{each.label}: {figure(each.new, 'share')}; it does not fit")
-    if (old.solver.status, new.solver.status) == ("optimal", "feasible"):
+    if new.solver.refreshed and not old.solver.refreshed:
+        found.append(
+            "the new plan was edited by hand and refreshed: no search chose it, and it is "
+            f"{figure(new.solver.gap, 'share')} from the solver's bound"
+        )
+    elif (old.solver.status, new.solver.status) == ("optimal", "feasible"):
         found.append("the search for the new plan ended at a limit: nothing says that it is the best")
     return tuple(found)
 
 
-def edited_warnings(edited: tuple[str, ...]) -> list[str]:
-    """About decisions that were edited by hand (their digest is stale)."""
+def edited_warnings(edited: tuple[str, ...], figures: tuple[str, ...]) -> list[str]:
+    """About decisions, and figures, that were edited by hand (their digest is stale)."""
     return [
         f"the {side} plan was edited after it was solved: its predictions and reasons are of other decisions"
         for side in edited
-    ]
+    ] + [f"the predictions of the {side} plan were edited after it was solved; do not trust them" for side in figures]
 
 
 def stale_warnings(plan: Plan | GroupsPlan, stale: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..digest import groups_decisions, job_decisions
+from ..checks.solved import decisions_of, predictions_of
 from ..groups_plan import GroupsPlan
 from ..phase_words import PHASE_WORDS
 from ..plan import Plan
@@ -56,6 +56,7 @@ class PlanDiff:
         solver: how it was found differently, and the provenance of the profile, by dotted key of the plan.
         predictions: all that is predicted differently, dotted below `predicted`.
         edited: sides (`old`, `new`) whose decisions were edited since they were solved.
+        figures_edited: sides whose predictions were edited since they were solved.
     """
 
     old: Plan
@@ -70,6 +71,7 @@ class PlanDiff:
     solver: tuple[KeyChange, ...]
     predictions: tuple[KeyChange, ...]
     edited: tuple[str, ...]
+    figures_edited: tuple[str, ...]
 
     def effect(self, key: str) -> Quantity:
         """The figure with this key."""
@@ -91,6 +93,7 @@ class PlanDiff:
             "predictions": [each.as_dict() for each in self.predictions],
             "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
             "edited": list(self.edited),
+            "figures_edited": list(self.figures_edited),
         }
 
 
@@ -102,7 +105,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: 
     """What differs from `old` to `new`; the files say what changed in the inputs, as far as they are at hand."""
     errors = errors_of(old, new)
     inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
-    sides = tuple(side for side, plan in (("old", old), ("new", new)) if edited(plan))
+    sides = sides_of(edited(old), edited(new))
     decisions = _decisions(old, new, stale="new" in sides)
     solver = found_by(old, new) + tuple(
         changes(old.inputs.profile.provenance, new.inputs.profile.provenance, at="inputs.profile.provenance")
@@ -122,13 +125,23 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: 
         solver=solver,
         predictions=predictions,
         edited=sides,
+        figures_edited=sides_of(figures_edited(old), figures_edited(new)),
     )
 
 
 def edited(plan: Plan | GroupsPlan) -> bool:
     """Whether a plan's decisions were changed since it was solved."""
-    own = job_decisions(plan.job) if isinstance(plan, Plan) else groups_decisions(plan.groups)
-    return own != plan.decisions_sha256
+    return decisions_of(plan) != plan.decisions_sha256
+
+
+def figures_edited(plan: Plan | GroupsPlan) -> bool:
+    """Whether a plan's predictions were changed since it was solved; false where it has no digest of them."""
+    return plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256
+
+
+def sides_of(old: bool, new: bool) -> tuple[str, ...]:
+    """The sides of which something holds: `old`, `new`, both or none."""
+    return ("old",) * old + ("new",) * new
 
 
 def found_by(old: Plan | GroupsPlan, new: Plan | GroupsPlan) -> tuple[KeyChange, ...]:

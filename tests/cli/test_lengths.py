@@ -172,6 +172,11 @@ def test_tables_are_listed_and_shown_with_their_source_and_error():
     assert shown.returncode == 0 and "arXiv 2509.21009" in shown.stdout and "one standard deviation" in shown.stdout
     figures = json.loads(rlplan("lengths", "show", "p50=800,p95=4000,max=16384", "--json").stdout)
     assert (figures["p50_tokens"], figures["p95_tokens"], figures["cap_tokens"]) == (800, 4000, 16384)
+    scaled = rlplan("lengths", "show", "p50=800,p95=4000,max=16384,scale=0.5")
+    assert scaled.returncode == 0, scaled.stderr
+    assert "p50 400, " in scaled.stdout and "all lengths of the table times 0.5" in scaled.stdout
+    assert json.loads(rlplan("lengths", "show", "math-16k,scale=0.8", "--json").stdout)["scale"] == 0.8
+    refused(rlplan("lengths", "show", "math-16k,icc=0.3"), "a table takes only ,scale=F after its name")
     refused(rlplan("lengths", "show", "math"), "no lengths ship as 'math'")
     refused(rlplan("lengths", "show"), "show what?")
     refused(rlplan("lengths", "list", "--cap", "5"), "--cap does not apply")

@@ -82,6 +82,8 @@ def test_a_profile_of_another_model_or_gpu_is_refused(copy):
     refused(rlplan("profile", copy, "--shipped", "Qwen9"), "Qwen9", "profiles on H800 of", "Qwen2.5-7B")
     (copy / "cluster.yaml").write_text(CLUSTER.replace("NVIDIA H800", "TPU v5"))
     refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B"), "TPU v5", "H800")
+    (copy / "cluster.yaml").write_text(CLUSTER.replace("name: NVIDIA H800", "name: H8000"))
+    refused(rlplan("profile", copy, "--shipped", "Qwen2.5-7B"), "'H8000' ships; did you mean H800? There are profiles")
 
 
 def test_gpus_with_less_memory_than_the_profiled_ones_have_no_plan(copy):

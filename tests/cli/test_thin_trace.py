@@ -67,3 +67,19 @@ def test_solve_says_what_is_extrapolated(tmp_path):
     assert "note: the longest response in the length trace has 62 tokens; " in result.stdout
     summary = json.loads(rlplan("solve", tmp_path, "--mode", "exact", "--json").stdout)
     assert summary["length_basis"] == pytest.approx(basis.model_dump(), rel=1e-5) and summary["baseline_nodes"] == 1
+
+
+def test_responses_that_reach_the_cap_are_told_by_solve_and_by_show(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    write_profiled(tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "lengths.jsonl").read_text().splitlines()]
+    long = "".join(json.dumps({**row, "tokens": min(64, 2 * row["tokens"])}) + "\n" for row in rows)
+    (tmp_path / "long.jsonl").write_text(long)
+    result = rlplan("solve", tmp_path, "--trace", tmp_path / "long.jsonl", "--mode", "sync")
+    assert result.returncode == 0, result.stderr
+    (said,) = [line for line in result.stderr.splitlines() if "reach the cap" in line]
+    assert "% of the responses reach the cap of 64 tokens (rollout.max_response_tokens)" in said
+    assert "% of the responses reach 64" in rlplan("show", tmp_path / "plan.yaml").stdout
+    shorter = rlplan("solve", tmp_path, "--mode", "sync")
+    assert "reach the cap" not in shorter.stderr
+    assert "responses reach" not in rlplan("show", tmp_path / "plan.yaml").stdout

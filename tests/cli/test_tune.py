@@ -113,7 +113,7 @@ def test_a_plan_of_assumed_lengths_goes_on_to_say_what_a_short_run_did_not_measu
     assert new.inputs.lengths.scale == pytest.approx(result["factors"]["lengths"], rel=1e-3)
     assert 1.05 < new.inputs.lengths.scale < 1.6
     assert new.predicted.error.assumed_lengths > 0
-    assert "which is measured" in new.job.why["lengths"]
+    assert ", as stated; " in new.job.why["lengths"]
     own = load(job / "plan.tuned.profile.yaml", Profile).lengths
     assert own is not None and read_lengths(job / own.path).rows == read_lengths(job / "lengths.jsonl").rows
     checked = rlplan("check", job / "plan.tuned.yaml")

@@ -168,6 +168,17 @@ def test_an_slo_that_only_sync_could_keep_or_nobody_is_respected(given, make_job
         quick(*given(make_job(SMALL, slo={"step_p95_s": 0.01})))
 
 
+def test_the_lowest_p95_that_is_told_is_one_that_may_be_kept(given, make_job) -> None:
+    sync = quick(*given(make_job(SMALL)), mode="sync").predicted.step_s.p95
+    told = []
+    for limit in (0.01, 0.6 * sync):
+        with pytest.raises(Infeasible, match="lowest p95") as error:
+            quick(*given(make_job(SMALL, slo={"step_p95_s": limit})))
+        told.append(float(str(error.value).split(" is ")[-1].removesuffix(" s")))
+    assert all(0.6 * sync < seconds < 1.1 * sync for seconds in told), "no plan that breaks its bias budget counts"
+    assert quick(*given(make_job(SMALL, slo={"step_p95_s": 1.1 * told[0]}))).predicted.step_s.p95 <= 1.2 * told[0]
+
+
 def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
     plan = quick(*given(make_job(SMALL)))
     why = plan.job.why
@@ -217,7 +228,7 @@ def test_what_does_not_fit_is_infeasible_and_says_why(
     small_kv = make_profile(rollout=(make_rollout(1, 2, 7e-3, 6e-5, kv_capacity_tokens=500),))
     with pytest.raises(Infeasible, match="500 KV tokens, the longest sequence has 1120"):
         quick(*given(job, profile=small_kv))
-    with pytest.raises(Infeasible, match="not in the job's search"):
+    with pytest.raises(Infeasible, match=r"search.tp \[4\] has none of the profile's 1, 2"):
         quick(*given(make_job(SMALL, search={"tp": [4], "micro_batch_tokens": [2048]})))
     with pytest.raises(Infeasible, match="micro-batch"):
         quick(*given(make_job(SMALL, search={"tp": [1], "micro_batch_tokens": [3000]})))

@@ -19,7 +19,7 @@ from rlplan.plans.diff.jobs import NOWHERE, PlanDiff, diff_jobs, why_of
 from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
 from rlplan.plans.diff.report import Row, fold
 from rlplan.plans.diff.words import change_text, values
-from rlplan.plans.digest import job_decisions
+from rlplan.plans.digest import job_decisions, job_predictions
 from rlplan.plans.plan import Plan, load_plan
 from rlplan.plans.predicted import PredictedError
 from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, loads
@@ -159,6 +159,41 @@ def test_what_no_input_explains_is_another_seed_version_or_solver(plan: Plan) ->
     assert "no input differs: another seed, version or solver**" in shown(diff_jobs(plan, rescaled(other, 1.001)))
     job = edited(other, (plan.inputs.job.sha256, "f" * 64))
     assert "no input differs" not in shown(diff_jobs(plan, job))
+
+
+def refreshed(plan: Plan) -> Plan:
+    """The plan as `rlplan refresh` writes an edited one."""
+    update = {"refreshed": True, "status": "feasible", "gap": 0.03}
+    return plan.model_copy(update={"solver": plan.solver.model_copy(update=update)})
+
+
+def test_a_plan_that_was_edited_and_refreshed_says_so_and_blames_no_search(plan: Plan) -> None:
+    plan = edited(plan)
+    other = rescaled(edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 296")), 1.001)
+    text = shown(diff_jobs(plan, refreshed(other)))
+    assert "no input differs: edited by hand and refreshed**" in text
+    assert "the new plan was edited by hand and refreshed: no search chose it, and it is 3" in text
+    assert "another seed" not in text and "ended at a limit" not in text
+    assert "the old plan was edited by hand and refreshed**" in shown(diff_jobs(refreshed(other), plan))
+
+
+def test_edited_predictions_are_called_out_and_no_plan_is_called_faster_for_them(plan: Plan) -> None:
+    plan = edited(plan)
+    plan = plan.model_copy(update={"predicted_sha256": job_predictions(plan.predicted)})
+    wrong = plan.predicted.model_copy(
+        update={"step_s": plan.predicted.step_s.model_copy(update={"mean": plan.predicted.step_s.mean / 10})}
+    )
+    new = plan.model_copy(update={"predicted": wrong})
+    diff = diff_jobs(plan, new)
+    assert diff.figures_edited == ("new",) and diff.as_dict()["figures_edited"] == ["new"]
+    text = shown(diff)
+    assert "the predictions of the new plan were edited after it was solved; do not trust them" in text
+    assert "**the predictions of the new plan were edited by hand; solve again" in text
+    assert "as fast as before" not in text and "another seed" not in text
+    assert "the predictions of the old plan were edited by hand" in shown(diff_jobs(new, plan))
+    assert diff_jobs(plan, plan).figures_edited == ()
+    alone = alone_report(new, "plan.yaml", True, NOWHERE)
+    assert any("predictions of the new plan were edited" in line for line in alone.warnings)
 
 
 def test_costs_of_one_profile_and_layout_are_off_by_one_factor_which_leaves_the_ratio(plan: Plan) -> None:

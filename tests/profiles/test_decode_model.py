@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlplan.profiles.architecture import ARCHITECTURES, architecture_of
 from rlplan.profiles.decode_model import FACTORS, NAMES, DecodeLaw, sheet
-from rlplan.profiles.hardware import GPUS, gpu_of
+from rlplan.profiles.hardware import GPUS, gpu_of, near_gpu
 
 CENTRE = np.array([factor.log_mean for factor in FACTORS])
 
@@ -114,5 +114,15 @@ def test_accelerators_are_found_in_what_platforms_call_them() -> None:
     for text, name in names.items():
         gpu = gpu_of(text)
         assert gpu is not None and gpu.name == name
-    assert gpu_of("tpu-v5") is None
+    for text, name in {
+        "NVIDIA A100-SXM4-80GB": "A100", "8xH100": "H100", "H100SXM5": "H100", "GB200-NVL72": "GB200",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX6000PRO", "rtxpro6000": "RTX6000PRO",
+        "RTX6000PRO": "RTX6000PRO", "NVIDIA RTX A6000": "A6000", "RTXA6000": "A6000", "NVIDIA L40S": "L40S",
+    }.items():  # fmt: skip
+        gpu = gpu_of(text)
+        assert gpu is not None and gpu.name == name, text
+    assert all(gpu_of(name) == gpu for name, gpu in GPUS.items())
+    for text in ("tpu-v5", "H1000", "MI300", "AH100", "H10", "A100000", "Quadro RTX 6000"):
+        assert gpu_of(text) is None, text
+    assert (near_gpu("H1000"), near_gpu("tpu-v5")) == ("H100", None)
     assert len(set(NAMES)) == len(NAMES)

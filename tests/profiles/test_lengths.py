@@ -72,8 +72,9 @@ def test_a_file_with_nothing_but_a_torn_line_is_an_error_and_not_an_empty_trace(
         ('"tokens": 57', '"tokens": 57.5', "tokens must be int"),
         ('"tokens": 57, ', "", "missing key 'tokens'"),
         ('"reward": 1.0', '"reward": NaN', "finite"),
+        ('"reward": 1.0', '"reward": 1' + 400 * "0", "reward must be a finite number"),
         ('"truncated": false', '"truncated": 0', "truncated must be bool"),
-        ('"prompt": "k1"', '"prompt": ""', "not empty"),
+        ('"prompt": "k1"', '"prompt": ""', "not be empty"),
         ("}", "", "not valid JSON"),
         (GOOD % 1, "[1, 2]", "not a JSON object"),
         ('"sample": 1', '"sample": 0', "also in line 1"),
@@ -84,6 +85,19 @@ def test_damage_is_named_with_its_line(old: str, new: str, message: str, tmp_pat
     with pytest.raises(InputError, match=message) as caught:
         read_lengths(path)
     assert (caught.value.path, caught.value.line) == (str(path), 2)
+
+
+def test_every_fault_of_a_row_is_told_on_its_own_line_with_what_to_do(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD % 0, '{"prompt": "", "epoch": 0, "sample": 1, "tokens": 0, "truncated": false}')
+    with pytest.raises(InputError) as caught:
+        read_lengths(path)
+    assert caught.value.lines() == [
+        f"{path}:2: prompt must not be empty; restore the file or cut it here",
+        f"{path}:2: tokens must be at least 1, not 0; restore the file or cut it here",
+        f"{path}:2: missing key 'reward'; add it (0 where it is not known), "
+        "or make the trace with rlplan lengths import",
+        f"{path}:2: missing key 'prompt_tokens'; add it, or make the trace with rlplan lengths import",
+    ]
 
 
 def test_a_length_beyond_the_cap_of_the_profile_is_an_error(tmp_path: Path) -> None:

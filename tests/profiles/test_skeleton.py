@@ -118,3 +118,9 @@ def test_a_gpu_without_a_public_price_says_so_and_a_model_that_no_node_holds_is_
     assert large is not None
     with pytest.raises(InputError, match=r"812 GB of weights.*take GPUs with more memory"):
         skeleton(machines_of("8x8xH100"), "meta-llama/Llama-3.1-405B", large, "math")
+
+
+def test_a_gpu_whose_name_only_begins_as_a_known_one_is_refused_with_what_it_looks_like() -> None:
+    with pytest.raises(InputError, match=r"no GPU 'H1000' is known; did you mean H100\?"):
+        machines_of("8xH1000")
+    assert machines_of("8xH100").gpu.name == "H100"

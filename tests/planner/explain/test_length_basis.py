@@ -82,4 +82,7 @@ def test_few_prompts_one_sample_each_or_much_that_was_never_seen_make_a_trace_th
     assert basis.thin(1.34) == []
     (why,) = basis.model_copy(update={"speedup_within": 1.17}).thin(1.34)
     assert "2,109" in why and "8,761" in why and "1.17x instead of 1.34x" in why
+    assert "the speed-up stays 1.34x" in basis.model_copy(update={"speedup_within": 1.342}).words(1.34)
+    within = basis.model_copy(update={"longest_seen_tokens": 8761}).words(1.34)
+    assert within == "the length trace reaches 8,761 tokens or more, and no longer ones are simulated"
     assert len(basis.model_copy(update={"step_share": 0.2, "prompts": 5}).thin(1.34)) == 2

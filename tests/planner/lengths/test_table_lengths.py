@@ -11,6 +11,7 @@ from rlplan.planner.lengths.table_lengths import (
     named_lengths,
     open_lengths,
     scaled_lengths,
+    shown_table,
 )
 from rlplan.plans.errors import InputError
 from rlplan.plans.origin import LengthsInput
@@ -94,3 +95,24 @@ def test_a_table_with_other_figures_or_none_at_all_is_told(tmp_path) -> None:
         open_lengths(gone, tmp_path / "plan.yaml")
     edited = LengthsInput(assumed="p50=1,p95=2,max=3,icc=0.5", sha256="0" * 64)
     assert "digest" in (changed_table(edited) or "")
+
+
+@pytest.mark.parametrize(
+    "word", ["math-16k,scale=0.8", "p50=800,p95=4000,max=16384,scale=0.8", "math-16k,scale=3", "math-16k,scale=100"]
+)
+def test_a_scaled_table_is_shown_as_it_is_drawn(word: str) -> None:
+    table, scale = shown_table(word)
+    summary = named_lengths(word)[0].summary()
+    assert scale == float(word.rpartition("=")[2])
+    assert table.quantile(0.5) == pytest.approx(summary.p50_tokens, rel=0.03)
+    assert table.quantile(0.95) == pytest.approx(summary.p95_tokens, rel=0.06)
+    assert table.quantile(0.999) <= table.cap_tokens
+    assert table.at_cap == pytest.approx(summary.truncated_share, abs=0.001)
+
+
+def test_a_table_takes_a_scale_after_its_name_and_nothing_else() -> None:
+    for word in ("math-16k,icc=0.3", "math-16k,scale=0.8,icc=0.3", "math-16k,max=4096,scale=0.8"):
+        with pytest.raises(InputError, match=r"a table takes only ,scale=F after its name, as in math-16k,scale=0\.8"):
+            named_lengths(word)
+    with pytest.raises(InputError, match=",scale=F must come last"):
+        named_lengths("p50=800,p95=4000,max=16384,scale=0.8,icc=0.3")

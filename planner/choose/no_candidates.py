@@ -1,0 +1,77 @@
+"""Why a search has no candidates of some kind, in words: what lacks, how much of it, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...plans.cluster import Pool
+from ...plans.job import Job
+from ...plans.units import bytes_text
+from ...profiles.schema import Profile
+from ...profiles.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
+from ..lengths.length_model import LengthModel
+
+LEAST_SHORT = 0.2
+"""Least share of the groups that end within a cutoff, for its short rounds to train enough of what they issue."""
+
+
+def no_cutoff(model: LengthModel, group_size: int, cap_tokens: int) -> str:
+    """Why mode exact has no cutoff to try."""
+    ended = model.short_groups(cap_tokens - 1, group_size)
+    if ended < LEAST_SHORT:
+        why = f"{f'only {ended:.0%}' if ended else 'none'} of the groups end below the cap of {cap_tokens} tokens"
+        remedy = "raise rollout.max_response_tokens"
+    else:
+        why = "the groups of the length trace are all about equally long"
+        remedy = "give a length trace of more prompts"
+    return (
+        f"mode exact finds no cutoff that some groups end within and others do not: {why}; {remedy}, or plan mode sync"
+    )
+
+
+def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) -> str:
+    """Why no update fits.
+
+    Args:
+        budgets: micro-batches of the job that hold its longest sequence.
+    """
+    longest, asked = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
+    total, law = pool.accelerators_total, profile.train_law
+    if not budgets:
+        return (
+            f"the longest sequence has {longest} tokens, prompt and response, and search.micro_batch_tokens {asked} "
+            f"has no micro-batch that holds it; add one of at least {longest}"
+            + (" (and profile again)" if law is None else "")
+        )
+    if law is not None:
+        sheet = physics_of(law).gpu.memory_bytes
+        memory = min(sheet, pool.accelerators.memory_bytes)
+        needed = least_peak_bytes(law, total, budgets)
+        if needed is None:
+            return f"no layout of tp, cp, pp and ep divides the model over {total} accelerators; change their number"
+        return (
+            f"of the ways to train on {total} accelerators, the one that takes least memory needs {bytes_text(needed)} "
+            f"on each, and {bytes_text(round(MEMORY_SHARE * memory))} of its {bytes_text(memory)} may be planned; "
+            "give the pool more nodes, or accelerators with more memory"
+        )
+    measured = sorted({entry.micro_batch_tokens for entry in profile.train})
+    if not set(measured) & set(budgets):
+        return (
+            f"it was measured with micro-batches of {measured} tokens, and of the job's search.micro_batch_tokens "
+            f"{sorted(budgets)} hold the longest sequence of {longest}; profile again, or add a measured one that does"
+        )
+    least = min(e.dp * e.tp * e.cp * e.pp for e in profile.train if e.micro_batch_tokens in budgets)
+    return (
+        f"the smallest needs {least} accelerators, the pool has {total}; add accelerators, or profile on this cluster"
+    )
+
+
+def no_tp(job: Job, profile: Profile) -> str | None:
+    """What to say if the profile has none of the job's search.tp; None if it has one."""
+    asked, there = sorted(job.search.tp), sorted({entry.tp for entry in profile.rollout})
+    if set(asked) & set(there):
+        return None
+    return (
+        f"search.tp {asked} has none of the profile's {', '.join(map(str, there))}; add one of them to search.tp, or "
+        "profile again with yours"
+    )

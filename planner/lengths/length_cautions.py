@@ -1,0 +1,38 @@
+"""What a reader must know before trusting the lengths that a plan is made for, a line each."""
+
+from __future__ import annotations
+
+from ...profiles.lengths import LengthTrace
+from .length_model import LengthModel
+from .table_lengths import TableTrace
+
+MUCH_AT_CAP = 0.2
+"""Share of the responses at the cap from which on the cap, and not the lengths, says how long rounds last."""
+
+
+def at_cap(model: LengthModel) -> str | None:
+    """That much of the responses reach the job's cap; None if few do."""
+    share = float((model.tables >= model.cap_tokens).mean())
+    if share <= MUCH_AT_CAP:
+        return None
+    return (
+        f"{share:.0%} of the responses reach the cap of {model.cap_tokens} tokens (rollout.max_response_tokens), so "
+        "that the cap decides how long rounds last; raise it, or give lengths that are the job's own"
+    )
+
+
+def extrapolated(model: LengthModel, trace: LengthTrace) -> str | None:
+    """That lengths between the trace's cap and the job's are extrapolated; None if the trace shows them all."""
+    if model.caution is None or not isinstance(trace, TableTrace):
+        return model.caution
+    low, middle, high = model.tail.share_beyond(model.cap_tokens)
+    table, start, cap = trace.table, model.tail.start_tokens, model.cap_tokens
+    if table.name == "assumed":
+        what, remedy = "stated lengths end", f"state quantiles with max={cap}"
+    else:
+        what, remedy = f"lengths of {table.name} were cut", f"take lengths under a cap of {cap} (rlplan lengths list)"
+    return (
+        f"{model.tail.share:.1%} of the {what} at {start} tokens and the job's cap is {cap}: the lengths between are "
+        f"extrapolated ({middle:.2%} reach the cap, {low:.2%} to {high:.2%}); {remedy}, or a trace of your own "
+        "(--trace)"
+    )
