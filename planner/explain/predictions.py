@@ -152,17 +152,14 @@ def _kv(part: Part, kv_tokens: int, profile: Profile) -> MemoryBar:
     )
 
 
-# Schedules whose steps are looked at one by one when no limit can be kept: so many with the fewest slow steps, and so
-# many of one kind of round. Short and long rounds have few slow steps for a low limit, and their p95 is a long round's.
+# Schedules whose steps are looked at one by one when no limit can be kept: those with the fewest slow steps.
 _CALMEST = 200
 
 
 def least_p95(search: Search, cycles: Sequence[Cycle]) -> float:
-    """The lowest p95 of a step, seconds, among the simulated schedules with the fewest slow steps, and of one kind of
-    round."""
+    """The lowest p95 of a step, seconds, among the simulated schedules with the fewest slow steps."""
     calmest = sorted(cycles, key=lambda c: (c.slow_share(), c.cost(search.limits), c.name))[:_CALMEST]
-    alike = sorted((c for c in cycles if c.long is None), key=lambda c: (c.cost(search.limits), c.name))[:_CALMEST]
-    return min(step_p95(search, cycle) for cycle in (*calmest, *alike))
+    return min(step_p95(search, cycle) for cycle in calmest)
 
 
 def step_p95(search: Search, cycle: Cycle) -> float:
