@@ -30,8 +30,7 @@ from ..costs.phase_costs import DecodeCost, LayoutKey, TrainCost, layout_cost, t
 from ..lengths.length_model import LengthModel
 from .job_limits import must_be_plannable
 from .memory_fit import engines_fault, fitting_beside
-from .no_candidates import LEAST_SHORT, no_cutoff, no_tp, no_update
-from .over_issue import over_issue, too_wasteful
+from .no_candidates import LEAST_SHORT, no_cutoff, no_tp, no_update, over_issue, too_wasteful
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 

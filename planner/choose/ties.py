@@ -34,7 +34,7 @@ from ..explain.cycle_parts import parts_of
 from .candidate_search import Search
 from .candidates import Law, LongKey, ShortKey
 from .cycle_cost import Column, Cycle, make_cycle, train_pairs
-from .over_issue import over_issue
+from .no_candidates import over_issue
 
 MOST = 0.05
 """Share of the cost that is given up for a simpler schedule at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..choose.candidates import ShortKey
-from ..choose.over_issue import over_issue
+from ..choose.no_candidates import over_issue
 from ..simulate.columns.round_log import mean
 from .cycle_parts import Part
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rlplan.planner.choose.candidates import enumerate_space
-from rlplan.planner.choose.over_issue import over_issue
+from rlplan.planner.choose.no_candidates import over_issue
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.plans.errors import Infeasible
 from rlplan.plans.job import Search
