@@ -8,9 +8,10 @@ absolute relative error of time per output token. A value can be left out only i
 median over those groups; the worst group and its error are printed beside it. `calibration` is the share of left-out
 points inside the predicted 90 % band, so that the stated uncertainty is checked too.
 
-The points were served under continuous arrivals; profiles/served.py has that term, which no plan's prediction contains.
-`law_alone` is the same headline without what neighbouring points correct (profiles/served_fit.py).
-Columns: profiles/served_file.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
+The points were served under continuous arrivals; profiles/laws/served_decode.py has that term, which no plan's
+prediction contains. `law_alone` is the same headline without what neighbouring points correct
+(profiles/laws/served_fit.py). Columns: profiles/imports/served_file.py. Nothing is specific to a model; models and GPUs
+beyond the tables are guessed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.plans.errors import InputError
-from rlplan.profiles.served import Served, seconds_per_token
-from rlplan.profiles.served_file import Group, read_served
-from rlplan.profiles.served_fit import fit_served
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.imports.served_file import Group, read_served
+from rlplan.profiles.laws.served_decode import Served, seconds_per_token
+from rlplan.profiles.laws.served_fit import fit_served
 
 LEAST_POINTS = 12
 AXES = ("batch", "tp", "context")

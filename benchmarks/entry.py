@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from rlplan.plans.errors import Infeasible, InputError
+from rlplan.plans.yaml.errors import Infeasible, InputError
 
 
 def run(command: click.Command) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlplan.planner.lengths.length_drift import fit_drift, fit_history
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.profiles.length_trace import LengthTrace
 
 FOLDS = 5
 # Predicted steps of a fold, and the models they are spread over: few prompts leave much open, many models show it.

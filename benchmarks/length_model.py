@@ -2,9 +2,9 @@
 
     python -m benchmarks.length_model --trace FILE [--cap TOKENS] [--prompts P] [--samples N] [--json]
 
-FILE has the columns of profiles/length_table.py. Each (source, step) in it is a population of its own: another model
-has other lengths, and so has another checkpoint. Populations with fewer than 10 prompts of two samples are skipped and
-named. Without --cap none of the lengths counts as cut.
+FILE has the columns of profiles/imports/published_lengths.py. Each (source, step) in it is a population of its own:
+another model has other lengths, and so has another checkpoint. Populations with fewer than 10 prompts of two samples
+are skipped and named. Without --cap none of the lengths counts as cut.
 
 What is done. The prompts are dealt into 5 folds, several times over. The model is fitted on four folds. It predicts a
 step of P prompts x n samples of prompts that it has not seen: `LengthModel.another` (a smoothed bootstrap over prompts,
@@ -40,9 +40,9 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.length_checks import FOLDS, Rule, check_checkpoints, check_population
-from rlplan.plans.errors import InputError
-from rlplan.profiles.length_table import read_length_table
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.imports.published_lengths import read_length_table
+from rlplan.profiles.length_trace import LengthTrace
 
 MOST_PROMPTS, MOST_SAMPLES = 64, 8
 # A trace that names no cap is predicted under one that nothing reaches.

@@ -31,14 +31,14 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
 from rlplan.planner.simulate.columns.whole_columns import Setting, expected_deferrals, long_draws
 from rlplan.planner.solve import prepare, solve
-from rlplan.plans.base import Mode
-from rlplan.plans.cluster import Cluster, load_cluster
-from rlplan.plans.job import Job, load_job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.predicted import Quantiles
-from rlplan.plans.yaml_io import load
-from rlplan.profiles.lengths import LengthTrace, read_lengths
-from rlplan.profiles.schema import Profile
+from rlplan.plans.schema.base import Mode
+from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.job import Job, load_job
+from rlplan.plans.schema.predicted import Quantiles
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml.yaml_io import load
+from rlplan.profiles.length_trace import LengthTrace, read_lengths
+from rlplan.profiles.profile_schema import Profile
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "plans" / "examples" / "math-32b"
 NODES = (8, 32, 128, 1024)

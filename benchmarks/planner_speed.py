@@ -41,12 +41,12 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, S
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
 from rlplan.planner.solve import solve
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.job import Job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.plan import Plan
-from rlplan.profiles.lengths import LengthRow, LengthTrace
-from rlplan.profiles.schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
+from rlplan.profiles.profile_schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
 
 CAP = 16384
 PROMPTS, SAMPLES = 128, 8

@@ -29,7 +29,7 @@ from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Limits
 from rlplan.planner.choose.round_program import Solution, solve_program
 from rlplan.planner.costs.phase_costs import LayoutKey
-from rlplan.plans.errors import Infeasible
+from rlplan.plans.yaml.errors import Infeasible
 
 TOLERANCE = 1e-9
 

@@ -28,7 +28,7 @@ from typing import Any
 from rich.console import Console
 
 from rlplan.executor.execute import Options, execute, prepare
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_cycle import cycle
 from rlplan.traces.report_runs import RunTrace, load_runs
 

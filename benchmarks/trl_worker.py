@@ -30,8 +30,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from trl import GRPOConfig, GRPOTrainer
 
 from rlplan.executor.rewards.functions import resolve
-from rlplan.plans.data import data_file, read_prompts
-from rlplan.plans.job import Job, job_paths, load_job
+from rlplan.plans.files.prompt_rows import data_file, read_prompts
+from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.rounds.events import Finished, Scored
 from rlplan.rounds.schedule import RoundSpec, Schedule
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..planner.check.checker import FileReport
-    from ..plans.checks.finding import Finding
+    from ..plans.check.finding import Finding
 
 
 class Days(click.FloatRange):
@@ -81,7 +81,7 @@ def check_command(
     Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
     are still checked).
     """
-    from ..plans.checks.rules import RULES, table
+    from ..plans.check.rules import RULES, table
 
     if list_rules:
         rows = [{"rule": rule.name, "family": rule.family, "finds": rule.finds} for rule in RULES.values()]

@@ -15,7 +15,7 @@ from .options import Finite, force_option
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..plans.compared import ComparedPoint
+    from ..plans.facts.compared_plans import ComparedPoint
 
 WIDE_BAR, NARROW_BAR = 12, 8
 WIDE = 118
@@ -81,14 +81,14 @@ def compare_command(
     own was not measured either. No plan is written. A point that has no plan is listed with the reason.
     """
     from ..planner.compare import Wanted, compare, points_of
-    from ..plans.cluster import load_cluster
-    from ..plans.data import prompts_to_plan
-    from ..plans.errors import InputError, joined
-    from ..plans.job import job_paths, load_job
-    from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.yaml_io import atomic_write, load, sha256_file
+    from ..plans.files.prompt_rows import prompts_to_plan
+    from ..plans.schema.cluster import load_cluster
+    from ..plans.schema.job import job_paths, load_job
+    from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+    from ..plans.yaml.errors import InputError, joined
+    from ..plans.yaml.yaml_io import atomic_write, load, sha256_file
     from ..profiles.fitness import unfit
-    from ..profiles.schema import Profile
+    from ..profiles.profile_schema import Profile
     from .paths import (
         check_stdout,
         check_target,
@@ -158,7 +158,7 @@ def cluster_names(stems: list[str], paths: tuple[Path, ...]) -> list[str]:
 
 
 def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[str, Any]:
-    from ..plans.compared import cheapest, fastest
+    from ..plans.facts.compared_plans import cheapest, fastest
 
     return {
         "job": job,
@@ -190,7 +190,7 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
 def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from rich.text import Text
 
-    from ..plans.compared import binds, cheapest, fastest, short_name, speedup
+    from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name, speedup
     from .figures import gauge, percent, seconds, table
 
     paths = list(points[0].values)
@@ -223,7 +223,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
 def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     """What the table means, who is fastest and cheapest, why points have no plan, and what must be known of them."""
-    from ..plans.compared import assumed_line, binds, cheapest, fastest
+    from ..plans.facts.compared_plans import assumed_line, binds, cheapest, fastest
 
     best, least = fastest(points), cheapest(points)
     found = [

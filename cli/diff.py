@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..plans.diff.report import Report
-    from ..plans.groups_plan import GroupsPlan
-    from ..plans.plan import Plan
+    from ..plans.diff.review import Report
+    from ..plans.schema.groups_plan import GroupsPlan
+    from ..plans.schema.plan import Plan
 
 NONE = "none"
 
@@ -31,7 +31,7 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
     Both are plans of one job, or plans of groups: files, or REV:PATH as in git, which is read with its inputs from
     that revision. `none` for OLD is a plan that is new, for NEW one that is gone.
     """
-    from ..plans.errors import InputError
+    from ..plans.yaml.errors import InputError
 
     if markdown and as_json:
         raise InputError("--markdown and --json are two ways to print; give one of them")
@@ -48,7 +48,7 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
     else:
         from rich.console import Console
 
-        from ..plans.diff.text import render
+        from ..plans.diff.terminal_text import render
 
         Console(highlight=False).print(render(report, full), soft_wrap=False)
     return 1 if exit_code and not same else 0
@@ -66,9 +66,9 @@ class _Side:
 
 def _side(operand: str, stack: ExitStack) -> _Side | None:
     """The plan that an operand names; None for `none`."""
-    from ..plans.groups_plan import document_kind, load_groups_plan
-    from ..plans.plan import load_plan
-    from ..plans.yaml_io import sha256_file
+    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.plan import load_plan
+    from ..plans.yaml.yaml_io import sha256_file
     from .revisions import name_of, plan_file
 
     if operand == NONE:
@@ -80,15 +80,15 @@ def _side(operand: str, stack: ExitStack) -> _Side | None:
 
 def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Report, dict[str, Any], bool]:
     """What to show, all of it for JSON, and whether the plans are the same."""
-    from ..plans.diff.alone import alone_dict, alone_report
-    from ..plans.diff.groups import diff_groups
+    from ..plans.diff.groups_diff import diff_groups
     from ..plans.diff.groups_report import groups_report
-    from ..plans.diff.inputs import InputFiles
+    from ..plans.diff.input_diff import InputFiles
+    from ..plans.diff.job_diff import diff_jobs
     from ..plans.diff.job_report import job_report
-    from ..plans.diff.jobs import diff_jobs
-    from ..plans.errors import InputError
-    from ..plans.groups_plan import GroupsPlan
-    from ..plans.plan import Plan
+    from ..plans.diff.one_plan import alone_dict, alone_report
+    from ..plans.schema.groups_plan import GroupsPlan
+    from ..plans.schema.plan import Plan
+    from ..plans.yaml.errors import InputError
 
     if old is None or new is None:
         side = new or old

@@ -70,8 +70,8 @@ def execute_command(
     --dry-run starts nothing: it asks what a start asks (exit code 2), and all that `rlplan check` asks (exit code 1).
     A plan that memory does not hold is not started (exit code 1).
     """
-    from ..plans.errors import InputError, RunFailed
-    from ..plans.groups_plan import document_kind
+    from ..plans.schema.groups_plan import document_kind
+    from ..plans.yaml.errors import InputError, RunFailed
 
     for plan in plans:
         if document_kind(plan) == "rlplan_groups":

@@ -12,8 +12,8 @@ import click
 if TYPE_CHECKING:
     from ..planner.check.checker import FileReport
     from ..planner.what_if import Documents
-    from ..plans.checks.finding import Finding
-    from ..plans.errors import InputError
+    from ..plans.check.finding import Finding
+    from ..plans.yaml.errors import InputError
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
 """What no machine can do, however fast or dear it is: findings without which a run does not start."""
@@ -30,7 +30,7 @@ def reports(plans: Sequence[Path]) -> list[FileReport]:
 
 def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
     """What a start refuses of plans, and behind it what `rlplan check` finds in them beside that; warnings are told."""
-    from ..plans.errors import InputError, joined
+    from ..plans.yaml.errors import InputError, joined
 
     told = error.each()
 
@@ -54,7 +54,7 @@ def memory_findings(plan: Path) -> list[Finding]:
     here, or is no document."""
     from ..planner.check.checker import Checker
     from ..planner.check.plan_rules import documents, physics
-    from ..plans.plan import load_plan
+    from ..plans.schema.plan import load_plan
 
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
@@ -68,8 +68,8 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     from ..planner.check.plan_rules import documents
     from ..planner.costs.memory_bars import WEIGHT_BYTES
     from ..planner.costs.round_costs import nodes_of, table_of
-    from ..plans.errors import InputError
-    from ..plans.plan import load_plan
+    from ..plans.schema.plan import load_plan
+    from ..plans.yaml.errors import InputError
 
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
@@ -103,7 +103,7 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
     """
     from ..planner.check.checker import Checker
     from ..planner.check.plan_rules import physics
-    from ..plans.checks.rules import RULES
+    from ..plans.check.rules import RULES
 
     checker = Checker(datetime.now(UTC))
     if changed:

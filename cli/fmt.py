@@ -21,10 +21,10 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
     Keys come in one order and values in one spelling, so that a review shows changes of meaning only. Comments stay.
     A file that is no valid document is left alone (exit code 2), the others are still rewritten.
     """
-    from ..plans.editor import place_schema
-    from ..plans.errors import InputError
-    from ..plans.fmt import canonical
-    from ..plans.yaml_io import atomic_write, read_text
+    from ..plans.yaml.canonical_form import canonical
+    from ..plans.yaml.editor_schemas import place_schema
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import atomic_write, read_text
     from .documents import kind_of, model_of
 
     changed: list[str] = []

@@ -22,10 +22,10 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
 
     Raises InputError if it is there and cannot be read, or holds fewer than a step trains.
     """
-    from ..plans.check import input_path
-    from ..plans.data import enough_prompts
-    from ..plans.errors import InputError
-    from ..plans.job import job_paths
+    from ..plans.check.plan_check import input_path
+    from ..plans.files.prompt_rows import enough_prompts
+    from ..plans.schema.job import job_paths
+    from ..plans.yaml.errors import InputError
 
     try:
         data = job_paths(documents.job, input_path(documents.plan.inputs.job, plan_path)).data
@@ -45,7 +45,7 @@ def timeline_of(plan_path: Path) -> Timeline:
     from ..planner.simulate.run_timeline import Timeline
     from ..planner.simulate.whole_run import simulate_plan
     from ..planner.what_if import load_documents
-    from ..plans.errors import InputError
+    from ..plans.yaml.errors import InputError
 
     try:
         documents = load_documents(plan_path)

@@ -136,10 +136,10 @@ def _show(word: str, as_json: bool) -> int:
 def _import(
     path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
-    from ..plans.errors import InputError
-    from ..profiles.columns import assignments
-    from ..profiles.length_import import FIELDS, import_lengths
-    from ..profiles.lengths import LengthTrace, write_lengths
+    from ..plans.yaml.errors import InputError
+    from ..profiles.imports.length_import import FIELDS, import_lengths
+    from ..profiles.imports.log_columns import assignments
+    from ..profiles.length_trace import LengthTrace, write_lengths
     from .paths import check_target, must_be_file
 
     if out is None:

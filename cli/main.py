@@ -99,7 +99,7 @@ def _tell(lines: list[str]) -> None:
 
 def main() -> None:
     """Run the command line; turns known errors into one line and their exit code."""
-    from ..plans.errors import Infeasible, InputError, RunFailed
+    from ..plans.yaml.errors import Infeasible, InputError, RunFailed
 
     warnings.showwarning = _warn  # one line, not Python's two with a source location
     if isinstance(sys.stdout, io.TextIOWrapper):

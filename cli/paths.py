@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..plans.checks.inputs import input_files, input_path
-from ..plans.errors import InputError
-from ..plans.job import Job, job_paths
-from ..plans.plan import load_plan
-from ..plans.targets import Written, must_take_file
-from ..plans.yaml_io import STDOUT, error_at
+from ..plans.check.input_rules import input_files, input_path
+from ..plans.schema.job import Job, job_paths
+from ..plans.schema.plan import load_plan
+from ..plans.yaml.errors import InputError
+from ..plans.yaml.output_files import Written, must_take_file
+from ..plans.yaml.yaml_io import STDOUT, error_at
 
 if TYPE_CHECKING:
-    from ..plans.cluster import Cluster
-    from ..profiles.schema import Profile
+    from ..plans.schema.cluster import Cluster
+    from ..profiles.profile_schema import Profile
 
 
 def job_file(path: Path) -> Path:

@@ -12,10 +12,10 @@ import click
 from .options import force_option
 
 if TYPE_CHECKING:
-    from ..plans.cluster import Pool
-    from ..plans.job import Job
-    from ..profiles.measure import Measurements
-    from ..profiles.schema import Profile
+    from ..plans.schema.cluster import Pool
+    from ..plans.schema.job import Job
+    from ..profiles.measure.measure_job import Measurements
+    from ..profiles.profile_schema import Profile
 
 
 @click.command("profile")
@@ -47,14 +47,14 @@ def profile_command(
     JOB is a job.yaml or the folder that holds it. With --shipped nothing is measured, for a first plan without GPUs;
     solve then needs a --trace of response lengths.
     """
-    from ..plans.cluster import load_cluster
-    from ..plans.data import data_file
-    from ..plans.editor import write_document
-    from ..plans.errors import InputError
-    from ..plans.job import job_paths, load_job, model_heads
-    from ..plans.yaml_io import WRITTEN_DIGITS, error_at
-    from ..profiles.layouts import layouts_to_measure
-    from ..profiles.subject import subject_digest
+    from ..plans.files.prompt_rows import data_file
+    from ..plans.schema.cluster import load_cluster
+    from ..plans.schema.job import job_paths, load_job, model_heads
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
+    from ..profiles.measure.measured_layouts import layouts_to_measure
+    from ..profiles.profile_subject import subject_digest
     from .paths import (
         accelerators_must_be_known,
         check_stdout,
@@ -95,8 +95,8 @@ def profile_command(
     except ValueError as error:
         raise error_at(job_path, ("search", "tp"), f"search.tp: {error}") from None
 
-    from ..profiles.measure import measure
-    from ..profiles.measure_rounds import Effort
+    from ..profiles.measure.measure_job import measure
+    from ..profiles.measure.measure_rounds import Effort
 
     with steps("profile") as notify:
         measured = measure(job, paths, cluster.pools[name], layouts, Effort(trace_rounds=trace_rounds), notify)
@@ -109,9 +109,9 @@ def profile_command(
 
 def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, as_json: bool) -> int:
     """Write the shipped profile of a model on the pool's accelerator. Raises InputError if it is not of the job's."""
-    from ..plans.editor import write_document
-    from ..plans.errors import InputError
-    from ..plans.yaml_io import WRITTEN_DIGITS, error_at
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.fitness import unfit
     from ..profiles.hardware import gpu_of, near_gpu
     from ..profiles.library import GPU_NAMES, library_profile, shipped_model
@@ -146,10 +146,10 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
 def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
     """Assemble the document; writes the length trace, whose digest is in it."""
     from ..planner.simulate.calibrate import RealRound, check_rounds
-    from ..plans.yaml_io import sha256_file
-    from ..profiles.lengths import write_lengths
-    from ..profiles.measure_machine import this_machine, versions
-    from ..profiles.schema import Lengths, Profile, Rollout, Volatile
+    from ..plans.yaml.yaml_io import sha256_file
+    from ..profiles.length_trace import write_lengths
+    from ..profiles.measure.measure_machine import this_machine, versions
+    from ..profiles.profile_schema import Lengths, Profile, Rollout, Volatile
 
     write_lengths(lengths_path, measured.trace.rows)
     summary = measured.trace.summary()

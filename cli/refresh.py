@@ -15,11 +15,11 @@ from .options import force_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..plans.checks.finding import Fault
-    from ..plans.errors import Infeasible
-    from ..plans.origin import Inputs
-    from ..plans.plan import Plan
-    from ..plans.yaml_doc import Loc
+    from ..plans.check.finding import Fault
+    from ..plans.schema.plan import Plan
+    from ..plans.schema.sections.origin import Inputs
+    from ..plans.yaml.errors import Infeasible
+    from ..plans.yaml.yaml_doc import Loc
 
 
 @click.command("refresh")
@@ -42,11 +42,11 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     """
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
-    from ..plans.editor import write_document
-    from ..plans.errors import InputError, joined
-    from ..plans.groups_plan import document_kind
-    from ..plans.plan import load_plan
-    from ..plans.yaml_io import WRITTEN_DIGITS, error_at
+    from ..plans.schema.groups_plan import document_kind
+    from ..plans.schema.plan import load_plan
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.errors import InputError, joined
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from .findings import MEMORY_RULES
     from .job_timeline import data_prompts
     from .paths import check_stdout, check_target, plan_inputs, tell
@@ -95,7 +95,7 @@ def _faults(plan: Plan, path: Path) -> list[Fault]:
     """What `rlplan check` rejects of a plan that would stand at `path`, without a policy."""
     from ..planner.check.check_options import Asked
     from ..planner.check.plan_rules import faults
-    from ..plans.checks.rules import RULES
+    from ..plans.check.rules import RULES
 
     found, _ = faults(plan, str(path), Asked(datetime.now(UTC), None, None))
     return [fault for fault in found if not RULES[fault.rule].warning]
@@ -108,7 +108,7 @@ _OF_PREDICTIONS = (
 
 def _is_made_anew(fault: Fault) -> bool:
     """Whether a fault is of what refresh writes again, and says nothing of the decisions."""
-    from ..plans.checks.rules import RULES
+    from ..plans.check.rules import RULES
 
     of_figures = fault.loc[0] == "predicted" or RULES[fault.rule].family == "predictions"
     return of_figures or fault.rule in _OF_PREDICTIONS
@@ -116,8 +116,8 @@ def _is_made_anew(fault: Fault) -> bool:
 
 def _infeasible(faults: Sequence[Fault], plan_path: Path) -> Infeasible:
     """The faults as an error, a line each, at the decisions that they are of."""
-    from ..plans.errors import Infeasible
-    from ..plans.yaml_io import error_at
+    from ..plans.yaml.errors import Infeasible
+    from ..plans.yaml.yaml_io import error_at
 
     decided = {fault.rule for fault in faults if fault.loc[0] == "job"}
     lines: dict[str, None] = {}
@@ -139,11 +139,11 @@ def _decision_of(loc: Loc) -> Loc:
 
 def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
     """The plan's inputs as a plan at `out` names them."""
-    from ..plans.checks.inputs import input_path
-    from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
-    from ..plans.solver_read import solver_read
-    from ..plans.yaml_io import load, sha256_file
-    from ..profiles.schema import Profile
+    from ..plans.check.input_rules import input_path
+    from ..plans.facts.solver_read import solver_read
+    from ..plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile
+    from ..plans.yaml.yaml_io import load, sha256_file
+    from ..profiles.profile_schema import Profile
 
     old = plan.inputs
     cluster, job, profile = (input_path(file, plan_path) for file in (old.cluster, old.job, old.profile))

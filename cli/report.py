@@ -29,8 +29,8 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     Example:
       rlplan report runs/demo --html report.html
     """
-    from ..plans.diff.words import one_line
-    from ..plans.yaml_io import STDOUT, atomic_write
+    from ..plans.diff.figure_words import one_line
+    from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
     from ..traces.report_runs import run_files
     from .paths import check_stdout, check_target, tell

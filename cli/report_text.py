@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..plans.diff.words import UNKNOWN, one_line
+from ..plans.diff.figure_words import UNKNOWN, one_line
 from .figures import RAMP
 
 _INCIDENTS = 8
@@ -140,7 +140,7 @@ def _training(detail: dict[str, Any]) -> list[str]:
 
 def _phases(detail: dict[str, Any]) -> list[str]:
     """A phase is told apart from the floor that its error is told against: a small one's would be noise."""
-    from ..plans.phase_words import PHASE_WORDS
+    from ..plans.words.phase_words import PHASE_WORDS
 
     lines = [f"  {'phase':20}{'measured':>10}{'predicted':>10}{'off by':>9}"]
     small = False

@@ -103,7 +103,7 @@ def _list(as_json: bool) -> int:
 
 
 def _show(kind: str, as_json: bool) -> int:
-    from ..plans.errors import InputError
+    from ..plans.yaml.errors import InputError
     from ..profiles.reward_tables import reward_kinds, reward_table
 
     if kind not in reward_kinds():
@@ -127,12 +127,12 @@ def _show(kind: str, as_json: bool) -> int:
 def _import(
     path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
-    from ..plans.editor import write_document
-    from ..plans.errors import InputError
-    from ..plans.yaml_io import WRITTEN_DIGITS, load
-    from ..profiles.columns import assignments
-    from ..profiles.reward_import import FIELDS, import_rewards, law_of, with_imported
-    from ..profiles.schema import Profile
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load
+    from ..profiles.imports.log_columns import assignments
+    from ..profiles.imports.reward_import import FIELDS, import_rewards, law_of, with_imported
+    from ..profiles.profile_schema import Profile
     from .paths import check_target, must_be_file
 
     if profile_path is None:

@@ -26,10 +26,10 @@ def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
     lies in .rlplan beside the document.
     """
-    from ..plans.editor import schema_of
-    from ..plans.errors import InputError
-    from ..plans.targets import must_take_file
-    from ..plans.yaml_io import atomic_write
+    from ..plans.yaml.editor_schemas import schema_of
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.output_files import must_take_file
+    from ..plans.yaml.yaml_io import atomic_write
     from .documents import model_of
 
     if (name is None) == (out is None):

@@ -14,9 +14,9 @@ from .options import force_option
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..plans.groups_plan import GroupsPlan
-    from ..plans.plan import Plan
-    from ..plans.targets import Written
+    from ..plans.schema.groups_plan import GroupsPlan
+    from ..plans.schema.plan import Plan
+    from ..plans.yaml.output_files import Written
 
 
 @click.command("show")
@@ -40,8 +40,8 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, over
     and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was solved do not
     matter to what is shown, and are named.
     """
-    from ..plans.groups_plan import document_kind, load_groups_plan
-    from ..plans.plan import load_plan
+    from ..plans.schema.groups_plan import document_kind, load_groups_plan
+    from ..plans.schema.plan import load_plan
 
     if document_kind(plan_path) == "rlplan_groups":
         groups = load_groups_plan(plan_path)
@@ -91,8 +91,8 @@ def _check_targets(
     html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path, overwrite: bool, as_json: bool
 ) -> None:
     """Raise InputError unless both files can be written, beside each other and beside the plan and its inputs."""
-    from ..plans.checks.inputs import input_files, input_path
-    from ..plans.errors import InputError
+    from ..plans.check.input_rules import input_files, input_path
+    from ..plans.yaml.errors import InputError
     from .paths import check_stdout, check_target
 
     inputs = (path, *(input_path(file, path) for _, file in input_files(plan)))
@@ -107,8 +107,8 @@ def _check_targets(
 
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
-    from ..plans.checks.inputs import UNREAD_TEXT, input_files, stale_inputs, unread_changes
-    from ..plans.diff.words import one_line
+    from ..plans.check.input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
+    from ..plans.diff.figure_words import one_line
 
     faults = list(stale_inputs(plan, path))
     rules = {
@@ -124,8 +124,8 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
 
 def _edited(plan: Plan | GroupsPlan) -> list[str]:
     """What a reader must know of a plan that is not what was solved."""
-    from ..plans.checks.solved import decisions_of, predictions_of
-    from ..plans.groups_plan import GroupsPlan
+    from ..plans.check.solved_rules import decisions_of, predictions_of
+    from ..plans.schema.groups_plan import GroupsPlan
 
     refresh = "" if isinstance(plan, GroupsPlan) else ": rlplan refresh"
     notes = []
@@ -139,7 +139,7 @@ def _edited(plan: Plan | GroupsPlan) -> list[str]:
 def _print(
     result: dict[str, Any], files: dict[str, tuple[Path, str]], as_json: bool, screen: Callable[[int], RenderableType]
 ) -> int:
-    from ..plans.yaml_io import STDOUT, atomic_write
+    from ..plans.yaml.yaml_io import STDOUT, atomic_write
 
     for name, (path, text) in files.items():
         atomic_write(path, text)

@@ -15,9 +15,9 @@ from rich.text import Text
 from .figures import percent
 
 if TYPE_CHECKING:
-    from ..plans.groups_plan import CostFigures, GroupsPlan
-    from ..plans.planned_group import GroupMember, PlannedGroup
-    from ..plans.workload import GroupRules
+    from ..plans.schema.groups_plan import CostFigures, GroupsPlan
+    from ..plans.schema.sections.planned_group import GroupMember, PlannedGroup
+    from ..plans.schema.workload import GroupRules
 
 LABELS = 38  # characters of a timeline's row beside the bar
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -130,7 +130,7 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
 
 def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
     """What the plan gains, whether every bound is kept and which is nearest, and how sure it is."""
-    from ..plans.diff.words import one_line
+    from ..plans.diff.figure_words import one_line
 
     p, solver = plan.predicted, plan.solver
     jobs = sum(len(group.jobs) for group in plan.groups.values())
@@ -187,7 +187,7 @@ _WORDS = {"pace": "binds", "next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:
-    from ..plans.diff.words import one_line
+    from ..plans.diff.figure_words import one_line
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, style="bold")

@@ -16,8 +16,8 @@ from .show_alternatives import front_table, why_parts
 from .show_rounds import LEGEND, charts
 
 if TYPE_CHECKING:
-    from ..plans.plan import LongRound, Plan, RoundTrain, ShortRound
-    from ..plans.predicted import MemoryBar, PredictedRound, Quantiles
+    from ..plans.schema.plan import LongRound, Plan, RoundTrain, ShortRound
+    from ..plans.schema.predicted import MemoryBar, PredictedRound, Quantiles
 
 WIDE = 96
 """Characters from which on things stand side by side."""
@@ -52,8 +52,8 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
 
 def data(plan: Plan, path: Path) -> dict[str, Any]:
     """All of it as data: the summary of `solve --json`, the plan's own sections, and what is drawn of them."""
-    from ..plans.critical_path import critical_path
-    from ..plans.round_bars import round_bars
+    from ..plans.facts.critical_path import critical_path
+    from ..plans.facts.round_bars import round_bars
     from .solve import plan_summary
 
     whole = plan.model_dump(mode="json")
@@ -217,8 +217,8 @@ def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableTy
 
 
 def _path(plan: Plan) -> list[Text]:
-    from ..plans.critical_path import critical_path
-    from ..plans.phase_words import PHASE_WORDS, RESOURCE_WORDS
+    from ..plans.facts.critical_path import critical_path
+    from ..plans.words.phase_words import PHASE_WORDS, RESOURCE_WORDS
 
     path = critical_path(plan)
     kinds = [mean for _, _, mean in _kinds(plan)]
@@ -271,8 +271,8 @@ def _held(plan: Plan) -> list[Text]:
 
 def _errors(plan: Plan) -> list[Text]:
     """What the ± of the headline is made of, and what it is not."""
-    from ..plans.assumed_words import assumed_errors
-    from ..plans.drift_words import drift_text
+    from ..plans.words.assumed_words import assumed_errors
+    from ..plans.words.drift_words import drift_text
 
     e = plan.predicted.error
     parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"

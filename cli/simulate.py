@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.errors import InputError
-from ..plans.limits import MOST_SIMULATED, MOST_STEPS
+from ..plans.schema.limits import MOST_SIMULATED, MOST_STEPS
+from ..plans.yaml.errors import InputError
 from .given_lengths import lengths_option
 from .job_timeline import TIMELINE_STEPS
 from .main import EXIT_FAILED
 from .options import Finite, force_option
 
 if TYPE_CHECKING:
-    from ..plans.plan import Plan
-    from ..profiles.lengths import LengthTrace
+    from ..plans.schema.plan import Plan
+    from ..profiles.length_trace import LengthTrace
 
 
 @click.command("simulate")
@@ -72,7 +72,7 @@ def simulate_command(
     What `rlplan check` finds in the plan as it is simulated is told, memory that does not hold before all; the figures
     are then of a run that cannot be, and the exit code is 1.
     """
-    from ..plans.groups_plan import document_kind
+    from ..plans.schema.groups_plan import document_kind
     from .options import refuse_options_but
     from .simulate_groups import simulate_groups_command
 
@@ -86,7 +86,7 @@ def simulate_command(
     from ..planner.simulate.run_timeline import Timeline
     from ..planner.simulate.whole_run import simulate_plan
     from ..planner.what_if import change, load_documents
-    from ..plans.yaml_io import STDOUT, atomic_write
+    from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from .findings import simulated_findings, tell
     from .job_timeline import compact, epoch_prompts
     from .paths import check_stdout, check_target, need, plan_inputs
@@ -158,7 +158,7 @@ def _trace(path: Path | None, word: str | None) -> LengthTrace | None:
     from ..planner.lengths.table_lengths import named_lengths
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.run_lengths import run_lengths
-    from ..profiles.lengths import read_lengths
+    from ..profiles.length_trace import read_lengths
 
     if word is not None:
         if path is not None:
@@ -175,7 +175,7 @@ def _show(result: dict[str, Any], aside: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..plans.phase_words import PHASE_WORDS
+    from ..plans.words.phase_words import PHASE_WORDS
 
     console = Console(stderr=aside)
     predicted = result["predicted"]

@@ -15,9 +15,9 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     from ..planner.groups.inputs.workload_jobs import problem_of
     from ..planner.groups.simulate.bound_slowdown import keeping
     from ..planner.groups.simulate.slowdowns import slowdowns
-    from ..plans.check import changed_inputs, input_path
-    from ..plans.groups_plan import load_groups_plan
-    from ..plans.workload import load_workload
+    from ..plans.check.plan_check import changed_inputs, input_path
+    from ..plans.schema.groups_plan import load_groups_plan
+    from ..plans.schema.workload import load_workload
 
     plan = load_groups_plan(plan_path)
     for name in changed_inputs(plan, plan_path):

@@ -14,10 +14,10 @@ from .given_lengths import given_lengths, lengths_option, trace_option
 from .options import OVERWRITE, Finite
 
 if TYPE_CHECKING:
-    from ..plans.cluster import Cluster
-    from ..plans.job import Job
-    from ..plans.plan import Plan
-    from ..profiles.schema import Profile
+    from ..plans.schema.cluster import Cluster
+    from ..plans.schema.job import Job
+    from ..plans.schema.plan import Plan
+    from ..profiles.profile_schema import Profile
 
 _OF_JOBS = ("seconds", "usd")
 _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
@@ -86,8 +86,8 @@ def solve_command(
 
     The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
-    from ..plans.errors import InputError, joined
-    from ..plans.groups_plan import document_kind
+    from ..plans.schema.groups_plan import document_kind
+    from ..plans.yaml.errors import InputError, joined
     from .options import refuse_options_but
     from .paths import job_file, need_job
     from .solve_groups import solve_groups_command
@@ -110,12 +110,12 @@ def solve_command(
 
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
-    from ..plans.data import prompts_to_plan
-    from ..plans.editor import write_document
-    from ..plans.job import job_paths
-    from ..plans.origin import InputFile, Inputs, ProfileFile
-    from ..plans.solver_read import solver_read
-    from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
+    from ..plans.facts.solver_read import solver_read
+    from ..plans.files.prompt_rows import prompts_to_plan
+    from ..plans.schema.job import job_paths
+    from ..plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.fitness import unfit
     from .paths import (
         accelerators_must_be_known,
@@ -183,11 +183,11 @@ def solve_command(
 
 def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
     """The three documents. Raises InputError with the faults of all of them, so that one look mends them."""
-    from ..plans.cluster import load_cluster
-    from ..plans.errors import Faults
-    from ..plans.job import load_job
-    from ..plans.yaml_io import load
-    from ..profiles.schema import Profile
+    from ..plans.schema.cluster import load_cluster
+    from ..plans.schema.job import load_job
+    from ..plans.yaml.errors import Faults
+    from ..plans.yaml.yaml_io import load
+    from ..profiles.profile_schema import Profile
     from .paths import need_cluster, need_profile
 
     faults = Faults()
@@ -220,8 +220,8 @@ def _model_is_known(job: Job, profile: Profile) -> None:
 
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     """A plan of one job as figures."""
-    from ..plans.assumed_words import assumed_notes
-    from ..plans.executable import not_executable
+    from ..plans.facts.executable import not_executable
+    from ..plans.words.assumed_words import assumed_notes
 
     predicted = plan.predicted
     return {
@@ -254,8 +254,8 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
 
 def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
-    from ..plans.assumed_words import assumed_errors
-    from ..plans.executable import not_executable
+    from ..plans.facts.executable import not_executable
+    from ..plans.words.assumed_words import assumed_errors
     from .paths import see_it
 
     predicted, rounds = plan.predicted, plan.job.rounds

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..planner.groups.inputs.workload_jobs import Problem
-    from ..plans.groups_plan import GroupsInputs, GroupsPlan
-    from ..plans.workload import Objective, Workload
+    from ..plans.schema.groups_plan import GroupsInputs, GroupsPlan
+    from ..plans.schema.workload import Objective, Workload
 
 
 def solve_groups_command(
@@ -27,10 +27,10 @@ def solve_groups_command(
     `force`: overwrite whatever `out` is."""
     from ..planner.groups.inputs.workload_jobs import problem_of
     from ..planner.groups.solve_workload import solve_workload
-    from ..plans.editor import write_document
-    from ..plans.groups_plan import load_groups_plan
-    from ..plans.workload import load_workload
-    from ..plans.yaml_io import WRITTEN_DIGITS
+    from ..plans.schema.groups_plan import load_groups_plan
+    from ..plans.schema.workload import load_workload
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS
     from .groups_summary import summary
     from .paths import accelerators_must_be_known, check_stdout, check_target, tell
     from .progress import steps
@@ -57,9 +57,9 @@ def solve_groups_command(
 
 
 def _inputs(path: Path, workload: Workload, problem: Problem, previous: Path | None, out: Path) -> GroupsInputs:
-    from ..plans.groups_plan import GroupsInputs
-    from ..plans.origin import InputFile
-    from ..plans.yaml_io import sha256_file
+    from ..plans.schema.groups_plan import GroupsInputs
+    from ..plans.schema.sections.origin import InputFile
+    from ..plans.yaml.yaml_io import sha256_file
 
     def named(file: Path) -> InputFile:
         relative = os.path.relpath(file.resolve(), out.resolve().parent)

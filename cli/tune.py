@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ..planner.tune.executed_run import MeasuredRun
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
-    from ..plans.origin import Inputs
-    from ..profiles.lengths import LengthTrace
-    from ..profiles.schema import Lengths
+    from ..plans.schema.sections.origin import Inputs
+    from ..profiles.length_trace import LengthTrace
+    from ..profiles.profile_schema import Lengths
 
 
 @click.command("tune")
@@ -77,8 +77,8 @@ def tune_command(
 
 def _executed(run: MeasuredRun, plan_path: Path | None) -> Path:
     """The plan file that names the inputs of the run's plan."""
-    from ..plans.check import input_path
-    from ..plans.errors import InputError
+    from ..plans.check.plan_check import input_path
+    from ..plans.yaml.errors import InputError
 
     named = None if run.plan_path is None else _short(run.plan_path.resolve())
     for path in (named, run.plan_copy, plan_path):
@@ -111,9 +111,9 @@ def _beside(out: Path) -> tuple[Path, Path]:
 
 def _follows(out: Path, executed: Path) -> bool:
     """Whether `out` is a plan that an earlier tune wrote for the same job."""
-    from ..plans.check import input_path
-    from ..plans.errors import InputError
-    from ..plans.plan import load_plan
+    from ..plans.check.plan_check import input_path
+    from ..plans.schema.plan import load_plan
+    from ..plans.yaml.errors import InputError
 
     try:
         new, old = load_plan(out), load_plan(executed)
@@ -134,12 +134,12 @@ def _of_one_job(one: Inputs, other: Inputs) -> bool:
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     """Lengths first, the plan last: a crash leaves no plan without its inputs."""
     from ..planner.lengths.table_lengths import TableTrace, scaled_lengths
-    from ..plans.check import input_path
-    from ..plans.editor import write_document
-    from ..plans.origin import InputFile, Inputs, LengthsInput, ProfileFile
-    from ..plans.solver_read import solver_read
-    from ..plans.yaml_io import WRITTEN_DIGITS, sha256_file
-    from ..profiles.lengths import read_lengths
+    from ..plans.check.plan_check import input_path
+    from ..plans.facts.solver_read import solver_read
+    from ..plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile
+    from ..plans.yaml.editor_schemas import write_document
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, sha256_file
+    from ..profiles.length_trace import read_lengths
 
     profile_path, lengths_path = _beside(out)
     trace, old = tuned.trace, force.plan.inputs
@@ -172,9 +172,9 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
 
 def _write_lengths(trace: LengthTrace, path: Path) -> Lengths:
     """Write `trace`; how the profile beside it names it."""
-    from ..plans.yaml_io import sha256_file
-    from ..profiles.lengths import write_lengths
-    from ..profiles.schema import Lengths
+    from ..plans.yaml.yaml_io import sha256_file
+    from ..profiles.length_trace import write_lengths
+    from ..profiles.profile_schema import Lengths
 
     write_lengths(path, trace.rows)
     summary = trace.summary()
@@ -217,7 +217,7 @@ def _result(tuned: Tuned, run: MeasuredRun, force_path: Path, out: Path) -> dict
 
 
 def _text(result: dict[str, Any]) -> str:
-    from ..plans.phase_words import PHASE_WORDS
+    from ..plans.words.phase_words import PHASE_WORDS
 
     lines = [f"{'phase':20}{'predicted':>10}{'measured':>10}"]
     for name, phase in result["phases"].items():

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..plans.base import Mode
-from ..plans.cluster import Pool
-from ..plans.job import Job, JobPaths
-from ..plans.levers import RoundPrefix
-from ..plans.plan import LongRound, LossPlan, PlannedJob, ShortRound
+from ..plans.schema.base import Mode
+from ..plans.schema.cluster import Pool
+from ..plans.schema.job import Job, JobPaths
+from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
+from ..plans.schema.sections.levers import RoundPrefix
 from ..rounds.balance import PrefixSharing
 from ..rounds.schedule import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
-from .fleet import Layout
+from .engines.fleet import Layout
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def trainer_settings(planned: PlannedJob, job: Job, model: str, pool: Pool) -> d
 
 def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str, loss: LossPlan) -> dict[str, Any]:
     """Arguments of `Trainer` that do not depend on its rank."""
-    from .losses import Divisors
-    from .step_checks import LOGPROB_LIMITS
+    from .trainer.losses import Divisors
+    from .trainer.step_checks import LOGPROB_LIMITS
 
     return {
         "model_path": model,

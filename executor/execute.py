@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..plans.check import CheckedPlan, open_plan
-from ..plans.cluster import Pool
-from ..plans.data import data_file, enough_prompts
-from ..plans.errors import Faults, InputError, RunFailed
-from ..plans.executable import unsupported
-from ..plans.plan import Plan, load_plan
-from ..plans.reading import opened
-from ..plans.targets import must_take_folder
-from ..plans.yaml_io import error_at, sha256_file
+from ..plans.check.plan_check import CheckedPlan, open_plan
+from ..plans.facts.executable import unsupported
+from ..plans.files.prompt_rows import data_file, enough_prompts
+from ..plans.schema.cluster import Pool
+from ..plans.schema.plan import Plan, load_plan
+from ..plans.yaml.errors import Faults, InputError, RunFailed
+from ..plans.yaml.input_files import opened
+from ..plans.yaml.output_files import must_take_folder
+from ..plans.yaml.yaml_io import error_at, sha256_file
 from ..traces.run_log import PLAN_COPY
-from .disk import written
-from .run_lock import run_lock
+from .records.disk import written
+from .records.run_lock import run_lock
 from .stopping import StopRequests, stop_requests
 from .supported import differences
 
@@ -178,12 +178,12 @@ def execute(executions: Sequence[Execution], options: Options, watcher: Watcher)
 
 async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher) -> bool:
     from .configuration import configuration
-    from .fleet import Fleet, start_ray
+    from .engines.fleet import Fleet, start_ray
     from .prompts import load_prompts, load_tokenizer
     from .rewards.pool import RewardPool
     from .rollout import RoundRunner
     from .supervision import Patience, Supervisor, together
-    from .trainers import TrainerGroup
+    from .trainer.trainer_group import TrainerGroup
     from .training_run import TrainingRun
 
     first = executions[0]

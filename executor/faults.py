@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ray import exceptions as of_ray
 
-from ..plans.errors import RunFailed
+from ..plans.yaml.errors import RunFailed
 from .rewards.functions import PolicyError, PolicyTimeout
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..plans.planned_group import PlannedGroup
-from ..rounds.permit_events import Seat
+from ..plans.schema.sections.planned_group import PlannedGroup
+from ..rounds.permits.permit_events import Seat
 
 
 def planned_seats(group: PlannedGroup) -> list[Seat]:

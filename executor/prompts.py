@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..plans.data import read_prompts
-from ..plans.errors import InputError
+from ..plans.files.prompt_rows import read_prompts
+from ..plans.yaml.errors import InputError
 from .rollout import PromptText
 
 

@@ -20,20 +20,20 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..plans.errors import RunFailed
+from ..plans.yaml.errors import RunFailed
 from ..rounds.balance import Balancer, PrefixSharing
 from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
 from ..rounds.outcome import Fate, Outcome
 from ..rounds.round import Round
 from ..rounds.seeds import RoundSeeds, SeedLedger
 from ..rounds.timeouts import Execution
-from .engine import EngineEvent, Request
-from .engine_handle import EngineDied, EngineHandle
+from .engines.engine import EngineEvent, Request
+from .engines.engine_handle import EngineDied, EngineHandle
+from .engines.fleet import Fleet, Layout
 from .faults import Fault, classify, failure
-from .fleet import Fleet, Layout
-from .samples import TrainSample
 from .scoring_health import ScoringHealth
 from .supervision import LOOK_S, spawn
+from .trainer.samples import TrainSample
 
 LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from ..plans.errors import RunFailed
+from ..plans.yaml.errors import RunFailed
 from ..rounds.events import Failed, SampleKey, Scored
 
 UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")

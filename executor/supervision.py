@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
-from ..plans.errors import InputError, RunFailed
+from ..plans.yaml.errors import InputError, RunFailed
 from .faults import ActorFailed, Fault, classify, reason
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.

@@ -1,12 +1,12 @@
-"""What plans that are executed in turns must have in common. What of one plan can be run: plans/executable.py."""
+"""What plans that are executed in turns must have in common. What of one plan can be run: plans/facts/executable.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from ..plans.check import CheckedPlan
-from ..plans.plan import Plan
+from ..plans.check.plan_check import CheckedPlan
+from ..plans.schema.plan import Plan
 
 SHARED: tuple[tuple[str, ...], ...] = (
     ("job", "rounds", "short", "rollout", "pool"),

@@ -21,26 +21,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..plans.errors import InputError, RunFailed
-from ..plans.job import Job
-from ..plans.plan import PlannedJob
+from ..plans.schema.job import Job
+from ..plans.schema.plan import PlannedJob
+from ..plans.yaml.errors import InputError, RunFailed
 from ..rounds.outcome import Outcome
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import Timeouts
-from .cadence import Cadence
 from .configuration import run_settings
-from .engine_handle import EngineHandle
+from .engines.engine_handle import EngineHandle
+from .engines.fleet import Fleet
 from .faults import ActorFailed
-from .fleet import Fleet
-from .record import Recorder, StepRecord, counts, describe_lengths
+from .records.checkpoint_cadence import Cadence
+from .records.run_record import Recorder, StepRecord, counts, describe_lengths
+from .records.run_state import CheckpointFailed, load_checkpoint, save_checkpoint
 from .rollout import RolloutResult, RoundRunner, executions, train_groups
-from .run_state import CheckpointFailed, load_checkpoint, save_checkpoint
-from .samples import TrainSample
 from .scoring_health import unscored
-from .step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW, refusal
 from .supervision import again_while_it_passes
-from .trainers import TrainerDied, TrainerGroup
+from .trainer.samples import TrainSample
+from .trainer.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW, refusal
+from .trainer.trainer_group import TrainerDied, TrainerGroup
 
 T = TypeVar("T")
 Result = TypeVar("Result")

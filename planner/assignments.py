@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..plans.errors import InputError, joined
-from ..plans.explain import explain_all
-from ..plans.yaml_doc import Document, Loc, parse
+from ..plans.yaml.errors import InputError, joined
+from ..plans.yaml.fault_lines import explain_all
+from ..plans.yaml.yaml_doc import Document, Loc, parse
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -16,15 +16,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..plans.base import Mode
-from ..plans.cluster import Cluster
-from ..plans.compared import ComparedPoint, shown
-from ..plans.errors import Faults, Infeasible, InputError, joined
-from ..plans.job import Job
-from ..plans.origin import Inputs
-from ..plans.yaml_doc import Loc
-from ..profiles.lengths import LengthTrace
-from ..profiles.schema import Profile
+from ..plans.facts.compared_plans import ComparedPoint, shown
+from ..plans.schema.base import Mode
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.job import Job
+from ..plans.schema.sections.origin import Inputs
+from ..plans.yaml.errors import Faults, Infeasible, InputError, joined
+from ..plans.yaml.yaml_doc import Loc
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
 from .assignments import assign, assignment, validated, whole
 from .choose.candidate_search import Progress
 from .choose.cycle_cost import Objective

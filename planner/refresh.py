@@ -12,15 +12,15 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from ..plans.cluster import Cluster
-from ..plans.digest import job_decisions, job_predictions
-from ..plans.errors import Infeasible, InputError
-from ..plans.job import Job
-from ..plans.origin import Inputs, Solver
-from ..plans.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
-from ..profiles.lengths import LengthTrace
+from ..plans.facts.digest import job_decisions, job_predictions
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.job import Job
+from ..plans.schema.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
+from ..plans.schema.sections.origin import Inputs, Solver
+from ..plans.yaml.errors import Infeasible, InputError
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
-from ..profiles.schema import Profile
 from .choose.candidate_search import ON_REQUEST, PASSES, UNBIASED, Pass, Progress, Search
 from .choose.candidates import LongKey, ShortKey
 from .choose.cycle_cost import Cycle, Objective, count_cycles

@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from ..plans.base import Mode
-from ..plans.cluster import Cluster
-from ..plans.critical_path import path_of
-from ..plans.digest import job_decisions, job_predictions
-from ..plans.errors import Infeasible, InputError
-from ..plans.job import Job
-from ..plans.length_basis import few_lengths
-from ..plans.levers import RoundDrafts, RoundHandOver, RoundPrefix
-from ..plans.origin import Inputs, Solver
-from ..plans.plan import (
+from ..plans.facts.critical_path import path_of
+from ..plans.facts.digest import job_decisions, job_predictions
+from ..plans.facts.node_price import usd_per_node_hour
+from ..plans.schema.base import Mode
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.job import Job
+from ..plans.schema.plan import (
     Bias,
     LongIssue,
     LongRound,
@@ -34,11 +31,14 @@ from ..plans.plan import (
     StepIssue,
     SyncPlan,
 )
-from ..plans.predicted import Predicted
-from ..plans.price import usd_per_node_hour
-from ..profiles.lengths import LengthTrace
+from ..plans.schema.predicted import Predicted
+from ..plans.schema.sections.length_evidence import few_lengths
+from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix
+from ..plans.schema.sections.origin import Inputs, Solver
+from ..plans.yaml.errors import Infeasible, InputError
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import RewardTable, with_reward_times
-from ..profiles.schema import Profile
 from .choose.candidate_search import PASSES, Pass, Progress, Search
 from .choose.candidates import MODES, LongKey, ShortKey, enumerate_space
 from .choose.cycle_cost import Cycle, Limits, Objective, count_cycles

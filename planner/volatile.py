@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 
 from .. import __version__
-from ..plans.origin import Volatile
+from ..plans.schema.sections.origin import Volatile
 
 
 def volatile(began: float) -> Volatile:

@@ -16,17 +16,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..plans.check import check_digests, input_path
-from ..plans.checks.fit import misfits
-from ..plans.cluster import Cluster, load_cluster
-from ..plans.errors import InputError
-from ..plans.job import Job, load_job
-from ..plans.plan import Plan, load_plan
-from ..plans.yaml_doc import Loc
-from ..plans.yaml_io import load
-from ..profiles.lengths import LengthTrace
+from ..plans.check.plan_check import check_digests, input_path
+from ..plans.check.plan_fit import misfits
+from ..plans.schema.cluster import Cluster, load_cluster
+from ..plans.schema.job import Job, load_job
+from ..plans.schema.plan import Plan, load_plan
+from ..plans.yaml.errors import InputError
+from ..plans.yaml.yaml_doc import Loc
+from ..plans.yaml.yaml_io import load
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
-from ..profiles.schema import Profile
 from .assignments import assign, assignment, named, validated, whole
 from .lengths.table_lengths import changed_table, open_lengths
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..plans.checks.solved import days_since
-from ..plans.cluster import Pool
-from ..plans.job import Job, JobPaths
+from ..plans.check.solved_rules import days_since
+from ..plans.schema.cluster import Pool
+from ..plans.schema.job import Job, JobPaths
 from .architecture import architecture_of
-from .machine import differences, machine_of
-from .schema import Profile
-from .subject import subject_digest
+from .profile_schema import Profile
+from .profile_subject import subject_digest
+from .same_machine import differences, machine_of
 
 MODEL_SIZE_TOLERANCE = 0.15
 """Models of one size class are priced alike within a profile's own error."""

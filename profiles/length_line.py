@@ -1,6 +1,6 @@
 """A line of a length trace as a model: what `rlplan schema lengths` prints.
 
-lengths.py reads lines; a test holds that both take the same ones.
+length_trace.py reads lines; a test holds that both take the same ones.
 """
 
 from __future__ import annotations

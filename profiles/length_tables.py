@@ -17,9 +17,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..plans.base import Name, cross_error
-from ..plans.errors import InputError
-from ..plans.yaml_io import load, read_text
+from ..plans.schema.base import Name, cross_error
+from ..plans.yaml.errors import InputError
+from ..plans.yaml.yaml_io import load, read_text
 
 FOLDER = Path(__file__).parent / "library" / "lengths"
 """Where the tables are that ship."""

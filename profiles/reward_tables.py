@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..plans.base import cross_error, is_none, is_zero
-from ..plans.yaml_io import WRITTEN_DIGITS, load, read_text
+from ..plans.schema.base import cross_error, is_none, is_zero
+from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load, read_text
+from .laws.reward_fit import MOST
 from .length_tables import text_sha256
-from .reward_fit import MOST
-from .schema import Ascending, Evidence, Executions, Profile, Reward, Spread
+from .profile_schema import Ascending, Evidence, Executions, Profile, Reward, Spread
 
 FOLDER = Path(__file__).parent / "library" / "rewards"
 """Where the tables are that ship."""

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..plans.base import NAME_PATTERN
-from ..plans.cluster import Cluster
-from ..plans.errors import InputError
-from ..plans.fmt import canonical
-from ..plans.job import Job
-from ..plans.limits import MOST_ACCELERATORS
+from ..plans.schema.base import NAME_PATTERN
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.job import Job
+from ..plans.schema.limits import MOST_ACCELERATORS
+from ..plans.yaml.canonical_form import canonical
+from ..plans.yaml.errors import InputError
 from .architecture import ARCHITECTURES, Architecture, architecture_of
 from .hardware import GPUS, Gpu, gpu_of, near_gpu
+from .laws.rank_memory import kv_capacity_tokens
 from .library import library_path, shipped_model
 from .library.prices import gpu_price
-from .memory import kv_capacity_tokens
 
 RewardKind = Literal["math", "code", "function"]
 

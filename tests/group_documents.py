@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rlplan.plans.groups_plan import GroupsPlan
+from rlplan.plans.schema.groups_plan import GroupsPlan
 
 PRICE = {"roll": 10.0, "train": 40.0}
 

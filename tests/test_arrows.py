@@ -77,7 +77,7 @@ def test_all_rooms_are_there_and_looked_at() -> None:
     [
         ("rounds/exact.py", "from .events import Abort\nfrom ..plans.job import Job\n", [(1, "rounds"), (2, "plans")]),
         (
-            "executor/rewards/code.py",
+            "executor/rewards/kinds/code_reward.py",
             "from .. import engine\nfrom ... import planner\n",
             [(1, "executor"), (2, "planner")],
         ),
@@ -92,7 +92,7 @@ def test_all_rooms_are_there_and_looked_at() -> None:
             "from .solve import solve\nfrom ..executor import x\n",
             [(1, "planner"), (2, "executor")],
         ),
-        ("plans/job.py", "import rlplanner\nimport json\nfrom pathlib import Path\n", []),
+        ("plans/schema/job.py", "import rlplanner\nimport json\nfrom pathlib import Path\n", []),
     ],
 )
 def test_the_scan_sees_through_every_form_of_import(path: str, source: str, rooms: list[tuple[int, str]]) -> None:
@@ -100,9 +100,9 @@ def test_the_scan_sees_through_every_form_of_import(path: str, source: str, room
 
 
 def test_only_measuring_modules_of_profiles_may_use_the_executor() -> None:
-    assert "executor" in may_import(Path("profiles/measure.py"))
+    assert "executor" in may_import(Path("profiles/measure/measure_job.py"))
     assert "executor" in may_import(Path("profiles/measure_decode.py"))
-    assert "executor" not in may_import(Path("profiles/schema.py"))
+    assert "executor" not in may_import(Path("profiles/profile_schema.py"))
     assert "executor" not in may_import(Path("planner/measure.py"))
 
 
@@ -115,7 +115,7 @@ for room in ("planner", "plans", "rounds", "traces"):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
         loaded.append(module.name)
-importlib.import_module("rlplan.profiles.schema")
+importlib.import_module("rlplan.profiles.profile_schema")
 heavy = sorted({name.split(".")[0] for name in sys.modules} & set(json.loads(sys.argv[1])))
 print(json.dumps({"loaded": loaded, "heavy": heavy}))
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..plans.predicted import Predicted, Quantiles
+from ..plans.schema.predicted import Predicted, Quantiles
 
 
 def coverage(steps: Sequence[dict[str, Any]], predicted: Predicted) -> dict[str, dict[str, Any]]:

@@ -24,8 +24,8 @@ def tail(steps: Sequence[dict[str, Any]], samples: Samples, kind: str) -> dict[s
     """The shape of the rollouts of one kind; None if no round of it tells it.
 
     A sample that was aborted is not in the trace, so only rounds tell it in which each sample that was issued is.
-    `running` and `tail_s` are what plans/predicted.py's are, of the same functions (rounds/round_shape.py); `share`:
-    the tails' seconds over all seconds of rollout.
+    `running` and `tail_s` are what plans/schema/predicted.py's are, of the same functions (rounds/round_shape.py);
+    `share`: the tails' seconds over all seconds of rollout.
     """
     whole = [
         [(float(r["issued_s"]), float(r["finished_s"])) for r in samples.get(step["step"], ())]

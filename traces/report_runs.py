@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..plans.errors import InputError
-from ..plans.plan import Plan, load_plan
-from ..plans.reading import must_be_readable
-from ..plans.run_folder import must_be_run_folder
+from ..plans.files.run_folder import must_be_run_folder
+from ..plans.schema.plan import Plan, load_plan
+from ..plans.yaml.errors import InputError
+from ..plans.yaml.input_files import must_be_readable
 from .run_log import PLAN_COPY, TRACE, read_run
 from .trace import TraceError
 

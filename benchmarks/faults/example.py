@@ -12,14 +12,14 @@ from pathlib import Path
 import rlplan.plans
 from rlplan.executor.example.write import write_example
 from rlplan.planner.solve import solve
-from rlplan.plans.cluster import load_cluster
-from rlplan.plans.job import job_paths, load_job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import dump, load, sha256_file
-from rlplan.profiles.lengths import read_lengths
-from rlplan.profiles.schema import Profile
-from rlplan.profiles.subject import subject_digest
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import job_paths, load_job
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
+from rlplan.profiles.length_trace import read_lengths
+from rlplan.profiles.profile_schema import Profile
+from rlplan.profiles.profile_subject import subject_digest
 
 SHIPPED = Path(rlplan.plans.__file__).parent / "examples" / "cpu-demo"
 ENGINES, RANKS = 2, 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlplan.planner.lengths.copula_lengths import copula_lengths
-from rlplan.profiles.lengths import write_lengths
+from rlplan.profiles.length_trace import write_lengths
 
 PROMPTS = 2048
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rollmux --replay FILE.json [--seeds 3] [--parts exact,random] [--json]
 
-FILE holds the Solo-D curve of training GPUs (curve.py); jobs, prices and footprints are published tables (jobs.py).
+FILE holds the Solo-D curve of training GPUs (curve.py); jobs, prices and footprints are published tables (job_diff.py).
 All policies see the same jobs, run on the same physics and are held to the same bounds; the published ones do not use
 the levers (spill of rollout to the training pool, other widths, the multi-rate permit policy). Means over seeds:
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 from .. import entry
 from .curve import read_curve, stays

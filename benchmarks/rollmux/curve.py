@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 _SERIES = "H800_SoloD"
 _GPUS = 8

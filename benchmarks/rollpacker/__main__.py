@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from rlplan.planner.costs.phase_costs import DecodeCost, decode_cost
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.schema import Profile, Rollout
+from rlplan.profiles.profile_schema import Profile, Rollout
 
 from .. import entry
 from .case import Case, read_case, round_phases

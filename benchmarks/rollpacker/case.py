@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlplan.plans.base import Count, Name, NonNegative, Positive, Strict
-from rlplan.plans.errors import InputError
-from rlplan.plans.yaml_io import load
+from rlplan.plans.schema.base import Count, Name, NonNegative, Positive, Strict
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import load
 
 from .figures import Figures
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from rlplan.planner.lengths.copula_lengths import copula_lengths
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.job import Job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.lengths import LengthTrace
-from rlplan.profiles.schema import Profile, Reward, RoundCheck, Spread
+from rlplan.profiles.length_trace import LengthTrace
+from rlplan.profiles.profile_schema import Profile, Reward, RoundCheck, Spread
 
 from .case import Case
 from .figures import Figures

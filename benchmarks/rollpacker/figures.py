@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 PUBLISHED_CAP = 16384
 """Cap in tokens under which the lengths of figure 2a were sampled."""

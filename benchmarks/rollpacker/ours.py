@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from rlplan.planner.solve import solve
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.job import Job
-from rlplan.plans.plan import Plan
-from rlplan.profiles.lengths import LengthTrace
-from rlplan.profiles.schema import Profile
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import Plan
+from rlplan.profiles.length_trace import LengthTrace
+from rlplan.profiles.profile_schema import Profile
 
 from .case import RoundPhases
 from .documents import no_inputs

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...plans.cluster import Cluster
-from ...plans.editor import write_document
-from ...plans.errors import InputError
-from ...plans.job import Job
-from ...plans.yaml_io import SCHEMA_FOLDER
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.job import Job
+from ...plans.yaml.editor_schemas import write_document
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import SCHEMA_FOLDER
 from ..host import cpu_name
 from . import task
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...plans.errors import InputError
+from ...plans.yaml.errors import InputError
 from .scoring_errors import MEMORY_BYTES
 from .scoring_errors import InfrastructureError as InfrastructureError  # a user's function imports them from here
 from .scoring_errors import PolicyError as PolicyError
@@ -74,12 +74,12 @@ def resolve(
         return _left_to_the_alarm(_imported(function, search_path), deadline_s)
     if kind == "math":
         try:
-            from .math import score
+            from .kinds.math_reward import score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
         return _left_to_the_alarm(score, deadline_s)
     if kind == "code":
-        from .code import START_S, CodeReward, probe
+        from .kinds.code_reward import START_S, CodeReward, probe
 
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
         sandboxed = partial(CodeReward, memory_bytes=memory_bytes or MEMORY_BYTES)

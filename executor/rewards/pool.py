@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...plans.errors import InputError, RunFailed
-from ...plans.job import Job, JobPaths
+from ...plans.schema.job import Job, JobPaths
+from ...plans.yaml.errors import InputError, RunFailed
 from ..supervision import Supervisor
 from .charges import ALONE, COUNTED, FINAL, RewardResult, Sample, tries, verdict
 from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung

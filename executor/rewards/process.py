@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import ray
 
-from ...plans.errors import InputError, RunFailed
+from ...plans.yaml.errors import InputError, RunFailed
 from ..faults import ActorFailed
 from ..supervision import ACTOR_OPTIONS, Supervisor, end_actor
 from .scoring import Scored

@@ -29,9 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...plans.errors import InputError
+from ...plans.yaml.errors import InputError
 from .functions import Scorer, resolve
-from .sandbox_child import die_with_parent
+from .kinds.sandbox_child import die_with_parent
 from .scoring import score_one, where
 
 LENGTH = struct.Struct("<I")

@@ -16,7 +16,7 @@ import os
 import time
 from typing import Any
 
-from ...plans.errors import InputError
+from ...plans.yaml.errors import InputError
 from .functions import Scorer, resolve
 from .scoring import Outcome as Outcome
 from .scoring import Scored, score_one, where

@@ -6,10 +6,10 @@ worthless, and nothing else of the documents contradicts it.
 
 from __future__ import annotations
 
-from ...plans.checks.finding import Fault
-from ...plans.cluster import Accelerators, Cluster
-from ...plans.units import bytes_text
-from ...plans.yaml_doc import Loc
+from ...plans.check.finding import Fault
+from ...plans.schema.cluster import Accelerators, Cluster
+from ...plans.words.units import bytes_text
+from ...plans.yaml.yaml_doc import Loc
 from ...profiles.hardware import gpu_of, largest_memory_bytes
 
 TOLERANCE = 0.08

@@ -12,17 +12,17 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from ...plans.checks.documents import read_document
-from ...plans.checks.finding import Fault
-from ...plans.checks.solved import CLOCKS_DAYS
-from ...plans.errors import InputError
-from ...plans.policy import PolicyFile
-from ...plans.yaml_doc import Loc
-from ...plans.yaml_io import document_name
-from ...profiles.documents import ALL_MODELS
+from ...plans.check.any_document import read_document
+from ...plans.check.finding import Fault
+from ...plans.check.solved_rules import CLOCKS_DAYS
+from ...plans.schema.policy import PolicyFile
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_doc import Loc
+from ...plans.yaml.yaml_io import document_name
+from ...profiles.document_models import ALL_MODELS
 from ...profiles.fitness import age_days
-from ...profiles.lengths import read_lengths
-from ...profiles.schema import Profile
+from ...profiles.length_trace import read_lengths
+from ...profiles.profile_schema import Profile
 
 M = TypeVar("M", bound=BaseModel)
 

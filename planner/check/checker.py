@@ -14,23 +14,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...plans.assumed_words import assumed_notes
-from ...plans.checks.documents import ReadDocument, read_document
-from ...plans.checks.finding import Fault, Finding, located
-from ...plans.checks.inputs import UNREAD_TEXT, input_path, unread_changes
-from ...plans.checks.policy_rules import waived
-from ...plans.checks.resources import pools_too_large
-from ...plans.cluster import Cluster
-from ...plans.errors import InputError
-from ...plans.executable import not_executable
-from ...plans.groups_plan import GroupsPlan
-from ...plans.job import Job
-from ...plans.plan import Plan
-from ...plans.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
-from ...plans.workload import Workload
-from ...plans.yaml_io import document_name
-from ...profiles.documents import ALL_MODELS
-from ...profiles.schema import Profile
+from ...plans.check.any_document import ReadDocument, read_document
+from ...plans.check.finding import Fault, Finding, located
+from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
+from ...plans.check.policy_rules import waived
+from ...plans.check.resource_rules import pools_too_large
+from ...plans.facts.executable import not_executable
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.groups_plan import GroupsPlan
+from ...plans.schema.job import Job
+from ...plans.schema.plan import Plan
+from ...plans.schema.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
+from ...plans.schema.workload import Workload
+from ...plans.words.assumed_words import assumed_notes
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import document_name
+from ...profiles.document_models import ALL_MODELS
+from ...profiles.profile_schema import Profile
 from . import document_rules as of_rest
 from . import group_rules as of_groups
 from . import plan_rules as of_plan

@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...plans.checks.documents import read_document
-from ...plans.checks.finding import Fault
-from ...plans.checks.resources import too_many_workers
-from ...plans.cluster import Cluster
-from ...plans.data import other_count, read_prompts
-from ...plans.errors import InputError
-from ...plans.job import Job, job_paths, missing_files, model_heads, tp_divides
-from ...plans.plan import PlannedJob
-from ...plans.yaml_doc import Loc
-from ...plans.yaml_io import sha256_file
-from ...profiles.documents import ALL_MODELS
-from ...profiles.schema import Profile
+from ...plans.check.any_document import read_document
+from ...plans.check.finding import Fault
+from ...plans.check.resource_rules import too_many_workers
+from ...plans.files.prompt_rows import other_count, read_prompts
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.job import Job, job_paths, missing_files, model_heads, tp_divides
+from ...plans.schema.plan import PlannedJob
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_doc import Loc
+from ...plans.yaml.yaml_io import sha256_file
+from ...profiles.document_models import ALL_MODELS
+from ...profiles.profile_schema import Profile
 from ...rounds.schedule import prompts_wanted
 from .check_options import Asked, M, age_faults, age_said, trace_faults
 from .reward_rules import deadline_faults

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...plans.checks.finding import Fault
-from ...plans.checks.groups import against_cluster, against_workload, of_itself
-from ...plans.checks.inputs import input_path, stale_inputs
-from ...plans.checks.policy_rules import group_breaches, unknown_pools
-from ...plans.checks.solved import edited, other_version, predictions_edited, undated
-from ...plans.cluster import Cluster
-from ...plans.errors import InputError
-from ...plans.groups_plan import GroupsPlan
-from ...plans.workload import Workload
-from ...plans.workload import faults as way_faults
-from ...plans.yaml_doc import Loc
+from ...plans.check.finding import Fault
+from ...plans.check.groups_fit import against_cluster, against_workload, of_itself
+from ...plans.check.input_rules import input_path, stale_inputs
+from ...plans.check.policy_rules import group_breaches, unknown_pools
+from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.groups_plan import GroupsPlan
+from ...plans.schema.workload import Workload
+from ...plans.schema.workload import faults as way_faults
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_doc import Loc
 from ..groups.inputs.capacity import shortages
 from ..groups.inputs.workload_jobs import Problem, problem_of
 from .accelerator_rules import unlike_names_at

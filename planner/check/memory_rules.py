@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...plans.checks.finding import Fault
-from ...plans.checks.policy_rules import memory_bars
-from ...plans.checks.predictions import CLOSE, close
-from ...plans.cluster import Pool
-from ...plans.errors import InputError
-from ...plans.job import Job
-from ...plans.plan import Plan, RoundRollout, RoundTrain
-from ...plans.yaml_doc import Loc
+from ...plans.check.finding import Fault
+from ...plans.check.policy_rules import memory_bars
+from ...plans.check.prediction_rules import CLOSE, close
+from ...plans.schema.cluster import Pool
+from ...plans.schema.job import Job
+from ...plans.schema.plan import Plan, RoundRollout, RoundTrain
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_doc import Loc
 from ...profiles.architecture import Architecture, architecture_of
-from ...profiles.schema import Profile
-from ...profiles.train_layouts import physics_of
-from ...profiles.train_model import layout_faults
+from ...profiles.laws.train_law import layout_faults
+from ...profiles.laws.train_layouts import physics_of
+from ...profiles.profile_schema import Profile
 from ..choose.candidates import less_memory
 from ..costs.device_memory import device_bars, device_bytes
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest

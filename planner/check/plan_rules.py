@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...plans.checks.finding import Fault
-from ...plans.checks.fit import misfits
-from ...plans.checks.inputs import input_path, stale_inputs
-from ...plans.checks.policy_rules import breaches, unknown_pools
-from ...plans.checks.predictions import baseline_of, contradictions, lengths_of, prices_of, thin_trace
-from ...plans.checks.resources import not_in_search, over_issue_beyond, overdrawn, pools_too_large
-from ...plans.checks.solved import edited, other_version, predictions_edited, undated
-from ...plans.cluster import Cluster
-from ...plans.errors import InputError
-from ...plans.job import Job, JobPaths, job_paths, missing_files, model_heads
-from ...plans.origin import InputFile, LengthsInput
-from ...plans.plan import Plan
-from ...plans.yaml_doc import Loc
+from ...plans.check.finding import Fault
+from ...plans.check.input_rules import input_path, stale_inputs
+from ...plans.check.plan_fit import misfits
+from ...plans.check.policy_rules import breaches, unknown_pools
+from ...plans.check.prediction_rules import baseline_of, contradictions, lengths_of, prices_of, thin_trace
+from ...plans.check.resource_rules import not_in_search, over_issue_beyond, overdrawn, pools_too_large
+from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_heads
+from ...plans.schema.plan import Plan
+from ...plans.schema.sections.origin import InputFile, LengthsInput
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_doc import Loc
 from ...profiles.architecture import architecture_of
 from ...profiles.fitness import unfit
-from ...profiles.schema import Profile
+from ...profiles.profile_schema import Profile
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of
 from ..lengths.table_lengths import changed_table

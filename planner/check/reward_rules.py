@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from ...plans.checks.finding import Fault
-from ...plans.job import Job, RewardKind
-from ...plans.levers import TimeoutNumbers
-from ...plans.plan import Plan
-from ...plans.yaml_doc import Loc
+from ...plans.check.finding import Fault
+from ...plans.schema.job import Job, RewardKind
+from ...plans.schema.plan import Plan
+from ...plans.schema.sections.levers import TimeoutNumbers
+from ...plans.yaml.yaml_doc import Loc
+from ...profiles.profile_schema import Profile, Reward
 from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, reward_table, with_reward_times
-from ...profiles.schema import Profile, Reward
 from ..costs.phase_costs import reward_cost
 from ..costs.reward_executions import Executions
 

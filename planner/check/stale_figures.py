@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plans.checks.finding import Fault
+from ...plans.check.finding import Fault
 
 _STALE = ("decisions-edited", "input-changed")
 _OF_OTHERS = {

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...plans.checks.finding import Fault
-from ...plans.checks.predictions import CLOSE, close
-from ...plans.groups_plan import GroupsPlan
-from ...plans.planned_group import PinnedPhase, PlannedGroup
-from ...plans.yaml_doc import Loc
+from ...plans.check.finding import Fault
+from ...plans.check.prediction_rules import CLOSE, close
+from ...plans.schema.groups_plan import GroupsPlan
+from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ...plans.yaml.yaml_doc import Loc
 from ..groups.inputs.group_model import Group, GroupJob, Pin, Way
 from ..groups.inputs.workload_jobs import Problem
 from ..groups.place.assemble import resident_bytes
@@ -19,7 +19,7 @@ from ..groups.place.assemble import resident_bytes
 
 def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
     """Seconds, switches and states that are no longer those of the workload's jobs. Ways that a job no longer has are
-    plans/checks/groups.py's to report, and are passed over here."""
+    plans/check/groups_fit.py's to report, and are passed over here."""
     for key, group in plan.groups.items():
         pins: list[Pin] = []
         for name, member in group.jobs.items():

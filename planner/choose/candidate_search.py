@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from ...plans.base import Mode
+from ...plans.schema.base import Mode
 from ..costs.phase_costs import RewardCost
 from ..costs.step_noise import share_within, step_deviations
 from ..lengths.draws import Draws

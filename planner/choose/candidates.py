@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
-from ...plans.base import Mode
-from ...plans.cluster import Cluster, Pool
-from ...plans.errors import Infeasible
-from ...plans.executable import update_faults
-from ...plans.job import Job
-from ...plans.units import bytes_text
+from ...plans.facts.executable import update_faults
+from ...plans.schema.base import Mode
+from ...plans.schema.cluster import Cluster, Pool
+from ...plans.schema.job import Job
+from ...plans.words.units import bytes_text
+from ...plans.yaml.errors import Infeasible
 from ...profiles.hardware import gpu_of
-from ...profiles.machine import differences, machine_of
-from ...profiles.schema import Profile
+from ...profiles.profile_schema import Profile
+from ...profiles.same_machine import differences, machine_of
 from ...rounds.schedule import prompts_wanted
 from ..costs.colocation import shares_gpus
 from ..costs.draft_costs import DraftedCost, affordable

@@ -1,12 +1,12 @@
-"""Which candidates memory holds: engines alone, and trainers beside them. What is held, memory.py says."""
+"""Which candidates memory holds: engines alone, and trainers beside them. What is held, rank_memory.py says."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...plans.cluster import Pool
-from ...plans.errors import Infeasible
-from ...profiles.schema import Profile
+from ...plans.schema.cluster import Pool
+from ...plans.yaml.errors import Infeasible
+from ...profiles.profile_schema import Profile
 from ..costs.device_memory import device_bars
 from ..costs.host_memory import Share, engine_share, trainer_share
 from ..costs.memory_bars import Bar, gb, largest

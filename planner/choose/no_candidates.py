@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...plans.base import Mode
-from ...plans.cluster import Pool
-from ...plans.job import Job
-from ...plans.units import bytes_text
-from ...profiles.schema import Profile
-from ...profiles.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
+from ...plans.schema.base import Mode
+from ...plans.schema.cluster import Pool
+from ...plans.schema.job import Job
+from ...plans.words.units import bytes_text
+from ...profiles.laws.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
+from ...profiles.profile_schema import Profile
 from ..lengths.length_model import LengthModel
 
 Rule = tuple[Mode, int, int, int]

@@ -8,7 +8,7 @@ would have chosen of plain rounds is told beside it.
 
 from __future__ import annotations
 
-from ...plans.errors import Infeasible
+from ...plans.yaml.errors import Infeasible
 from .candidate_search import Search, is_plain
 from .cycle_cost import Cycle, Limits
 

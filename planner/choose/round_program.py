@@ -30,7 +30,7 @@ from typing import Any
 
 import pulp
 
-from ...plans.errors import Infeasible
+from ...plans.yaml.errors import Infeasible
 from ..highs import MAX_NODES, minimise
 from .candidates import Law
 from .cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Limits, all_cycles, make_cycle

@@ -7,8 +7,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from ...plans.errors import Infeasible
-from ...profiles.schema import Profile
+from ...plans.yaml.errors import Infeasible
+from ...profiles.profile_schema import Profile
 from ..costs.colocation import turns_text
 from ..explain.cycle_parts import parts_of
 from ..explain.holdout_rounds import Unseen, simulate_unseen

@@ -26,8 +26,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import cast
 
-from ...plans.executable import update_faults
-from ...profiles.schema import Profile
+from ...plans.facts.executable import update_faults
+from ...profiles.profile_schema import Profile
 from ..costs.phase_costs import TrainCost
 from ..explain.cost_error import step_error
 from ..explain.cycle_parts import parts_of
@@ -86,7 +86,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
 
 
 def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
-    """Whether the executor can run it (plans/executable.py, and levers that it has not)."""
+    """Whether the executor can run it (plans/facts/executable.py, and levers that it has not)."""
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
     levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
     return not levers and len({t.dp for t in trains}) == 1 and not any(any(update_faults(t)) for t in trains)

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...profiles.hardware import GPUS, Gpu, gpu_of
-from ...profiles.memory import STATE_BYTES
-from ...profiles.schema import Profile
+from ...profiles.laws.rank_memory import STATE_BYTES
+from ...profiles.profile_schema import Profile
 
 LINK_SHARE = 0.47
 """Of a GPU's host link, while weights go to host memory or come back."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...plans.cluster import Pool
-from ...profiles.memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES, UTILISATION, train_memory
-from ...profiles.schema import Profile, Train
-from ...profiles.train_layouts import MEMORY_SHARE, peak_bytes, physics_of
-from ...profiles.train_model import TrainLayout, TrainPhysics
+from ...plans.schema.cluster import Pool
+from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES, UTILISATION, train_memory
+from ...profiles.laws.train_law import TrainLayout, TrainPhysics
+from ...profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of
+from ...profiles.profile_schema import Profile, Train
 from .memory_bars import Bar, Engines
 
 
@@ -17,7 +17,8 @@ def device_bars(
     bounded, by their KV space."""
     if pool.accelerators.kind == "cpu":
         kv = engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token / engines.tp
-        # Each rank of an engine is given the space of all its cores (executor/fleet.py; vLLM counts it by rank).
+        # Each rank of an engine is given the space of all its cores (executor/engines/fleet.py; vLLM counts it by
+        # rank).
         return [Bar("device", "rollout", kind, {"kv_cache": kv}, {}, engines.tp * pool.accelerators.memory_bytes)]
     capacity = device_bytes(profile, pool)
     held, asleep = engine_on_device(profile, pool, weight_bytes, engines), (1 - MEMORY_SHARE) * capacity
@@ -65,7 +66,8 @@ def trainer_on_device(
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], bool]:
     """(bytes that a trainer's GPU holds while it trains, bytes more at one moment each, whether that is all of it).
 
-    A measured update says its peak, or nothing; else the law tells, whose peak is that of profiles/train_layouts.py.
+    A measured update says its peak, or nothing; else the law tells, whose peak is that of
+    profiles/laws/train_layouts.py.
     """
     entry, physics = measured_train(profile, layout), _physics(profile)
     if entry is None and physics is not None and profile.train_law is not None:

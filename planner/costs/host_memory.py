@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...plans.cluster import Pool
-from ...profiles.memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
-from ...profiles.schema import Profile
-from ...profiles.train_model import TrainLayout
+from ...plans.schema.cluster import Pool
+from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
+from ...profiles.laws.train_law import TrainLayout
+from ...profiles.profile_schema import Profile
 from .device_memory import stays_on_device
 from .memory_bars import PHASES, Engines, Phase
 

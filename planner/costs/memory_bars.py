@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ...profiles.schema import Rollout
+from ...profiles.profile_schema import Rollout
 
 Place = Literal["device", "host"]
 Phase = Literal["rollout", "train", "sync"]

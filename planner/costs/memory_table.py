@@ -9,16 +9,17 @@ What is assumed (`rlplan execute` does not place GPUs yet, so that this is what 
 - Engines and trainers of a job take turns on the same accelerators, and are spread evenly over the nodes of the plan.
 - Awake, an engine takes its share of a device (vLLM's gpu_memory_utilization): its weights, its KV cache, and what is
   left of the share for captured graphs and activations.
-- While trainers train, engines sleep at level 2 (executor/engine.py): weights and KV cache are dropped, and no copy of
+- While trainers train, engines sleep at level 2 (executor/engines/engine.py): weights and KV cache are dropped, and no
+  copy of
   them stays in host memory. Contexts, communicators and captured graphs of whoever sleeps stay on the device
   (`asleep`).
 - While engines decode, a trainer's parameters and optimizer stay on the device if they fit beside any of the profile's
   engines; else they lie in host memory (verl's param_offload and optimizer_offload). Gradients go after an update.
 - While weights travel, engines hold weights and no KV cache, the trainer has its parameters on the device, and a node
-  holds a whole copy of the weights in host memory (executor/trainer.py, export_weights).
+  holds a whole copy of the weights in host memory (executor/trainer/trainer_rank.py, export_weights).
 - On CPUs the memory of devices is the KV space that an engine may take per core, and each of its ranks is given that of
-  all its cores (executor/fleet.py). All of it is held in host memory: engines of all layouts stay awake, and a trainer
-  keeps parameters, gradients and optimizer in float32.
+  all its cores (executor/engines/fleet.py). All of it is held in host memory: engines of all layouts stay awake, and a
+  trainer keeps parameters, gradients and optimizer in float32.
 
 Left out, since nothing is known of them: processes of reward workers (a job's reward.memory_bytes limits an address
 space and says nothing of what is held) and of trainers on CPUs, and activations where the profile measured no peak.
@@ -28,9 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...plans.cluster import Pool
-from ...profiles.schema import Profile
-from ...profiles.train_model import TrainLayout
+from ...plans.schema.cluster import Pool
+from ...profiles.laws.train_law import TrainLayout
+from ...profiles.profile_schema import Profile
 from .device_memory import device_bars
 from .host_memory import engines_on_host, ranks_on_node, trainers_on_host
 from .memory_bars import PHASES, Bar, Engines

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...plans.base import Recompute
-from ...plans.levers import TimeoutNumbers
-from ...profiles.schema import Profile, Reward, Rollout, RoundCheck, Train, TrainLaw
-from ...profiles.train_layouts import peak_bytes, physics_of, train_layouts
-from ...profiles.train_model import TrainLayout, fits_heads
+from ...plans.schema.base import Recompute
+from ...plans.schema.sections.levers import TimeoutNumbers
+from ...profiles.laws.train_law import TrainLayout, fits_heads
+from ...profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
+from ...profiles.profile_schema import Profile, Reward, Rollout, RoundCheck, Train, TrainLaw
 from ...rounds.balance import PrefixSharing
 from ...rounds.timeouts import TimeoutSpec
 from .colocation import optimizer_moves_s, sleep_and_wake_s

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...plans.base import Recompute
-from ...plans.cluster import Pool
-from ...plans.errors import InputError
-from ...plans.levers import RewardJudge, SearchDrafts
-from ...plans.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
-from ...profiles.schema import Judge, Profile, Train
-from ...profiles.train_model import TrainLayout
+from ...plans.schema.base import Recompute
+from ...plans.schema.cluster import Pool
+from ...plans.schema.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
+from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
+from ...plans.yaml.errors import InputError
+from ...profiles.laws.train_law import TrainLayout
+from ...profiles.profile_schema import Judge, Profile, Train
 from ...rounds.balance import PrefixSharing
 from ...rounds.hand_over import HandOverSpec
 from .draft_costs import Drafts, beside_judge, drafted

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...plans.predicted import Quantiles, StepNoise
+from ...plans.schema.predicted import Quantiles, StepNoise
 from ..simulate.columns.round_log import RoundLog, mean
 from .phase_costs import TrainCost
 

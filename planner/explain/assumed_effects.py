@@ -22,9 +22,9 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...plans.job import Job
+from ...plans.schema.job import Job
+from ...profiles.profile_schema import Reward
 from ...profiles.reward_tables import RewardTable
-from ...profiles.schema import Reward
 from ..choose.candidate_search import Search
 from ..choose.cycle_cost import Cycle
 from ..costs.phase_costs import RewardCost, reward_cost

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 
-from ...plans.job import Job
-from ...plans.origin import LibraryInput
-from ...plans.predicted import Predicted
+from ...plans.schema.job import Job
+from ...plans.schema.predicted import Predicted
+from ...plans.schema.sections.origin import LibraryInput
 from ...profiles.reward_tables import RewardTable, reward_sha256
 from ..lengths.table_lengths import TableTrace
 from .assumed_effects import AssumedEffects, assumed_effects

@@ -25,11 +25,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...plans.errors import InputError
-from ...plans.predicted import StepNoise
-from ...profiles.fit import MEAN_OVER_DEVIATION
-from ...profiles.schema import Profile, Spread
-from ...profiles.train_error import law_error
+from ...plans.schema.predicted import StepNoise
+from ...plans.yaml.errors import InputError
+from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from ...profiles.laws.train_error import law_error
+from ...profiles.profile_schema import Profile, Spread
 from ..costs.colocation import LINK_ERROR, sleep_and_wake_s
 from ..costs.phase_costs import LayoutKey, TrainCost, checks_of, entry_of
 from ..costs.round_costs import measured_update

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from ...plans.predicted import PredictedPhases
+from ...plans.schema.predicted import PredictedPhases
 from ..choose.candidate_search import Search
 from ..choose.candidates import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle

@@ -13,8 +13,8 @@ from typing import cast
 
 import numpy as np
 
-from ...plans.length_basis import LengthBasis
-from ...profiles.lengths import LengthTrace
+from ...plans.schema.sections.length_evidence import LengthBasis
+from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
 from ..choose.candidates import ShortKey
 from ..choose.cycle_cost import Cycle

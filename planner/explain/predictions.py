@@ -6,9 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...plans.cluster import Pool
-from ...plans.length_basis import LengthBasis
-from ...plans.predicted import (
+from ...plans.schema.cluster import Pool
+from ...plans.schema.predicted import (
     FrontPoint,
     LengthDrift,
     MemoryBar,
@@ -20,7 +19,8 @@ from ...plans.predicted import (
     Quantiles,
     RoundMemory,
 )
-from ...profiles.schema import Profile
+from ...plans.schema.sections.length_evidence import LengthBasis
+from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import Search
 from ..choose.candidates import ShortKey
 from ..choose.cycle_cost import Cycle

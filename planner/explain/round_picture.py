@@ -30,7 +30,7 @@ class Picture:
     """Means over watched rounds of one kind.
 
     Attributes:
-        running: as in plans/predicted.py.
+        running: as in plans/schema/predicted.py.
         tail: the tail's share of the rollout's seconds.
         reward_slack: scoring's slack (`reward_slack_s`) as a share of the seconds from the rollout's begin to the last
             score.

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from ...plans.critical_path import CriticalPath
-from ...plans.phase_words import PHASE_WORDS
-from ...plans.why_line import TIE_PERCENT, Alternative
+from ...plans.facts.critical_path import CriticalPath
+from ...plans.words.phase_words import PHASE_WORDS
+from ...plans.words.why_line import TIE_PERCENT, Alternative
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates import LongKey, ShortKey

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from ...plans.errors import Infeasible
-from ...plans.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
-from ...plans.workload import Objective, Workload
+from ...plans.schema.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
+from ...plans.schema.workload import Objective, Workload
+from ...plans.yaml.errors import Infeasible
 from ..volatile import volatile
 from .choose.group_program import solve_groups
 from .choose.group_solution import Effort, GroupSolution

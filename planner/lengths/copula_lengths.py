@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profiles.lengths import LengthRow, LengthTrace
+from ...profiles.length_trace import LengthRow, LengthTrace
 
 # Share of the responses, from above, whose excess over their own least length says how the tail goes on.
 TAIL_SHARE = 0.1

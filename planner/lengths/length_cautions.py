@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...profiles.lengths import LengthTrace
+from ...profiles.length_trace import LengthTrace
 from .length_model import LengthModel
 from .table_lengths import TableTrace
 

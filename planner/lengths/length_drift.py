@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profiles.lengths import LengthTrace
+from ...profiles.length_trace import LengthTrace
 from .length_model import LengthModel, fit_lengths
 from .length_windows import components
 

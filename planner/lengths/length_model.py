@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profiles.lengths import LengthTrace
+from ...profiles.length_trace import LengthTrace
 from .length_tail import Marginal, Tail, fit_marginal
 from .length_windows import locate, windows
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...profiles.length_tables import ASSUMED_ICC
-from ...profiles.lengths import intraclass_correlation
+from ...profiles.length_trace import intraclass_correlation
 
 # Residuals that a prompt's law is made of. Fewer follow the shape more closely and see less of the tail; with the usual
 # 16 samples a prompt this is a window of 12 prompts.

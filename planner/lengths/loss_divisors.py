@@ -15,9 +15,9 @@ from collections import Counter
 
 import numpy as np
 
-from ...plans.errors import Infeasible
-from ...plans.job import Job
-from ...plans.plan import LossPlan
+from ...plans.schema.job import Job
+from ...plans.schema.plan import LossPlan
+from ...plans.yaml.errors import Infeasible
 from .length_model import LengthModel
 
 

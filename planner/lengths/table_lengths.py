@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.checks.inputs import input_path
-from ...plans.errors import InputError
-from ...plans.origin import LengthsInput
+from ...plans.check.input_rules import input_path
+from ...plans.schema.sections.origin import LengthsInput
+from ...plans.yaml.errors import InputError
 from ...profiles.length_tables import (
     LengthTable,
     canonical_quantiles,
@@ -27,7 +27,7 @@ from ...profiles.length_tables import (
     table_sha256,
     text_sha256,
 )
-from ...profiles.lengths import LengthRow, LengthTrace, intraclass_correlation, read_lengths
+from ...profiles.length_trace import LengthRow, LengthTrace, intraclass_correlation, read_lengths
 from .copula_lengths import copula_tokens
 
 PROMPTS, SAMPLES = 256, 16

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...profiles.fit import leave_one_out_error, nonnegative_least_squares, residual_noise
-from ...profiles.schema import Profile, RoundCheck
+from ...profiles.laws.measured_fit import leave_one_out_error, nonnegative_least_squares, residual_noise
+from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.events import SampleKey
 from ...rounds.race import RaceRound
 from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost, decode_cost

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...plans.cluster import Pool
-from ...plans.plan import Plan
-from ...plans.price import usd_per_node_hour
+from ...plans.facts.node_price import usd_per_node_hour
+from ...plans.schema.cluster import Pool
+from ...plans.schema.plan import Plan
 from ..costs.phase_costs import DecodeCost
 from .reference_round import Observe
 from .whole_run import SimulatedRun, SimulatedStep, Watch

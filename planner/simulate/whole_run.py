@@ -12,11 +12,11 @@ import math
 import warnings
 from dataclasses import dataclass, replace
 
-from ...plans.errors import InputError
-from ...plans.job import Job
-from ...plans.plan import Plan, PlannedJob
-from ...profiles.lengths import LengthTrace
-from ...profiles.schema import Profile
+from ...plans.schema.job import Job
+from ...plans.schema.plan import Plan, PlannedJob
+from ...plans.yaml.errors import InputError
+from ...profiles.length_trace import LengthTrace
+from ...profiles.profile_schema import Profile
 from ...rounds.events import SampleKey
 from ...rounds.hand_over import HandOver
 from ...rounds.outcome import Fate, TrainedGroup

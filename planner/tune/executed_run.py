@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...plans.errors import InputError
-from ...plans.plan import Plan, load_plan
-from ...plans.reading import must_be_readable
-from ...plans.run_folder import must_be_run_folder
+from ...plans.files.run_folder import must_be_run_folder
+from ...plans.schema.plan import Plan, load_plan
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.input_files import must_be_readable
 from ...rounds.events import SampleKey
 from ...rounds.exact import ExactLongRound, ExactShortRound
 from ...rounds.race import RaceRound

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...plans.predicted import Predicted
+from ...plans.schema.predicted import Predicted
 from ...traces.cycle_means import CycleMeans
 from .executed_run import MeasuredRun, Replayed
 from .fitted_line import Line

@@ -16,9 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ...profiles.fit import MEAN_OVER_DEVIATION
-from ...profiles.schema import Profile, RoundCheck, Spread, Train, TrainLaw
-from ...profiles.train_model import STEP_S
+from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from ...profiles.laws.train_law import STEP_S
+from ...profiles.profile_schema import Profile, RoundCheck, Spread, Train, TrainLaw
 from ..costs.phase_costs import LayoutKey, TrainCost, decode_cost, entry_of, train_cost_in
 from ..costs.round_costs import layout_of, measured_update, sizes
 from .fitted_line import Line, mean_factor

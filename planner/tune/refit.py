@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plans.plan import RoundRollout, RoundTrain
-from ...profiles.schema import Profile
+from ...plans.schema.plan import RoundRollout, RoundTrain
+from ...profiles.profile_schema import Profile
 from ..costs.phase_costs import RewardCost, TrainCost
 from ..costs.round_costs import Kind, kinds, scoring, sizes
 from ..simulate.whole_run import round_spec

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...plans.errors import InputError
-from ...profiles.lengths import LengthRow, LengthTrace
+from ...plans.yaml.errors import InputError
+from ...profiles.length_trace import LengthRow, LengthTrace
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace

@@ -20,12 +20,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...plans.errors import InputError
-from ...plans.levers import SearchDrafts
-from ...plans.plan import LongRound, Plan, PlannedJob, ShortRound
-from ...plans.yaml_io import WRITTEN_DIGITS, dump, loads
-from ...profiles.lengths import LengthTrace
-from ...profiles.schema import Profile
+from ...plans.schema.plan import LongRound, Plan, PlannedJob, ShortRound
+from ...plans.schema.sections.levers import SearchDrafts
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
+from ...profiles.length_trace import LengthTrace
+from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import PASSES, Pass, Progress
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import kinds, nodes_of, scoring, sizes

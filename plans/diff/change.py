@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..yaml_io import WRITTEN_DIGITS
+from ..yaml.yaml_io import WRITTEN_DIGITS
 
 Unit = Literal["s", "usd", "x", "ratio", "share", "count"]
 """Seconds, USD, times as fast, a ratio near 1, a share of a whole, a number of things."""

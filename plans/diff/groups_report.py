@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..groups_plan import GroupsPlan
+from ..schema.groups_plan import GroupsPlan
 from .change import Quantity
-from .groups import GroupsDiff, JobChange, Status, nodes_text
+from .figure_words import counted, figure, key_values, relative_text, shorten, usd
+from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
 from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, out_of_date, stale_warnings
-from .report import Column, Report, Row, Section
-from .words import counted, figure, key_values, relative_text, shorten, usd
+from .review import Column, Report, Row, Section
 
 _VERBS: dict[Status, str] = {
     "arrived": "arrived",

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..groups_plan import GroupsPlan
-from ..plan import Plan
+from ..schema.groups_plan import GroupsPlan
+from ..schema.plan import Plan
 from .change import Quantity
-from .groups import GroupsDiff
-from .inputs import InputChange, altered, inputs_of
-from .jobs import PlanDiff
-from .report import Column, Report, Row, Section
-from .words import (
+from .figure_words import (
     UNKNOWN,
     change_text,
     counted,
@@ -24,6 +20,10 @@ from .words import (
     unsigned,
     values,
 )
+from .groups_diff import GroupsDiff
+from .input_diff import InputChange, altered, inputs_of
+from .job_diff import PlanDiff
+from .review import Column, Report, Row, Section
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
 """Figures that are shown also if they did not change."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .report import Report, Row, Section, fold
-from .words import one_line, shorten
+from .figure_words import one_line, shorten
+from .review import Report, Row, Section, fold
 
 MAX_LINES = 40
 _CELL = 120  # characters; a path or a sentence beyond it hides what stands beside it

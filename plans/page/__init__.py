@@ -15,22 +15,22 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..compared import ComparedPoint
-    from ..groups_plan import GroupsPlan
-    from ..plan import Plan
+    from ..facts.compared_plans import ComparedPoint
+    from ..schema.groups_plan import GroupsPlan
+    from ..schema.plan import Plan
 
 
 def plan_page(plan: Plan, *, title: str, notes: Sequence[str] = ()) -> str:
     """The page of a plan of one job. `notes`: what must not be overlooked and is not in the plan itself, such as that
     its inputs have changed since."""
-    from .of_plan import page
+    from .plan_page import page
 
     return page(plan, title, notes)
 
 
 def groups_page(plan: GroupsPlan, *, title: str, notes: Sequence[str] = ()) -> str:
     """The page of a plan of co-execution groups; `notes` as of `plan_page`."""
-    from .of_groups import page
+    from .groups_page import page
 
     return page(plan, title, notes)
 
@@ -40,13 +40,13 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
 
     `written_at`: now, in UTC; said on the pages of runs that may still go on, which others may open days later.
     """
-    from .of_run import page
+    from .run_page import page
 
     return page(report, title, written_at)
 
 
 def comparison_page(points: Sequence[ComparedPoint], *, job: str, title: str) -> str:
-    """The page of a comparison; `points`: at least one, all of one job (compared.py)."""
-    from .of_compare import page
+    """The page of a comparison; `points`: at least one, all of one job (compared_plans.py)."""
+    from .compare_page import page
 
     return page(points, job, title)

@@ -13,8 +13,8 @@ from importlib import resources
 from typing import Any, Literal
 
 from ... import __version__
+from .page_text import esc
 from .palette import STAND_INS
-from .text import esc
 
 SwatchStyle = Literal["fill", "band", "line", "dash", "dot", "ring", "hatch", "diamond", "tick", "dots"]
 

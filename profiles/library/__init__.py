@@ -10,10 +10,10 @@ import dataclasses
 import difflib
 from pathlib import Path
 
-from ...plans.errors import InputError
-from ...plans.yaml_io import load
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import load
 from ..architecture import architecture_of
-from ..schema import Profile
+from ..profile_schema import Profile
 
 FOLDER = Path(__file__).parent
 GPU_NAMES = ("A100", "B200", "H100", "H20", "H200", "H800")

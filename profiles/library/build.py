@@ -16,18 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ...plans.errors import InputError
-from ...plans.yaml_io import WRITTEN_DIGITS, dump
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump
 from ..architecture import Architecture, architecture_of
-from ..decode_model import FACTORS, DecodeLaw, sheet
-from ..fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_squares
 from ..hardware import GPUS, Gpu, gpu_of
-from ..memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
-from ..schema import Evidence, Machine, Profile, Reward, Rollout, Spread, TrainLaw
-from ..served_file import read_served
-from ..sync import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
-from ..train_error import PARALLEL_FACTOR, PHYSICS_ERROR
-from ..train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
+from ..imports.served_file import read_served
+from ..imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
+from ..laws.decode_law import FACTORS, DecodeLaw, sheet
+from ..laws.measured_fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonnegative_least_squares
+from ..laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
+from ..laws.sync_law import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
+from ..laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR
+from ..profile_schema import Evidence, Machine, Profile, Reward, Rollout, Spread, TrainLaw
 from . import FOLDER, GPU_NAMES, MODEL_NAMES, library_path
 from .carried import GENERATION, LEAST_ERROR, LEAST_POINTS, Carried, carried
 from .prices import PATH as PRICES_PATH

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...plans.base import Name
-from ...plans.errors import InputError
-from ...plans.yaml_io import dump
-from ..length_table import read_length_table
+from ...plans.schema.base import Name
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import dump
+from ..imports.published_lengths import read_length_table
+from ..laws.reward_fit import equally_likely
 from ..length_tables import FOLDER as LENGTHS
 from ..length_tables import LengthTable, TableError
-from ..lengths import LengthTrace
-from ..reward_fit import equally_likely
+from ..length_trace import LengthTrace
 from ..reward_tables import FOLDER as REWARDS
 from ..reward_tables import RewardError, RewardTable
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..architecture import architecture_of
-from ..decode_model import FACTORS, DecodeLaw
 from ..hardware import gpu_of
-from ..served import Served, seconds_per_token
-from ..served_file import Group
-from ..served_fit import fit_served, sheet_of
+from ..imports.served_file import Group
+from ..laws.decode_law import FACTORS, DecodeLaw
+from ..laws.served_decode import Served, seconds_per_token
+from ..laws.served_fit import fit_served, sheet_of
 
 Array = NDArray[np.float64]
 

@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...plans.base import Count, Positive, Strict
-from ...plans.errors import InputError
-from ...plans.yaml_io import load
-from ..csv_rows import csv_rows, not_a_number
+from ...plans.schema.base import Count, Positive, Strict
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import load
 from ..hardware import GPUS
+from ..imports.csv_rows import csv_rows, not_a_number
 
 PATH = Path(__file__).parent / "prices.yaml"
 COLUMNS = ("gpu", "usd_per_gpu_hour", "provider", "source")

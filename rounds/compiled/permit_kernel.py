@@ -1,8 +1,8 @@
 """The compiled long-run simulation of one group: the permit machine and a clock in one kernel.
 
-Each job alternates rollout and training for ever. `permit_simulator.py` drives the real machine of rounds/permit.py and
-is the reference; the kernel repeats it event by event and operation by operation, so that its floats are the
-reference's, bit for bit (tests/planner/groups/simulate/test_twin.py).
+Each job alternates rollout and training for ever. `permit_simulator.py` drives the real machine of
+rounds/permits/permit_machine.py and is the reference; the kernel repeats it event by event and operation by operation,
+so that its floats are the reference's, bit for bit (tests/planner/groups/simulate/test_twin.py).
 
 Clock: a turn that starts with another job's state on any of its units first pays its warm switch. While turns of two or
 more jobs run in the group, each proceeds at 1 / (1 + interference), alone at 1; a rollout on a part of its units at
@@ -15,14 +15,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .. import permit_policies
-from . import permit_machine as twin_machine
-from . import permit_rules as twin_policies
-from . import permit_state as twin_state
+from ..permits import permit_rules as permit_policies
+from . import compiled_permit_rules as twin_policies
+from . import compiled_permit_state as twin_state
+from . import compiled_permits as twin_machine
+from .compiled_permit_rules import MULTI_RATE, ROUND_ROBIN
+from .compiled_permit_state import Seats, State, has_unit
+from .compiled_permits import arrive, done, grant, grow
 from .numba_options import compiled, entry, sources_digest
-from .permit_machine import arrive, done, grant, grow
-from .permit_rules import MULTI_RATE, ROUND_ROBIN
-from .permit_state import Seats, State, has_unit
 
 EXACT = 1e-9
 """Where a group stands again as before within this share of the time between, that time is a period."""

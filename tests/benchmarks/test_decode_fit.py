@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from benchmarks.decode_fit import AXES, axis_values, main, report
-from rlplan.plans.errors import InputError
-from rlplan.profiles.decode_model import FACTORS, DecodeLaw
-from rlplan.profiles.served import Served, seconds_per_token
-from rlplan.profiles.served_file import COLUMNS, Group
-from rlplan.profiles.served_fit import sheet_of
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.imports.served_file import COLUMNS, Group
+from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
+from rlplan.profiles.laws.served_decode import Served, seconds_per_token
+from rlplan.profiles.laws.served_fit import sheet_of
 
 GROUP = Group("h100_sxm", "Qwen/Qwen3-32B", "bf16")
 

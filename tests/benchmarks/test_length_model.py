@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.length_checks import Rule, groups_of, observed
 from benchmarks.length_model import main
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 
 def write(path: Path, prompts: int, samples: int, steps: tuple[int, ...] = (0,)) -> Path:

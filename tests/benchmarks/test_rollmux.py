@@ -17,7 +17,7 @@ from rlplan.planner.groups.inputs.group_model import Rules
 from rlplan.planner.groups.place.greedy import Algorithm1
 from rlplan.planner.groups.place.placing import State
 from rlplan.planner.groups.place.published_placements import Colocated, SoloD
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 RULES = Rules(policy="first_come")
 

@@ -11,7 +11,7 @@ from benchmarks.rollpacker.figures import Figures
 from benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
 from benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
 from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.events import Finished, Issue, Score, Scored
 from rlplan.rounds.race import RaceRound
 

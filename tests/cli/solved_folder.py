@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 from rlplan.planner.solve import solve
-from rlplan.plans.cluster import load_cluster
-from rlplan.plans.job import job_paths, load_job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.yaml_io import dump, load
-from rlplan.profiles.lengths import read_lengths
-from rlplan.profiles.schema import Profile
-from rlplan.profiles.subject import subject_digest
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import job_paths, load_job
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml.yaml_io import dump, load
+from rlplan.profiles.length_trace import read_lengths
+from rlplan.profiles.profile_schema import Profile
+from rlplan.profiles.profile_subject import subject_digest
 
 from ..documents import CLUSTER
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from rlplan import plans
 from rlplan.cli.check import annotation, check_command
 from rlplan.cli.main import cli
-from rlplan.plans.checks.finding import Finding
-from rlplan.plans.checks.rules import RULES
-from rlplan.plans.policy import POLICY_NAME, find_policy
+from rlplan.plans.check.finding import Finding
+from rlplan.plans.check.rules import RULES
+from rlplan.plans.schema.policy import POLICY_NAME, find_policy
 
 from ..workloads import write_workload
 from .command_line import refused, rlplan

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import rlplan as package
-from rlplan.plans.job import job_paths, load_job
-from rlplan.profiles.subject import subject_digest
+from rlplan.plans.schema.job import job_paths, load_job
+from rlplan.profiles.profile_subject import subject_digest
 
 from .command_line import rlplan
 from .fork_server import CLIENT

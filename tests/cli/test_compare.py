@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from rlplan.planner.lengths.copula_lengths import copula_lengths
-from rlplan.profiles.lengths import write_lengths
+from rlplan.profiles.length_trace import write_lengths
 
 from .command_line import refused, rlplan
 from .solved_folder import listing

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.yaml.yaml_io import dump
 
 from ..group_documents import group, groups_plan
 from .command_line import refused, rlplan

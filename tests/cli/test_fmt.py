@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlplan.cli.documents import KINDS, model_of
-from rlplan.plans.editor import schema_of
+from rlplan.plans.yaml.editor_schemas import schema_of
 
 from .command_line import refused, rlplan
 

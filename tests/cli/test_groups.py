@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlplan.cli.paths import check_target
-from rlplan.plans.errors import InputError
-from rlplan.plans.groups_plan import load_groups_plan
+from rlplan.plans.schema.groups_plan import load_groups_plan
+from rlplan.plans.yaml.errors import InputError
 
 from ..workloads import edit, write_workload
 from .command_line import refused, rlplan
@@ -251,7 +251,7 @@ def test_a_folder_that_takes_no_files_is_known_before_anything_is_solved(tmp_pat
     def refuse(**_):
         raise FileNotFoundError(2, "No such file or directory")
 
-    monkeypatch.setattr("rlplan.plans.targets.tempfile.NamedTemporaryFile", refuse)
+    monkeypatch.setattr("rlplan.plans.yaml.output_files.tempfile.NamedTemporaryFile", refuse)
     with pytest.raises(InputError, match=r"x\.yaml: cannot be written: its folder takes no new file"):
         check_target(tmp_path / "x.yaml")
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from rlplan.cli.init import init_command
 from rlplan.executor.example import task, write
-from rlplan.plans.cluster import load_cluster
-from rlplan.plans.errors import InputError
-from rlplan.plans.job import job_paths, load_job, model_heads
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import job_paths, load_job, model_heads
+from rlplan.plans.yaml.errors import InputError
 
 
 def listing(folder: Path) -> list[str]:

@@ -8,11 +8,11 @@ import shutil
 import pytest
 
 from rlplan.planner.lengths.copula_lengths import copula_lengths
-from rlplan.plans.cluster import load_cluster
-from rlplan.plans.job import load_job
-from rlplan.plans.plan import load_plan
-from rlplan.plans.price import usd_per_node_hour
-from rlplan.profiles.lengths import write_lengths
+from rlplan.plans.facts.node_price import usd_per_node_hour
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import load_job
+from rlplan.plans.schema.plan import load_plan
+from rlplan.profiles.length_trace import write_lengths
 
 from .command_line import refused, rlplan
 

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from rlplan.plans.plan import load_plan
+from rlplan.plans.schema.plan import load_plan
 from rlplan.profiles.length_tables import table_names
-from rlplan.profiles.lengths import read_lengths
+from rlplan.profiles.length_trace import read_lengths
 
 from .command_line import refused, rlplan
 from .solved_folder import edit, listing

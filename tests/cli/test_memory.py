@@ -11,8 +11,8 @@ import pytest
 
 from rlplan.cli.main import cli
 from rlplan.cli.solve import plan_summary, plan_text
-from rlplan.plans.errors import Infeasible
-from rlplan.plans.plan import load_plan
+from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.yaml.errors import Infeasible
 
 from ..planner.check.edits import edit, resign
 from .command_line import rlplan

@@ -11,10 +11,10 @@ import sys
 import pytest
 
 from rlplan.planner.check.accelerator_rules import accelerator_fault
-from rlplan.plans.cluster import Accelerators
-from rlplan.plans.limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import loads
+from rlplan.plans.schema.cluster import Accelerators
+from rlplan.plans.schema.limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.yaml_io import loads
 
 from .command_line import refused, rlplan
 from .solved_folder import edit, listing

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 import rlplan as package
 from rlplan.cli.documents import model_of
 from rlplan.cli.main import main
-from rlplan.plans.errors import InputError
-from rlplan.plans.fmt import canonical
-from rlplan.plans.yaml_io import dump, loads
+from rlplan.plans.yaml.canonical_form import canonical
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump, loads
 
 EXAMPLES = Path(package.__file__).parent / "plans" / "examples"
 PLANS = {"plan": "math-32b.yaml", "groups": "groups.yaml"}

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from rlplan.planner.tune.executed_run import load_run
-from rlplan.plans.yaml_io import dump
-from rlplan.profiles.lengths import write_lengths
+from rlplan.plans.yaml.yaml_io import dump
+from rlplan.profiles.length_trace import write_lengths
 
 from ..planner.synthetic_run import solved as documents_of
 from ..planner.synthetic_run import synthesize

@@ -8,7 +8,7 @@ import pytest
 
 from rlplan.cli.show_groups import groups_text
 from rlplan.planner.solve import solve_fully
-from rlplan.plans.plan import load_plan
+from rlplan.plans.schema.plan import load_plan
 
 from ..group_documents import group, groups_plan, member
 from ..planner.conftest import laptop

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from rlplan.plans.plan import load_plan
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.yaml.yaml_io import dump
 
 from ..group_documents import group, groups_plan
 from .command_line import rlplan

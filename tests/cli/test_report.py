@@ -1,7 +1,7 @@
 """The report's text on figures made by hand."""
 
 from rlplan.cli.report_text import comparison, run_text, spark
-from rlplan.plans.phase_words import PHASE_WORDS
+from rlplan.plans.words.phase_words import PHASE_WORDS
 
 DETAIL = {
     "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},

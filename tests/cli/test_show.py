@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rlplan as package
-from rlplan.plans.plan import load_plan
+from rlplan.plans.schema.plan import load_plan
 
 from .command_line import refused, rlplan
 from .solved_folder import edit, listing

@@ -23,16 +23,16 @@ from rlplan.planner.explain import length_error
 from rlplan.planner.simulate.columns import column_setting as setting
 from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.solve import solve_fully
-from rlplan.plans.cluster import Cluster, load_cluster
-from rlplan.plans.errors import Infeasible
-from rlplan.plans.job import Job, job_paths, load_job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, load
+from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.job import Job, job_paths, load_job
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, load
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.lengths import LengthRow, read_lengths, write_lengths
+from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
 from rlplan.profiles.library import library_names, library_profile
-from rlplan.profiles.schema import Lengths, Machine, Profile, Reward, Train
-from rlplan.profiles.subject import subject_digest
+from rlplan.profiles.profile_schema import Lengths, Machine, Profile, Reward, Train
+from rlplan.profiles.profile_subject import subject_digest
 
 from ..planner.conftest import rollout, spread
 from .command_line import rlplan

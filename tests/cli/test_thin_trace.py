@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from rlplan.plans.digest import job_predictions
-from rlplan.plans.plan import load_plan
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.facts.digest import job_predictions
+from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.yaml.yaml_io import dump
 
 from .command_line import rlplan
 from .solved_folder import edit, write_profiled, write_solved

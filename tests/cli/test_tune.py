@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rlplan.planner.lengths.table_lengths import named_lengths
-from rlplan.plans.job import load_job
-from rlplan.plans.plan import load_plan
-from rlplan.plans.yaml_io import load
-from rlplan.profiles.lengths import read_lengths
-from rlplan.profiles.schema import Profile
+from rlplan.plans.schema.job import load_job
+from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.yaml.yaml_io import load
+from rlplan.profiles.length_trace import read_lengths
+from rlplan.profiles.profile_schema import Profile
 
 from ..planner.synthetic_run import synthesize
 from .command_line import refused, rlplan

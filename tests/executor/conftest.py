@@ -57,7 +57,7 @@ def loop():
 @pytest.fixture(scope="session")
 def fleet(tiny_model, loop):
     """Two engines of TP 1 and one of TP 2, started once."""
-    from rlplan.executor.fleet import Fleet, Layout, start_ray
+    from rlplan.executor.engines.fleet import Fleet, Layout, start_ray
 
     start_ray()
     fleet = Fleet(

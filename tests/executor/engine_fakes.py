@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 
-from rlplan.executor.engine import EngineConfig, EngineEvent
-from rlplan.executor.engine_handle import EngineHandle
+from rlplan.executor.engines.engine import EngineConfig, EngineEvent
+from rlplan.executor.engines.engine_handle import EngineHandle
+from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed
-from rlplan.executor.start_watch import Children
 from rlplan.executor.supervision import Patience, Supervisor
 
 
@@ -123,7 +123,7 @@ class FakeFleet:
             prepare(actor)
             return actor
 
-        from rlplan.executor.fleet import Fleet
+        from rlplan.executor.engines.fleet import Fleet
 
         self.fleet = Fleet(
             [], model_path="", dtype="float32", kind="cpu", max_model_len=8, max_num_seqs=8,

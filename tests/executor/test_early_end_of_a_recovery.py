@@ -18,16 +18,16 @@ pytest.importorskip("transformers")
 
 import torch
 
-from rlplan.executor.run_state import checkpoints
-from rlplan.executor.trainers import TrainerDied
+from rlplan.executor.records.run_state import checkpoints
+from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.training_run import TrainingRun
-from rlplan.plans.errors import InputError, RunFailed
-from rlplan.plans.job import Job
-from rlplan.plans.plan import PlannedJob
-from rlplan.plans.yaml_io import loads
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import PlannedJob
+from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.plans.yaml.yaml_io import loads
 
 from .test_skipped_steps import JOB, PLAN, PROMPTS, InThisProcess, MadeUpEngine, MadeUpRounds
-from .test_trainer import write_model
+from .trainer.test_trainer_rank import write_model
 
 
 async def _nothing() -> None: ...

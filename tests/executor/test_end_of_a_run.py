@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlplan.executor.execute import Options, _turns
-from rlplan.plans.errors import RunFailed
+from rlplan.plans.yaml.errors import RunFailed
 
 
 class FakeRun:

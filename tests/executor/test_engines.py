@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.engine import Request
-from rlplan.executor.fleet import Layout
+from rlplan.executor.engines.engine import Request
+from rlplan.executor.engines.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
 from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
-from rlplan.plans.errors import RunFailed
+from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.events import SampleKey
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
@@ -148,7 +148,7 @@ def test_after_an_update_the_log_probs_are_those_of_the_new_weights_the_tied_hea
 def test_what_an_engine_received_has_the_checksums_of_what_was_sent(fleet, loop, tiny_model):
     from safetensors.torch import load_file
 
-    from rlplan.executor.checksum import tensor_checksum
+    from rlplan.executor.weights.checksum import tensor_checksum
 
     path = tiny_model / "model.safetensors"
     received = loop.run_until_complete(load(fleet, Layout(2, 1), path, "sums"))[0]

@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.step_checks import LOGPROB_LIMITS
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import dump, sha256_file
+from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.yaml_io import dump, sha256_file
 from rlplan.traces.report import report
 from rlplan.traces.report_runs import load_runs
 
@@ -213,9 +213,9 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint_and_the_run_go
     from rlplan.executor.execute import PLAN_COPY
     from rlplan.executor.prompts import load_prompts, load_tokenizer
     from rlplan.executor.rollout import RoundRunner
-    from rlplan.executor.trainers import TrainerGroup
+    from rlplan.executor.trainer.trainer_group import TrainerGroup
     from rlplan.executor.training_run import TrainingRun
-    from rlplan.plans.check import open_plan
+    from rlplan.plans.check.plan_check import open_plan
 
     checked = open_plan(job_dir / "plan.yaml")
     job, plan = checked.job, checked.plan

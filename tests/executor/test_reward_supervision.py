@@ -14,7 +14,7 @@ from rlplan.executor.rewards.pool import RewardPool
 from rlplan.executor.rewards.process import START_S, RewardProcess, WorkerDied
 from rlplan.executor.rewards.scoring import Scored
 from rlplan.executor.supervision import STARTS_IN_A_ROW, Patience, Supervisor
-from rlplan.plans.errors import InputError, RunFailed
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from .engine_fakes import Method
 

@@ -108,9 +108,9 @@ class NoRecorder:
 @needs_executor
 def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
     from rlplan.executor.training_run import TrainingRun
-    from rlplan.plans.job import Job
-    from rlplan.plans.plan import PlannedJob
-    from rlplan.plans.yaml_io import loads
+    from rlplan.plans.schema.job import Job
+    from rlplan.plans.schema.plan import PlannedJob
+    from rlplan.plans.yaml.yaml_io import loads
 
     rollout, train = {"pool": "main", "engines": 1, "tp": 1, "max_num_seqs": 8}, {"dp": 1, "micro_batch_tokens": 64}
     short = {"issue": {"prompts": 4, "samples": 2}, "cutoff_tokens": None, "rollout": rollout, "train": train}

@@ -14,7 +14,7 @@ import pytest
 
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, resolve
 from rlplan.executor.rewards.worker import score_one
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 HERE = Path(__file__).parent
 
@@ -120,7 +120,7 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
     pytest.importorskip("ray")
     from rlplan.executor.rewards.pool import RewardPool
     from rlplan.executor.supervision import Supervisor
-    from rlplan.plans.job import job_paths, load_job
+    from rlplan.plans.schema.job import job_paths, load_job
 
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "data.jsonl").write_text("")
@@ -138,7 +138,7 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
     assert [process._arguments for process in pool._workers] == [
         ("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
     ] * 3
-    for room in ("profiles/measure.py", "executor/execute.py"):
+    for room in ("profiles/measure/measure_job.py", "executor/execute.py"):
         source = (HERE.parent.parent / room).read_text()
         assert re.search(r"RewardPool\.of_job\(.*, supervisor\)", source) and "search_path" not in source
 

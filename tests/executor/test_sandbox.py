@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.rewards.code import CodeReward, last_block, probe, run_sandboxed
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
+from rlplan.executor.rewards.kinds.code_reward import CodeReward, last_block, probe, run_sandboxed
 
 isolated = pytest.mark.usefixtures("isolation")
 protected = pytest.mark.usefixtures("protection")

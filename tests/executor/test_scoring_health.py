@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 from rlplan.executor.rewards.charges import RewardResult
 from rlplan.executor.rollout import Generated
 from rlplan.executor.scoring_health import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
-from rlplan.plans.errors import RunFailed
+from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.events import Finished, Issue, Score
 from rlplan.rounds.exact import ExactShortRound
 from rlplan.traces.report_state import incidents

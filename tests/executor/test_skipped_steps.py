@@ -19,23 +19,23 @@ pytest.importorskip("transformers")
 import torch
 from safetensors.torch import load_file
 
-from rlplan.executor.checksum import tensor_checksum
-from rlplan.executor.losses import Divisors
-from rlplan.executor.policy import packed_logprobs, packed_row
+from rlplan.executor.records.run_state import checkpoints
 from rlplan.executor.rollout import Generated, RolloutResult
-from rlplan.executor.run_state import checkpoints
-from rlplan.executor.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
-from rlplan.executor.trainer import Trainer
+from rlplan.executor.trainer.losses import Divisors
+from rlplan.executor.trainer.policy_model import packed_logprobs, packed_row
+from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
+from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.training_run import TrainingRun
-from rlplan.plans.errors import RunFailed
-from rlplan.plans.job import Job
-from rlplan.plans.plan import PlannedJob
-from rlplan.plans.yaml_io import loads
+from rlplan.executor.weights.checksum import tensor_checksum
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import PlannedJob
+from rlplan.plans.yaml.errors import RunFailed
+from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.events import Finished, Issue, Scored
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
 
-from .test_trainer import VOCABULARY, write_model
+from .trainer.test_trainer_rank import VOCABULARY, write_model
 
 PROMPTS = [f"q{number}" for number in range(30)]
 JOB = """\

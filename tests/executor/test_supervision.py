@@ -16,11 +16,12 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import start_watch, supervision
-from rlplan.executor.cadence import Cadence
+from rlplan.executor import supervision
+from rlplan.executor.engines import start_watch
+from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
+from rlplan.executor.records.checkpoint_cadence import Cadence
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
-from rlplan.executor.start_watch import Children
 from rlplan.executor.supervision import (
     STARTS_IN_A_ROW,
     LastHeard,
@@ -29,7 +30,7 @@ from rlplan.executor.supervision import (
     Supervisor,
     again_while_it_passes,
 )
-from rlplan.plans.errors import InputError, RunFailed
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
 GLOO = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:9122: Connection closed by peer"
@@ -257,8 +258,8 @@ def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_becaus
 
 def test_the_cpu_time_of_children_and_a_stopped_one_are_seen_and_the_guard_is_no_child():
     code = (
-        "import subprocess, sys, time; from rlplan.executor.guard import guard_group; "
-        "from rlplan.executor.start_watch import look_at_children as look; "
+        "import subprocess, sys, time; from rlplan.executor.engines.guard import guard_group; "
+        "from rlplan.executor.engines.start_watch import look_at_children as look; "
         "guard_group(); print(look().processes); "
         "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = look().used_s\n"
         "while look().used_s < before + 0.2: time.sleep(0.02)\n"

@@ -2,9 +2,18 @@
 
 import pytest
 
-from rlplan.plans.executable import NOT_YET, not_executable, unsupported
-from rlplan.plans.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
-from rlplan.plans.plan import LongIssue, LongRound, PlannedJob, RoundIssue, RoundRollout, Rounds, RoundTrain, ShortRound
+from rlplan.plans.facts.executable import NOT_YET, not_executable, unsupported
+from rlplan.plans.schema.plan import (
+    LongIssue,
+    LongRound,
+    PlannedJob,
+    RoundIssue,
+    RoundRollout,
+    Rounds,
+    RoundTrain,
+    ShortRound,
+)
+from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 
 ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
 

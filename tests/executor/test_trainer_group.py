@@ -11,11 +11,11 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import trainers
 from rlplan.executor.faults import InfrastructureFailed
 from rlplan.executor.supervision import Patience, Supervisor
-from rlplan.executor.trainers import TrainerDied, TrainerGroup
-from rlplan.plans.errors import RunFailed
+from rlplan.executor.trainer import trainer_group as trainers
+from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
+from rlplan.plans.yaml.errors import RunFailed
 
 from .engine_fakes import Ref
 

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rlplan.executor.advantages import group_advantages
-from rlplan.executor.losses import AGGREGATIONS, Divisors, token_weights
+from rlplan.executor.trainer.advantages import group_advantages
+from rlplan.executor.trainer.losses import AGGREGATIONS, Divisors, token_weights
 from rlplan.rounds.outcome import TrainedGroup
 from rlplan.rounds.schedule import RoundSpec, Schedule
 

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("safetensors")
 
-from rlplan.executor.checksum import VERSION_KEY, tensor_checksum
-from rlplan.executor.engine import EngineConfig, RolloutEngine
-from rlplan.executor.engine_worker import WeightReceiver
+from rlplan.executor.engines.engine import EngineConfig, RolloutEngine
+from rlplan.executor.engines.engine_worker import WeightReceiver
 from rlplan.executor.prompts import load_tokenizer
-from rlplan.plans.errors import InputError
+from rlplan.executor.weights.checksum import VERSION_KEY, tensor_checksum
+from rlplan.plans.yaml.errors import InputError
 
 from .conftest import VOCABULARY
 
@@ -110,10 +110,10 @@ def test_a_trainer_writes_the_version_into_the_file(tiny_model: Path, tmp_path: 
     from safetensors import safe_open
 
     from rlplan.executor.configuration import trainer_arguments
-    from rlplan.executor.trainer import Trainer
-    from rlplan.plans.job import Job
-    from rlplan.plans.plan import LossPlan
-    from rlplan.plans.yaml_io import loads
+    from rlplan.executor.trainer.trainer_rank import Trainer
+    from rlplan.plans.schema.job import Job
+    from rlplan.plans.schema.plan import LossPlan
+    from rlplan.plans.yaml.yaml_io import loads
 
     from ..plans.conftest import JOB
 

@@ -6,11 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.job import Job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.profiles.lengths import LengthRow, LengthTrace
-from rlplan.profiles.schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, RoundCheck, Spread, Train
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
+from rlplan.profiles.profile_schema import (
+    DecodePoint,
+    Lengths,
+    Machine,
+    Profile,
+    Reward,
+    Rollout,
+    RoundCheck,
+    Spread,
+    Train,
+)
 
 CAP = 1024
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.what_if import Documents
-from rlplan.plans.cluster import Cluster
+from rlplan.plans.schema.cluster import Cluster
 from rlplan.profiles.library import library_profile
 
 from .conftest import heavy_trace, laptop, small_job

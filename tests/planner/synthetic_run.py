@@ -1,5 +1,5 @@
 """A run that was never executed: a plan simulated by costs and lengths that are the truth, written as the executor
-writes a run (executor/record.py), so that what tuning finds can be held against what was put in."""
+writes a run (executor/records/run_record.py), so that what tuning finds can be held against what was put in."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlplan.planner.simulate.reference_round import simulate_round
 from rlplan.planner.simulate.whole_run import round_spec
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.what_if import Documents
-from rlplan.plans.job import Job
-from rlplan.plans.origin import InputFile, Inputs, ProfileFile
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import dump
-from rlplan.profiles.lengths import LengthTrace
-from rlplan.profiles.schema import Profile
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
+from rlplan.plans.yaml.yaml_io import dump
+from rlplan.profiles.length_trace import LengthTrace
+from rlplan.profiles.profile_schema import Profile
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.schedule import Schedule
 from rlplan.traces.run_log import PLAN_COPY, TRACE

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rlplan.planner.compare import MAX_POINTS, Asked, Wanted, compare, points_of
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.compared import ComparedPoint, cheapest, fastest, short_name
-from rlplan.plans.errors import InputError
+from rlplan.plans.facts.compared_plans import ComparedPoint, cheapest, fastest, short_name
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}

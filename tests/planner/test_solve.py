@@ -10,11 +10,11 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve, solve_fully
-from rlplan.plans.check import faults
-from rlplan.plans.errors import Infeasible
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import dump, loads
-from rlplan.profiles.schema import Executions
+from rlplan.plans.check.plan_check import faults
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.plans.yaml.yaml_io import dump, loads
+from rlplan.profiles.profile_schema import Executions
 
 # A small job: solving takes a few seconds, and the tail is still the cost of a synchronous step.
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
@@ -258,7 +258,7 @@ def test_engines_of_two_layouts_must_fit_into_host_memory_together(given, make_j
 
 def test_importing_the_planner_imports_no_training_or_serving_stack() -> None:
     code = (
-        "import sys, rlplan.planner.solve, rlplan.planner.simulate.whole_run, rlplan.profiles.lengths;"
+        "import sys, rlplan.planner.solve, rlplan.planner.simulate.whole_run, rlplan.profiles.length_trace;"
         "print(sorted({'torch', 'vllm', 'ray', 'transformers', 'numba'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")

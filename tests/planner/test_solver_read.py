@@ -10,12 +10,12 @@ import pytest
 from pydantic import BaseModel
 
 from rlplan.planner import solve as solving
-from rlplan.plans.algorithm import Algorithm
-from rlplan.plans.base import Strict
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.job import Job
-from rlplan.plans.solver_read import DRAWN_UNDER, UNREAD, digest_of
-from rlplan.plans.yaml_io import dump, loads
+from rlplan.plans.facts.solver_read import DRAWN_UNDER, UNREAD, digest_of
+from rlplan.plans.schema.base import Strict
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.sections.algorithm import Algorithm
+from rlplan.plans.yaml.yaml_io import dump, loads
 
 from .conftest import heavy_trace, laptop, small_job, small_profile
 from .synthetic_run import QUICK

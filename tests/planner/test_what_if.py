@@ -3,7 +3,7 @@
 import pytest
 
 from rlplan.planner.what_if import change
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 from .synthetic_run import solved
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.plans.check import open_plan
-from rlplan.plans.digest import job_decisions
-from rlplan.plans.plan import load_plan
+from rlplan.plans.check.plan_check import open_plan
+from rlplan.plans.facts.digest import job_decisions
+from rlplan.plans.schema.plan import load_plan
 
 from ..documents import CLUSTER
 

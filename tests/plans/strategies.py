@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.plan import Plan
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.plan import Plan
 
 from ..documents import EXPECTED_BESIDE, expected_round
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.cluster import load_cluster
-from rlplan.plans.errors import InputError
-from rlplan.plans.job import load_job
-from rlplan.plans.plan import load_plan
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import load_job
+from rlplan.plans.schema.plan import load_plan
+from rlplan.plans.yaml.errors import InputError
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "cluster.yaml": load_cluster,

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.diff.alone import alone_report
 from rlplan.plans.diff.change import NOT_GIVEN, Quantity, changes
-from rlplan.plans.diff.error import Errors
-from rlplan.plans.diff.inputs import InputFiles
+from rlplan.plans.diff.difference_error import Errors
+from rlplan.plans.diff.figure_words import change_text, values
+from rlplan.plans.diff.input_diff import InputFiles
+from rlplan.plans.diff.job_diff import NOWHERE, PlanDiff, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report
-from rlplan.plans.diff.jobs import NOWHERE, PlanDiff, diff_jobs, why_of
 from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
-from rlplan.plans.diff.report import Row, fold
-from rlplan.plans.diff.words import change_text, values
-from rlplan.plans.digest import job_decisions, job_predictions
-from rlplan.plans.plan import Plan, load_plan
-from rlplan.plans.predicted import PredictedError
-from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, loads
+from rlplan.plans.diff.one_plan import alone_report
+from rlplan.plans.diff.review import Row, fold
+from rlplan.plans.facts.digest import job_decisions, job_predictions
+from rlplan.plans.schema.plan import Plan, load_plan
+from rlplan.plans.schema.predicted import PredictedError
+from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 
 from .strategies import plans, relaxed
 
@@ -401,7 +401,7 @@ def test_inputs_that_are_at_hand_tell_what_changed_in_them(folder: Any, tmp_path
         (other / name).write_bytes(folder.path(name).read_bytes() if folder.path(name).exists() else b"")
     job = other / "job.yaml"
     job.write_text(job.read_text().replace("max_response_tokens: 1024", "max_response_tokens: 512 # less"))
-    from rlplan.plans.yaml_io import sha256_file
+    from rlplan.plans.yaml.yaml_io import sha256_file
 
     new = edited(old, (old.inputs.job.sha256, sha256_file(job)))
     [change] = diff_jobs(old, new, InputFiles(folder.root), InputFiles(other)).inputs

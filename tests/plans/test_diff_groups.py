@@ -7,13 +7,13 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.diff.alone import alone_report
-from rlplan.plans.diff.groups import diff_groups
+from rlplan.plans.diff.groups_diff import diff_groups
 from rlplan.plans.diff.groups_report import groups_report, groups_verdict
-from rlplan.plans.diff.jobs import NOWHERE
+from rlplan.plans.diff.job_diff import NOWHERE
 from rlplan.plans.diff.markdown import MAX_LINES, markdown
-from rlplan.plans.groups_plan import GroupsPlan
-from rlplan.plans.yaml_io import dump, loads
+from rlplan.plans.diff.one_plan import alone_report
+from rlplan.plans.schema.groups_plan import GroupsPlan
+from rlplan.plans.yaml.yaml_io import dump, loads
 
 from ..group_documents import group, groups_plan, groups_plans, member
 from .strategies import relaxed

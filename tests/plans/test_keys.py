@@ -11,11 +11,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.errors import InputError
-from rlplan.plans.job import JobPaths, load_job
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import loads
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import JobPaths, load_job
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import loads
 
 from ..documents import CLUSTER
 from .conftest import Folder

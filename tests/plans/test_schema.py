@@ -14,13 +14,13 @@ from pydantic import BaseModel
 
 import rlplan
 from rlplan.cli.documents import KINDS, model_of
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.editor import SHIPPED, place_schema, schema_of
-from rlplan.plans.groups_plan import GroupsPlan
-from rlplan.plans.job import Job
-from rlplan.plans.plan import Plan
-from rlplan.plans.policy import Policy
-from rlplan.plans.workload import Workload
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.groups_plan import GroupsPlan
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.policy import Policy
+from rlplan.plans.schema.workload import Workload
+from rlplan.plans.yaml.editor_schemas import SHIPPED, place_schema, schema_of
 
 DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan, Policy)
 PLAN_SCHEMA = SHIPPED / "plan.schema.json"

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from rlplan.profiles.imports.served_file import Group
+from rlplan.profiles.laws.served_decode import Served
 from rlplan.profiles.library.carried import GENERATION, LEAST_ERROR, carried
-from rlplan.profiles.served import Served
-from rlplan.profiles.served_file import Group
 
-from .test_served import grid
+from .laws.test_served_decode import grid
 
 HOPPER = Group("h100_sxm", "Qwen/Qwen3-32B", "bf16")
 OTHER = Group("h200_sxm", "meta-llama/Llama-3.1-70B", "bf16")

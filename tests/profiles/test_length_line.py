@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlplan.plans.editor import schema_of
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.editor_schemas import schema_of
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.length_line import LengthLine
-from rlplan.profiles.lengths import LengthRow, read_lengths
+from rlplan.profiles.length_trace import LengthRow, read_lengths
 
 GOOD: dict[str, Any] = {
     "prompt": "k1", "epoch": 0, "sample": 3, "tokens": 57, "truncated": False, "reward": 1.0, "prompt_tokens": 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.length_tables import (
     LengthTable,
     canonical_quantiles,

@@ -9,11 +9,12 @@ import pytest
 
 from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, train_cost_in, train_costs
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error
-from rlplan.plans.cluster import Pool
-from rlplan.plans.errors import InputError
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.schema.cluster import Pool
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
+from rlplan.profiles.laws.train_law import TrainLayout
 from rlplan.profiles.library import (
     FOLDER,
     GPU_NAMES,
@@ -24,9 +25,8 @@ from rlplan.profiles.library import (
     prices,
     shipped_model,
 )
-from rlplan.profiles.machine import differences, machine_of
-from rlplan.profiles.schema import Profile
-from rlplan.profiles.train_model import TrainLayout
+from rlplan.profiles.profile_schema import Profile
+from rlplan.profiles.same_machine import differences, machine_of
 
 NAMES = list(itertools.product(GPU_NAMES, MODEL_NAMES))
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplan.plans.errors import InputError
-from rlplan.profiles import sync, train_file
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.architecture import architecture_of
-from rlplan.profiles.train_file import TrainRun, fit_memory, fit_time, memory_errors, read_runs, time_errors
+from rlplan.profiles.imports import train_file
+from rlplan.profiles.imports.train_file import TrainRun, fit_memory, fit_time, memory_errors, read_runs, time_errors
+from rlplan.profiles.laws import sync_law as sync
 
-from .laws import neutral
+from .public_laws import neutral
 
 HEADER = ",".join(train_file.COLUMNS)
 GOOD = "rl,NVIDIA H100 80GB HBM3,8,Qwen/Qwen3-4B,,16384,Recompute,flash_attention_3,2,True,4.7,17.1"

@@ -7,9 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from rlplan.planner.costs.phase_costs import reward_cost
-from rlplan.plans.levers import timeout_numbers
-from rlplan.plans.yaml_io import WRITTEN_DIGITS, dump, loads
+from rlplan.plans.schema.sections.levers import timeout_numbers
+from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.library import library_profile
+from rlplan.profiles.profile_schema import Profile
 from rlplan.profiles.reward_tables import (
     RewardTable,
     reward_assumed,
@@ -17,7 +18,6 @@ from rlplan.profiles.reward_tables import (
     reward_table,
     with_reward_times,
 )
-from rlplan.profiles.schema import Profile
 
 DEADLINE = timeout_numbers(30.0, None)
 

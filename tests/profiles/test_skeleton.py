@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.plans.cluster import Cluster
-from rlplan.plans.data import read_prompts
-from rlplan.plans.errors import InputError
-from rlplan.plans.fmt import canonical
-from rlplan.plans.job import Job
-from rlplan.plans.price import usd_per_node_hour
-from rlplan.plans.yaml_io import loads
+from rlplan.plans.facts.node_price import usd_per_node_hour
+from rlplan.plans.files.prompt_rows import read_prompts
+from rlplan.plans.schema.cluster import Cluster
+from rlplan.plans.schema.job import Job
+from rlplan.plans.yaml.canonical_form import canonical
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library.prices import gpu_price

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_bias import ks_distance, length_ratio
 from rlplan.traces.report_cycle import cycle, over_cycle
 from rlplan.traces.report_runs import RunTrace, load_runs

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from ....plans.workload import Objective
+from ....plans.schema.workload import Objective
 from ..inputs.group_model import Group, GroupJob, NodeKind, Rules
 from ..simulate.slowdowns import units_per_hour
 from .group_search import ROUNDING, GroupSearch

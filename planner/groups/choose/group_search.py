@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ....plans.errors import Infeasible
+from ....plans.yaml.errors import Infeasible
 from ..inputs.capacity import modes_within, node_limits, nodes_short
 from ..inputs.group_model import Group, GroupJob, NodeKind, Rules
 from ..place.assemble import resident

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ....plans.workload import Objective
+from ....plans.schema.workload import Objective
 from ..inputs.group_model import Group, GroupJob, Rules, Slowdown
 from .group_columns import Checker, Column, Mode
 from .pricing import Known

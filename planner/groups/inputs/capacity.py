@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ....plans.errors import Infeasible
+from ....plans.yaml.errors import Infeasible
 from ..choose.group_columns import Mode, modes
 from ..simulate.permit_seats import bound
 from .group_model import Group, GroupJob, NodeKind, Rules, Way

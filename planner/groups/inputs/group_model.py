@@ -117,7 +117,7 @@ class Rules:
     """What every group must obey, whichever policy forms it; the same for ours and for the baselines."""
 
     policy: str = "multi_rate"
-    """Permit policy: `round_robin`, `first_come` or `multi_rate` (rounds/permit.py)."""
+    """Permit policy: `round_robin`, `first_come` or `multi_rate` (rounds/permits/permit_machine.py)."""
     group_cap: int = 5
     """Most jobs in a group."""
     margin: float = 0.0

@@ -15,9 +15,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ....plans.plan import Plan
-from ....plans.predicted import PredictedRound, Quantiles
-from ....plans.workload import Phase
+from ....plans.schema.plan import Plan
+from ....plans.schema.predicted import PredictedRound, Quantiles
+from ....plans.schema.workload import Phase
 from ...tune.executed_run import MeasuredRun
 
 PAIRS = 64

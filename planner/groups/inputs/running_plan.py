@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from ....plans.groups_plan import GroupsPlan
-from ....plans.planned_group import PinnedPhase, PlannedGroup
-from ....plans.yaml_io import error_at
+from ....plans.schema.groups_plan import GroupsPlan
+from ....plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
+from ....plans.yaml.yaml_io import error_at
 from ..place.placing import State, node_of_units, without_idle_nodes
 from .group_model import Group, GroupJob, NodeKind, Pin, Way
 

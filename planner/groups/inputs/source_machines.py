@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ....plans.check import input_path
-from ....plans.cluster import Accelerators, Cluster, Pool, load_cluster
-from ....plans.errors import InputError
-from ....plans.plan import Plan
-from ....plans.workload import Phases
-from ....plans.yaml_doc import Loc
+from ....plans.check.plan_check import input_path
+from ....plans.schema.cluster import Accelerators, Cluster, Pool, load_cluster
+from ....plans.schema.plan import Plan
+from ....plans.schema.workload import Phases
+from ....plans.yaml.errors import InputError
+from ....plans.yaml.yaml_doc import Loc
 from ....profiles.hardware import gpu_of
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ....plans.cluster import Cluster
+from ....plans.schema.cluster import Cluster
 from ....profiles.architecture import Architecture
 
 _BILLIONS = (3.09, 7.62, 14.77, 32.76)  # Qwen2.5-3B, 7B, 14B, 32B

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ....plans.check import input_path
-from ....plans.cluster import Cluster
-from ....plans.errors import InputError, joined
-from ....plans.job import load_job
-from ....plans.plan import Plan, load_plan
-from ....plans.price import usd_per_node_hour
-from ....plans.units import bytes_text
-from ....plans.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
-from ....plans.yaml_io import error_at
+from ....plans.check.plan_check import input_path
+from ....plans.facts.node_price import usd_per_node_hour
+from ....plans.schema.cluster import Cluster
+from ....plans.schema.job import load_job
+from ....plans.schema.plan import Plan, load_plan
+from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
+from ....plans.words.units import bytes_text
+from ....plans.yaml.errors import InputError, joined
+from ....plans.yaml.yaml_io import error_at
 from ....profiles.architecture import Architecture, architecture_of
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_run

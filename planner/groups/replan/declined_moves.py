@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ....plans.groups_plan import DeclinedMoves
+from ....plans.schema.groups_plan import DeclinedMoves
 from ..inputs.group_model import Group
 from ..place.placing import State, moves, next_id
 from .moves import Replanner

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ....plans.groups_plan import GroupsPlan
-from ....plans.groups_plan import Move as PlannedMove
+from ....plans.schema.groups_plan import GroupsPlan
+from ....plans.schema.groups_plan import Move as PlannedMove
 from ..inputs.capacity import excess
 from ..inputs.group_model import Group, NodeKind, Rules
 from ..place.placing import State

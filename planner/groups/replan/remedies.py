@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ....plans.errors import Infeasible
+from ....plans.yaml.errors import Infeasible
 from ..choose.group_program import solve_groups
 from ..inputs.capacity import Shortage, node_limits, nodes_taken
 from ..inputs.group_model import GroupJob, NodeKind, Rules

@@ -10,8 +10,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.permit_state import Seats
-from ....rounds.permit_events import Seat
+from ....rounds.compiled.compiled_permit_state import Seats
+from ....rounds.permits.permit_events import Seat
 from ..inputs.group_model import Group, GroupJob, Pin, Rules
 from .permit_simulator import Truth
 

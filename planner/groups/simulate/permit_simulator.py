@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ....rounds.permit import PermitMachine
-from ....rounds.permit_events import (
+from ....rounds.permits.permit_events import (
     PHASES,
     Arrive,
     Consolidate,
@@ -26,6 +25,7 @@ from ....rounds.permit_events import (
     Wake,
     WakeAt,
 )
+from ....rounds.permits.permit_machine import PermitMachine
 
 
 @dataclass(frozen=True)

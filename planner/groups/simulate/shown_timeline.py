@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....plans.planned_group import GroupTimeline, Span
+from ....plans.schema.sections.planned_group import GroupTimeline, Span
 from .steady_state import Steady
 
 ROUNDS = 2

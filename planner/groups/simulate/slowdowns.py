@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ....rounds.compiled.compiled_permit_rules import POLICIES
+from ....rounds.compiled.compiled_permit_state import Seats, empty_state
 from ....rounds.compiled.permit_kernel import BROKEN, KEPT, completions, long_run_many
-from ....rounds.compiled.permit_rules import POLICIES
-from ....rounds.compiled.permit_state import Seats, empty_state
 from ..inputs.group_model import Group, GroupJob, NodeKind, Rules, Slowdown
 from .permit_seats import bound, factors, seats_of
 

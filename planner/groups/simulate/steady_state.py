@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ....rounds.compiled.compiled_permit_rules import POLICIES
+from ....rounds.compiled.compiled_permit_state import Seats, empty_state
 from ....rounds.compiled.permit_kernel import period
-from ....rounds.compiled.permit_rules import POLICIES
-from ....rounds.compiled.permit_state import Seats, empty_state
-from ....rounds.permit import PermitMachine
-from ....rounds.permit_events import PhaseName
+from ....rounds.permits.permit_events import PhaseName
+from ....rounds.permits.permit_machine import PermitMachine
 from ..inputs.group_model import Group, GroupJob, Rules
 from .cycle_ratio import Edge, max_cycle_ratio
 from .permit_seats import machine_seats, seats_of

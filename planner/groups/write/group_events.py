@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....plans.groups_plan import GroupsPlan
+from ....plans.schema.groups_plan import GroupsPlan
 
 
 def chrome_trace(plan: GroupsPlan) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....plans.digest import groups_decisions, groups_predictions
-from ....plans.groups_plan import (
+from ....plans.facts.digest import groups_decisions, groups_predictions
+from ....plans.schema.groups_plan import (
     CostFigures,
     DeclinedMoves,
     GroupsInputs,
@@ -14,9 +14,9 @@ from ....plans.groups_plan import (
     GroupsSolver,
     Move,
 )
-from ....plans.origin import Volatile
-from ....plans.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
-from ....plans.workload import Workload
+from ....plans.schema.sections.origin import Volatile
+from ....plans.schema.sections.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
+from ....plans.schema.workload import Workload
 from ..inputs.capacity import excess
 from ..inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
 from ..inputs.workload_jobs import Problem

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ....plans.base import Mode
-from ....plans.predicted import StepNoise
+from ....plans.schema.base import Mode
+from ....plans.schema.predicted import StepNoise
 from ....rounds.exact import most_draws_at_once
 from ...choose.candidates import LongKey, ShortKey
 from ...costs.draft_costs import DraftedCost

@@ -9,7 +9,7 @@ import pytest
 
 from rlplan.cli.main import cli
 from rlplan.planner.lengths.copula_lengths import copula_lengths
-from rlplan.profiles.lengths import write_lengths
+from rlplan.profiles.length_trace import write_lengths
 
 from ...cli.solved_folder import write_profiled
 from ...cli.test_shipped import CLUSTER as GPU_CLUSTER

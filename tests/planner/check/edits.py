@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rlplan.planner.check.checker import Checker, FileReport
-from rlplan.plans.checks.documents import read_document
-from rlplan.plans.checks.solved import decisions_of, predictions_of
-from rlplan.plans.yaml_doc import parse
-from rlplan.plans.yaml_write import write
+from rlplan.plans.check.any_document import read_document
+from rlplan.plans.check.solved_rules import decisions_of, predictions_of
+from rlplan.plans.yaml.yaml_doc import parse
+from rlplan.plans.yaml.yaml_write import write
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 """Ten days after the laptop's profile was measured."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rlplan.plans.checks.rules import RULES
-from rlplan.plans.errors import InputError
-from rlplan.plans.policy import POLICY_NAME
+from rlplan.plans.check.rules import RULES
+from rlplan.plans.schema.policy import POLICY_NAME
+from rlplan.plans.yaml.errors import InputError
 
 from .conftest import run
 from .edits import GONE, check, edit, resign, rules

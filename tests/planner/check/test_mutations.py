@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.cli.check import annotation
-from rlplan.plans.yaml_doc import parse
-from rlplan.plans.yaml_write import write
+from rlplan.plans.yaml.yaml_doc import parse
+from rlplan.plans.yaml.yaml_write import write
 
 from .edits import GONE, check
 

@@ -7,8 +7,8 @@ import pytest
 from rlplan.planner.choose.candidates import enumerate_space
 from rlplan.planner.choose.no_candidates import over_issue
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.plans.errors import Infeasible
-from rlplan.plans.job import Search
+from rlplan.plans.schema.job import Search
+from rlplan.plans.yaml.errors import Infeasible
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile
 from ..synthetic_run import solved

@@ -7,8 +7,8 @@ import pytest
 from rlplan.planner.choose.candidates import enumerate_space
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.plans.errors import Infeasible
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.library import library_profile
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile

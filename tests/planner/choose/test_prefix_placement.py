@@ -11,7 +11,7 @@ from rlplan.planner.costs.round_costs import kinds
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import prepare, solve_fully
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.profiles.length_trace import LengthTrace
 from rlplan.rounds.balance import PrefixSharing
 
 LONG_PROMPT = 3000

@@ -14,7 +14,7 @@ from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import Column, Cycle, Limits, all_cycles
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.costs.phase_costs import LayoutKey
-from rlplan.plans.errors import Infeasible
+from rlplan.plans.yaml.errors import Infeasible
 
 A, B = LayoutKey(1, 2), LayoutKey(2, 1)
 SYNC, FREE, TIGHT = Law("sync", 16, 8, 0), Law("race", 20, 10, 0), Law("exact", 0, 0, 100)

@@ -11,8 +11,8 @@ from rlplan.planner.choose.prompt_supply import accepted_share
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve_fully
-from rlplan.plans.errors import Infeasible
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.length_trace import LengthTrace
 from rlplan.rounds.schedule import prompts_wanted
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile

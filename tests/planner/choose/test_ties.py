@@ -11,7 +11,7 @@ from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.ties import MOST, executable, issued_per_trained, simplest, simplicity, tolerance_of
 from rlplan.planner.costs.phase_costs import LayoutKey
 from rlplan.planner.solve import Solved, solve_fully
-from rlplan.profiles.schema import RoundCheck, Train
+from rlplan.profiles.profile_schema import RoundCheck, Train
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 from ..gpu_run import solved_on_gpus

@@ -5,9 +5,9 @@ import pytest
 from rlplan.planner.costs.colocation import host_bytes_per_s, optimizer_moves_s, sleep_and_wake_s
 from rlplan.planner.costs.phase_costs import decode_cost, train_cost_in
 from rlplan.profiles.hardware import GPUS
+from rlplan.profiles.laws.train_law import TrainLayout
+from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.train_layouts import physics_of
-from rlplan.profiles.train_model import TrainLayout
 
 from ..conftest import small_profile
 from ..gpu_run import solved_on_gpus

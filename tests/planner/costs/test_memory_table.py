@@ -17,11 +17,11 @@ from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar
 from rlplan.planner.costs.memory_table import memory_table
 from rlplan.planner.costs.phase_costs import LayoutKey, engines_of, train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.plans.errors import Infeasible
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.laws.rank_memory import STATE_BYTES
+from rlplan.profiles.laws.train_law import TrainLayout
+from rlplan.profiles.laws.train_layouts import MEMORY_SHARE
 from rlplan.profiles.library import library_names, library_profile
-from rlplan.profiles.memory import STATE_BYTES
-from rlplan.profiles.train_layouts import MEMORY_SHARE
-from rlplan.profiles.train_model import TrainLayout
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 

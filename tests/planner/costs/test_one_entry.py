@@ -11,7 +11,7 @@ from rlplan.planner.explain.cost_error import rollout_error
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import refit, replay_run
-from rlplan.profiles.schema import Machine, RoundCheck
+from rlplan.profiles.profile_schema import Machine, RoundCheck
 
 from ..conftest import CAP, heavy_trace, laptop, rollout, small_job, small_profile
 from ..synthetic_run import QUICK, solved, synthesize

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
-from rlplan.profiles.schema import Machine, Profile, Rollout
+from rlplan.profiles.profile_schema import Machine, Profile, Rollout
 
 CURVE = {"curve_sequences": (1, 8, 64), "curve_s": (5e-3, 6e-3, 12e-3)}
 

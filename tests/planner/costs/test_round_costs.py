@@ -7,9 +7,7 @@ import pytest
 from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.phase_costs import RewardCost
 from rlplan.planner.costs.round_costs import Kind, kinds, scoring
-from rlplan.plans.errors import InputError
-from rlplan.plans.levers import RewardJudge
-from rlplan.plans.plan import (
+from rlplan.plans.schema.plan import (
     Bias,
     LossPlan,
     PlannedJob,
@@ -22,8 +20,10 @@ from rlplan.plans.plan import (
     StepIssue,
     SyncPlan,
 )
+from rlplan.plans.schema.sections.levers import RewardJudge
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.schema import Judge
+from rlplan.profiles.profile_schema import Judge
 
 
 def planned(engines: int, engine_tp: int, **train) -> PlannedJob:

@@ -10,8 +10,8 @@ from rlplan.planner.costs.phase_costs import LayoutKey, train_cost
 from rlplan.planner.costs.step_noise import share_within, spread_of, step_deviations
 from rlplan.planner.explain.cost_error import noise_of
 from rlplan.planner.simulate.columns.round_log import RoundLog
-from rlplan.plans.predicted import StepNoise
-from rlplan.profiles.schema import RoundCheck, Spread
+from rlplan.plans.schema.predicted import StepNoise
+from rlplan.profiles.profile_schema import RoundCheck, Spread
 from rlplan.traces.report import report
 
 from ..synthetic_run import QUICK, solved, synthesize

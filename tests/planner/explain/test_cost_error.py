@@ -9,7 +9,7 @@ from rlplan.planner.costs.phase_costs import LayoutKey, train_cost
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error, step_error, update_error
 from rlplan.planner.explain.cycle_parts import Part
 from rlplan.planner.simulate.columns.round_log import RoundLog
-from rlplan.profiles.schema import Evidence, RoundCheck
+from rlplan.profiles.profile_schema import Evidence, RoundCheck
 
 SIGMA = math.sqrt(2 / math.pi)
 

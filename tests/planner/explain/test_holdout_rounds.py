@@ -11,10 +11,10 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.solve import solve_fully
-from rlplan.plans.drift_words import drift_text
-from rlplan.plans.errors import Infeasible
-from rlplan.plans.predicted import LengthDrift
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.plans.schema.predicted import LengthDrift
+from rlplan.plans.words.drift_words import drift_text
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.length_trace import LengthTrace
 
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))

@@ -10,8 +10,8 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.solve import Solved, solve_fully
-from rlplan.plans.length_basis import LengthBasis, few_lengths
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.plans.schema.sections.length_evidence import LengthBasis, few_lengths
+from rlplan.profiles.length_trace import LengthTrace
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile
 from ..synthetic_run import solved

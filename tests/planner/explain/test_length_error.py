@@ -8,8 +8,8 @@ import pytest
 from rlplan.planner.explain.length_error import REDRAWS, TRACES, length_error
 from rlplan.planner.lengths.length_model import LengthModel
 from rlplan.planner.solve import Solved, solve_fully
-from rlplan.plans.base import Mode
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.plans.schema.base import Mode
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 from ..conftest import CAP, laptop, small_job, small_profile
 from ..synthetic_run import QUICK, solved

@@ -11,7 +11,7 @@ from rlplan.planner.explain.round_picture import RoundWatch
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.whole_run import Watch, simulate_plan
 from rlplan.planner.solve import solve_fully
-from rlplan.plans.critical_path import critical_path
+from rlplan.plans.facts.critical_path import critical_path
 from rlplan.rounds.round_shape import tail_begins_s
 
 QUICK = (Pass(5, 2, math.inf), Pass(48, 48, 0.1))
@@ -20,7 +20,7 @@ SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 
 @pytest.fixture(scope="module")
 def solved():
-    from rlplan.plans.origin import InputFile, Inputs, ProfileFile
+    from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 
     from ..conftest import heavy_trace, laptop, small_job, small_profile
 

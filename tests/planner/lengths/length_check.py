@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.lengths.copula_lengths import Marginal, copula_lengths
-from rlplan.profiles.lengths import LengthTrace
+from rlplan.profiles.length_trace import LengthTrace
 
 CDF = [(50.0, 0.05), (200.0, 0.4), (500.0, 0.8), (1000.0, 0.92), (4000.0, 0.98)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlplan.planner.lengths.length_cautions import at_cap, extrapolated
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.lengths.table_lengths import named_lengths
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 
 def trace(capped: int, cap: int = 100) -> LengthTrace:

@@ -7,7 +7,7 @@ import pytest
 
 from rlplan.planner.lengths.length_drift import fit_drift, fit_drifting, fit_history
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 CAP = 100_000
 BETWEEN, WITHIN = 0.5, 0.4  # standard deviations of log lengths

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.profiles.length_tables import ASSUMED_ICC
-from rlplan.profiles.lengths import LengthRow, LengthTrace, intraclass_correlation
+from rlplan.profiles.length_trace import LengthRow, LengthTrace, intraclass_correlation
 
 from .length_check import check_model
 

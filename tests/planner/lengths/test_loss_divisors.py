@@ -7,8 +7,8 @@ import pytest
 
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.lengths.loss_divisors import expected_loss
-from rlplan.plans.errors import Infeasible
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 from ..conftest import CAP
 

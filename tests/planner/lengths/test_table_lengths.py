@@ -13,10 +13,10 @@ from rlplan.planner.lengths.table_lengths import (
     scaled_lengths,
     shown_table,
 )
-from rlplan.plans.errors import InputError
-from rlplan.plans.origin import LengthsInput
+from rlplan.plans.schema.sections.origin import LengthsInput
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.length_tables import shipped_table
-from rlplan.profiles.lengths import LengthRow, write_lengths
+from rlplan.profiles.length_trace import LengthRow, write_lengths
 
 
 @pytest.mark.parametrize("name", ["math-16k", "code-16k", "reasoning-32k", "short-math-2k"])

@@ -17,8 +17,8 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, S
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
 from rlplan.planner.solve import solve_fully
-from rlplan.plans.errors import InputError
-from rlplan.plans.levers import RoundDrafts
+from rlplan.plans.schema.sections.levers import RoundDrafts
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.hand_over import HandOverSpec
 from rlplan.rounds.schedule import RoundSpec

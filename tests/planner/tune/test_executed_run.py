@@ -6,7 +6,7 @@ import pytest
 
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import replay_run
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.run_log import TRACE
 
 from ..conftest import CAP, small_profile

@@ -10,8 +10,8 @@ from rlplan.planner.costs.round_costs import decode_of, train_of
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
-from rlplan.plans.plan import RoundRollout, RoundTrain
-from rlplan.profiles.schema import RoundCheck
+from rlplan.plans.schema.plan import RoundRollout, RoundTrain
+from rlplan.profiles.profile_schema import RoundCheck
 
 from ..conftest import CAP
 from ..gpu_run import solved_on_gpus

@@ -9,8 +9,8 @@ from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import price
 from rlplan.planner.tune.run_lengths import epoch_prompts, refit_lengths, run_lengths, scaled
-from rlplan.plans.errors import InputError
-from rlplan.profiles.lengths import LengthRow, LengthTrace
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 from ..conftest import CAP
 from ..synthetic_run import solved, synthesize

@@ -9,7 +9,7 @@ from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.run_lengths import scaled
 from rlplan.planner.tune.tune import tune
 from rlplan.planner.what_if import Documents
-from rlplan.plans.errors import InputError
+from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import CAP, heavy_trace
 from ..synthetic_run import QUICK, slower, solved, synthesize

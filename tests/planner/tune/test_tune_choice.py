@@ -9,8 +9,8 @@ from rlplan.planner.costs.round_costs import nodes_of
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import dump, loads
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.yaml_io import dump, loads
 
 from ..conftest import laptop
 from ..gpu_run import gpu_cluster, solved_on_gpus

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlplan.plans.compared import ComparedPoint
-from rlplan.plans.digest import groups_decisions, job_decisions
-from rlplan.plans.groups_plan import GroupsPlan
+from rlplan.plans.facts.compared_plans import ComparedPoint
+from rlplan.plans.facts.digest import groups_decisions, job_decisions
 from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import loads
+from rlplan.plans.schema.groups_plan import GroupsPlan
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.yaml_io import loads
 from rlplan.traces.report import report
 
 from ..conftest import PLAN

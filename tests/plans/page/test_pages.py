@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
-from rlplan.plans.page.charts_plan import share_within
-from rlplan.plans.page.charts_runs import smoothed
+from rlplan.plans.page.charts.charts_many_runs import smoothed
+from rlplan.plans.page.charts.charts_plan import share_within
+from rlplan.plans.page.page_text import count, digits, listed, seconds, size, span, usd
 from rlplan.plans.page.palette import contrast, job_colours, text_on
-from rlplan.plans.page.text import count, digits, listed, seconds, size, span, usd
 from rlplan.traces.report import report
 
 from .conftest import as_text, changed, payloads, points

@@ -11,7 +11,7 @@ from rlplan.planner.groups.choose.group_solution import Effort
 from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Rules, Way
 from rlplan.planner.groups.place.assemble import resident
 from rlplan.planner.groups.simulate.permit_seats import bound
-from rlplan.plans.errors import Infeasible
+from rlplan.plans.yaml.errors import Infeasible
 
 KINDS = {"H20": NodeKind("H20", 14.8, 1.5e12), "H800": NodeKind("H800", 42.24, 1.5e12)}
 LARGE = Effort(exact_jobs=0)

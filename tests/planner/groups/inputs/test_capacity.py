@@ -11,7 +11,7 @@ from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.inputs.capacity import excess, shortages
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules, Way
 from rlplan.planner.groups.replan.remedies import without_room
-from rlplan.plans.errors import Infeasible
+from rlplan.plans.yaml.errors import Infeasible
 
 
 def kinds(nodes: int, memory: float = 1e12) -> dict[str, NodeKind]:

@@ -8,11 +8,11 @@ from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.place.placing import State
 from rlplan.planner.groups.solve_workload import solve_workload
-from rlplan.plans.errors import InputError
-from rlplan.plans.groups_plan import GroupsInputs, load_groups_plan
-from rlplan.plans.origin import InputFile
-from rlplan.plans.workload import load_workload
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.schema.groups_plan import GroupsInputs, load_groups_plan
+from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.workload import load_workload
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
 
 from ....workloads import edit, write_workload
 

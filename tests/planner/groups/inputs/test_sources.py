@@ -13,9 +13,9 @@ from rlplan.planner.check.group_rules import workload_faults
 from rlplan.planner.groups.inputs.phase_seconds import from_plan, from_run
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.tune.executed_run import load_run
-from rlplan.plans.errors import InputError
-from rlplan.plans.workload import load_workload
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.schema.workload import load_workload
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
 
 from ....cli.command_line import rlplan
 from ....workloads import edit, write_workload

@@ -14,12 +14,12 @@ from rlplan.planner.groups.inputs.phase_seconds import PAIRS, from_figures, from
 from rlplan.planner.groups.inputs.state_memory import rollout_bytes, train_bytes
 from rlplan.planner.groups.inputs.switch_seconds import switch_seconds, sync_seconds
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
-from rlplan.plans.cluster import load_cluster
-from rlplan.plans.errors import InputError
-from rlplan.plans.plan import Plan
-from rlplan.plans.predicted import PredictedRound
-from rlplan.plans.workload import Phase, load_workload
-from rlplan.plans.yaml_io import loads
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.predicted import PredictedRound
+from rlplan.plans.schema.workload import Phase, load_workload
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.architecture import architecture_of
 
 from ....documents import expected_round, spread

@@ -13,7 +13,7 @@ from rlplan.planner.groups.place.assemble import resident
 from rlplan.planner.groups.place.one_arrival import BestFit
 from rlplan.planner.groups.place.placing import State, moves, without_idle_nodes
 from rlplan.planner.groups.replan.moves import Patience, Replanner
-from rlplan.plans.errors import Infeasible
+from rlplan.plans.yaml.errors import Infeasible
 
 KINDS = {"H20": NodeKind("H20", 14.8, 1.5e12), "H800": NodeKind("H800", 42.24, 1.5e12)}
 RULES = Rules()

@@ -8,11 +8,11 @@ import pytest
 
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
-from rlplan.plans.errors import Infeasible
-from rlplan.plans.groups_plan import GroupsInputs, GroupsPlan
-from rlplan.plans.origin import InputFile
-from rlplan.plans.workload import load_workload
-from rlplan.plans.yaml_io import dump
+from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan
+from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.workload import load_workload
+from rlplan.plans.yaml.errors import Infeasible
+from rlplan.plans.yaml.yaml_io import dump
 
 from ....workloads import POOLS
 

@@ -13,12 +13,12 @@ from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
 from rlplan.planner.groups.simulate.permit_seats import machine_seats
 from rlplan.planner.groups.simulate.permit_simulator import Span, Truth, drive
 from rlplan.planner.groups.solve_workload import solve_workload
-from rlplan.plans.errors import InputError
-from rlplan.plans.groups_plan import GroupsInputs, GroupsPlan, load_groups_plan
-from rlplan.plans.origin import InputFile
-from rlplan.plans.workload import load_workload
-from rlplan.plans.yaml_io import dump
-from rlplan.rounds.permit import PermitMachine
+from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan, load_groups_plan
+from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.workload import load_workload
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import dump
+from rlplan.rounds.permits.permit_machine import PermitMachine
 
 from ....workloads import edit, write_workload
 

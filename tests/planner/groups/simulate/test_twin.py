@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.simulate.permit_simulator import Truth, drive
+from rlplan.rounds.compiled.compiled_permit_rules import POLICIES
+from rlplan.rounds.compiled.compiled_permit_state import Seats, empty_state
 from rlplan.rounds.compiled.permit_kernel import trace
-from rlplan.rounds.compiled.permit_rules import POLICIES
-from rlplan.rounds.compiled.permit_state import Seats, empty_state
-from rlplan.rounds.permit import PermitMachine
-from rlplan.rounds.permit_events import Seat
+from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_machine import PermitMachine
 
 WORDS = 5
 

@@ -14,8 +14,8 @@ from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals
 from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
-from rlplan.plans.plan import Plan
-from rlplan.plans.yaml_io import dump, loads
+from rlplan.plans.schema.plan import Plan
+from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.rounds.schedule import RoundSpec
 
 TARGET, GROUP, CAP, SHARE = 8, 4, 1024, 0.25

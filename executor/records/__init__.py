@@ -1,0 +1,1 @@
+"""What a run writes down: its trace, its checkpoints, its lock."""

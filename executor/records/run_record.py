@@ -1,0 +1,158 @@
+"""What a run writes down: the JSONL trace, TensorBoard scalars, and the record of a step that the live view shows."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...rounds.outcome import Fate, Outcome
+from ...rounds.round import Round
+from ...traces.trace import TraceWriter
+from ..rollout import RolloutResult
+from .disk import written
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step as it was. Times in seconds, lengths in tokens.
+
+    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
+    are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
+    reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts.
+    """
+
+    step: int
+    kind: str
+    epochs: list[int]
+    sync_s: float
+    rollout_s: float
+    reward_exposed_s: float
+    train_s: float
+    other_s: float
+    total_s: float
+    trained_samples: int
+    trained_tokens: int
+    reward_mean: float
+    max_tokens: int
+    median_tokens: float
+    decoded_tokens: int
+    deferred: int
+    prompts: dict[str, int]
+    samples: dict[str, int]
+    conservation_violations: list[str]
+    on_policy_violations: int
+    checksum_mismatches: int
+    exhausted: int
+    restarts: list[str]
+    timeouts: dict[str, int] = field(default_factory=dict)
+    reward_failures: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def describe_lengths(tokens: list[int]) -> tuple[int, float]:
+    """(longest, median) of a step's lengths in tokens; (0, 0) for none."""
+    return (max(tokens), statistics.median(tokens)) if tokens else (0, 0.0)
+
+
+class Recorder:
+    """Writes a run's trace and TensorBoard files under its folder."""
+
+    def __init__(self, run_dir: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._path = run_dir / "trace.jsonl"
+        with self._written():
+            self._trace = TraceWriter(self._path)
+        with written(run_dir / "tensorboard"):
+            self._board: Any = SummaryWriter(log_dir=str(run_dir / "tensorboard"))
+
+    def event(self, event: str, t_s: float, /, **fields: Any) -> None:
+        """Append one event and make it durable. Raises RunFailed if the disk does not take it."""
+        with self._written():
+            self._trace.write(event, t_s, **fields)
+            self._trace.flush()
+
+    def trace_bytes(self) -> int:
+        """How long the trace is on disk."""
+        return self._path.stat().st_size
+
+    def _written(self) -> contextlib.AbstractContextManager[None]:
+        return written(self._path, "go on with --resume")
+
+    def samples(
+        self, t_s: float, step: int, epoch_of: Callable[[str], int], round_: Round, result: RolloutResult
+    ) -> None:
+        """Append one event per sample that finished decoding; `epoch_of` gives the epoch that issued a prompt."""
+        trained = {
+            (draw.number, sample)
+            for draw in round_.draws
+            if draw.fate is Fate.TRAINED
+            for sample in round_.trained_samples(draw)
+        }
+        with self._written():
+            for key, sample in sorted(result.samples.items()):
+                if sample.finished_s is None:
+                    continue
+                draw = round_.draws[key.draw]
+                fate = draw.fate
+                if fate is Fate.TRAINED and (key.draw, key.sample) not in trained:
+                    fate = Fate.SURPLUS
+                self._trace.write(
+                    "sample",
+                    t_s,
+                    step=step,
+                    prompt=sample.prompt,
+                    epoch=epoch_of(sample.prompt),
+                    draw=key.draw,
+                    sample=key.sample,
+                    tokens=len(sample.tokens),
+                    truncated=sample.truncated,
+                    prompt_tokens=len(sample.prompt_tokens),
+                    reward=sample.reward,
+                    reward_outcome=sample.reward_outcome,
+                    reward_s=round(sample.reward_s, 6),
+                    reward_deadline_s=sample.reward_deadline_s,
+                    fate=None if fate is None else fate.value,
+                    issued_s=round(sample.issued_s, 6),
+                    finished_s=round(sample.finished_s, 6),
+                    engine=sample.engine,
+                    version=[sample.version_start, sample.version_end],
+                )
+
+    def step(self, t_s: float, record: StepRecord) -> None:
+        """Append a step and its scalars, durably."""
+        self.event("step", t_s, **asdict(record))
+        scalars = {
+            "reward/mean": record.reward_mean,
+            "time/step_s": record.total_s,
+            "time/rollout_s": record.rollout_s,
+            "time/reward_exposed_s": record.reward_exposed_s,
+            "time/train_s": record.train_s,
+            "time/sync_s": record.sync_s,
+            "tokens/max": record.max_tokens,
+            "tokens/median": record.median_tokens,
+            "queue/deferred": record.deferred,
+            **{f"reward/{name}": record.timeouts[name] for name in ("timeouts", "cut") if name in record.timeouts},
+            **{f"train/{name}": value for name, value in record.metrics.items()},
+        }
+        # TensorBoard files are for looking at: a disk that is full for a while must not end the run through them.
+        with contextlib.suppress(OSError):
+            for name, value in scalars.items():
+                self._board.add_scalar(name, value, record.step)
+
+    def close(self) -> None:
+        """Close both. What matters was made durable when it was written; a full disk may keep the rest."""
+        with contextlib.suppress(OSError):
+            self._board.close()
+        with contextlib.suppress(OSError):
+            self._trace.close()
+
+
+def counts(outcome: Outcome) -> tuple[dict[str, int], dict[str, int]]:
+    """(prompts, samples) by fate, as plain data."""
+    prompts = {fate.value: len(ids) for fate, ids in outcome.prompts.items()}
+    return prompts, {fate.value: number for fate, number in outcome.samples.items()}

@@ -1,0 +1,1 @@
+"""Rewards that jobs name by their kind: code in a sandbox, and mathematics."""

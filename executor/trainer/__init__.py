@@ -1,0 +1,1 @@
+"""Trainer ranks: packed responses in, one optimizer step, new weights out."""

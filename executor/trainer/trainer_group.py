@@ -1,0 +1,252 @@
+"""The trainer ranks of one run as Ray actors: one `Trainer` each, driven in lockstep.
+
+Invariants:
+- the ranks live and die together: where one is gone, hangs or got out of step, all are ended, and the caller is told by
+  `TrainerDied` whatever the others say of their broken collectives;
+- each rank is asked for a sign of life once a second, also while it starts or trains: a rank that hangs is named within
+  `stall_s`, not when a step's deadline has passed;
+- a group that was started again holds the model as it was constructed; the caller loads a checkpoint next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from ...plans.yaml.errors import RunFailed
+from ..engines.guard import guard_group
+from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
+from ..supervision import (
+    ACTOR_OPTIONS,
+    BORN_S,
+    CALL_DEADLINE_S,
+    PULSE_S,
+    LastHeard,
+    Supervisor,
+    end_actor,
+    silent_seconds,
+    track,
+)
+from .samples import TrainSample
+from .trainer_rank import Trainer
+
+STEP_DEADLINE_S = 3600.0
+# When a collective fails on one rank, the death of another may be told a moment later.
+OTHERS_S = 2.0
+PULSE_GROUP = "pulse"  # a thread of its own in each rank, so that a rank that trains can answer
+
+
+class TrainerDied(ActorFailed):
+    """A rank is gone, and with it the state since the last checkpoint; ends the run only where nobody can recover."""
+
+
+class TrainerRank(Trainer):
+    """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
+
+    def construct(self) -> int:
+        """Construct the trainer; returns the number of its parameters."""
+        super().__init__(**self._arguments)
+        return self.parameters()
+
+
+class TrainerGroup:
+    """`dp` ranks with one model. All calls go to every rank; what they return is rank 0's."""
+
+    def __init__(
+        self, name: str, dp: int, threads: int, arguments: dict[str, Any], supervisor: Supervisor | None = None
+    ) -> None:
+        self.name = f"trainer {name}"
+        self.supervisor = supervisor or Supervisor()
+        self._dp = dp
+        self._threads = threads
+        self._arguments = arguments
+        self._ranks: list[Any] = []
+        self._pulses: list[asyncio.Task[None]] = []
+        self._gone: asyncio.Future[None] | None = None
+        self._longest_start_s = 0.0
+        self.parameters = 0
+        """Parameters of the policy; known once started."""
+
+    async def start(self) -> None:
+        """Start the ranks; a start that a rank does not survive is tried again. Raises RunFailed."""
+        await self.supervisor.start(self)
+
+    async def restart(self, why: str) -> None:
+        """Replace all ranks; the caller loads a checkpoint next. Raises RunFailed."""
+        await self.supervisor.replace(self, why)
+
+    async def launch(self) -> None:
+        """One try of a start, for the supervisor. Raises RunFailed."""
+        began = time.monotonic()
+        self._gone = asyncio.get_running_loop().create_future()
+        self._gone.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
+        self._ranks = self._spawn()
+        self._pulses = [
+            asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
+            for rank, actor in enumerate(self._ranks)
+        ]
+        deadline_s = self.supervisor.patience.start_deadline_s(self._longest_start_s)
+        self.parameters = int(await self._all("construct", deadline_s))
+        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
+
+    def _spawn(self) -> list[Any]:
+        """New actors of all ranks."""
+        method = f"tcp://127.0.0.1:{_free_port()}" if self._dp > 1 else None
+        # Spinning threads would take the cores from each other and from whoever shares the machine.
+        environment = {
+            "OMP_NUM_THREADS": str(self._threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        # Ray's stubs do not know this option.
+        remote: Any = ray.remote(concurrency_groups={PULSE_GROUP: 1})(TrainerRank)  # type: ignore[call-overload]
+        options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
+        ranks = [
+            remote.options(**options).remote(
+                **self._arguments, threads=self._threads, rank=rank, world_size=self._dp, init_method=method
+            )
+            for rank in range(self._dp)
+        ]
+        for actor in ranks:
+            actor.__ray_call__.remote(_guard)
+        return ranks
+
+    async def _watch(self, rank: int, actor: Any) -> None:
+        silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
+        whom = f"rank {rank} of {self._dp}"
+        while True:
+            call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
+            silent_s = await silent_seconds(call, silence, patience_s)
+            if silent_s is not None:
+                self._lose(f"no sign of life of {whom} for {silent_s:.0f} s")
+                return
+            error = call.exception()
+            if error is not None:
+                self._lose(f"{whom}: {reason(error)}")
+                return
+            silence.heard(time.monotonic())
+            patience_s = self.supervisor.patience.stall_s
+            await asyncio.sleep(PULSE_S)
+
+    def _lose(self, why: str) -> TrainerDied:
+        """End all ranks: a group without one of them cannot go on."""
+        died = TrainerDied(self.name, why)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_exception(died)
+        self._kill()
+        return died
+
+    async def lost(self) -> None:
+        """Returns never; raises TrainerDied when the group is gone, whatever goes on meanwhile."""
+        assert self._gone is not None, "lost() before start()"
+        await asyncio.shield(self._gone)
+
+    async def _all(self, method: str, deadline_s: float, *arguments: Any) -> Any:
+        gone = self._gone
+        assert gone is not None, f"{method} before start()"
+        if gone.done():
+            gone.result()
+        calls = [track(getattr(rank, method).remote(*arguments)) for rank in self._ranks]
+        waits: set[asyncio.Future[Any]] = set(calls)
+        left_s, began = deadline_s, time.monotonic()
+        while waits and left_s > 0 and not gone.done() and not _errors(calls):
+            await asyncio.wait({*waits, gone}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            waits = {call for call in calls if not call.done()}
+            left_s = deadline_s - (time.monotonic() - began)
+        if not waits and not _errors(calls):
+            return calls[0].result()
+        if _errors(calls) and waits:
+            await asyncio.wait(waits, timeout=OTHERS_S)
+        errors = _errors(calls)
+        if not errors and not gone.done():
+            raise self._lose(f"no answer to {method} within {deadline_s:.0f} s")
+        raise self._judge(method, errors, gone, all_answered=all(call.done() for call in calls))
+
+    def _judge(
+        self, method: str, errors: list[BaseException], gone: asyncio.Future[None], all_answered: bool
+    ) -> RunFailed:
+        """What the errors of some ranks in one call mean for the group."""
+        if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
+            return seen
+        # The rank that is gone first, then those that tell of it.
+        errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
+        faults = [classify(error) for error in errors]
+        if Fault.ACTOR in faults:
+            return self._lose(f"{method}: {reason(errors[faults.index(Fault.ACTOR)])}")
+        if Fault.INFRASTRUCTURE in faults:
+            why = reason(errors[faults.index(Fault.INFRASTRUCTURE)])
+            if not all_answered:  # the others are in the middle of a collective, which none can take up again
+                return self._lose(f"{method}: {why}")
+            return InfrastructureFailed(f"{self.name} could not do {method}: {why}")
+        return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
+
+    async def step(self, groups: list[list[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
+        """One optimizer step, by another micro-batch budget if one is given; returns the trainer's metrics."""
+        reference = ray.put(groups)
+        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, micro_batch_tokens)
+        return metrics
+
+    async def export(self, path: Path, version: str | None = None) -> dict[str, str]:
+        """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor."""
+        sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version)
+        return sums
+
+    async def save(self, folder: Path) -> None:
+        """Write model and optimizer state."""
+        await self._all("save", STEP_DEADLINE_S, str(folder))
+
+    async def load(self, folder: Path) -> None:
+        """Read model and optimizer state."""
+        await self._all("load", STEP_DEADLINE_S, str(folder))
+
+    async def pids(self) -> list[int]:
+        """Process ids of the ranks; they answer whatever they do."""
+        calls = [rank.pid.options(concurrency_group=PULSE_GROUP).remote() for rank in self._ranks]
+        return list(await asyncio.gather(*(track(call) for call in calls)))
+
+    def mean_s_between_failures(self) -> float:
+        """Of the last hour; an hour if there were none."""
+        return self.supervisor.mean_s_between_failures(self.name)
+
+    async def discard(self) -> None:
+        """End what is left of the ranks."""
+        for pulse in self._pulses:
+            pulse.cancel()
+        await asyncio.gather(*self._pulses, return_exceptions=True)
+        self._pulses = []
+        self._kill()
+
+    def _kill(self) -> None:
+        for rank in self._ranks:
+            with contextlib.suppress(ray.exceptions.RayError):
+                end_actor(rank)
+
+    async def close(self) -> None:
+        """End the ranks."""
+        await self.discard()
+        self._ranks = []
+
+
+def _guard(trainer: Trainer) -> None:
+    """Runs in a rank."""
+    guard_group()
+
+
+def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:
+    found = [call.exception() for call in calls if call.done()]
+    return [error for error in found if error is not None]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,294 @@
+"""One rank of the trainer: groups of scored samples in, one optimizer step, new weights out.
+
+Invariants:
+- The update is a function of the set of samples and of the weights: samples are sorted first, so completion order
+  changes no bit (on CPU; CUDA kernels may add in any order).
+- Gradients do not depend on the micro-batch split or the number of ranks beyond rounding: every token's weight in the
+  loss holds the division by constants of the plan, and gradients are summed, never averaged.
+- What is not finite, or of other log-probs than the engine's, is seen before the optimizer steps: weights and optimizer
+  state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
+- `version` counts updates; 0 are the weights as loaded.
+- Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from ..weights.checkpoint import load_state, save_state, trainer_state
+from ..weights.checksum import VERSION_KEY, tensor_checksum
+from .losses import Divisors
+from .objective import Objective
+from .packing import pack
+from .policy_model import PackedLogprobs, load_policy, packed_logprobs, packed_row
+from .samples import TrainSample
+from .step_checks import LogprobLimits, refusal
+from .step_totals import StepTotals
+
+COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
+
+
+class Trainer:
+    """Policy, optimizer and version of one rank. `step` trains; `export_weights` hands the result to the engines.
+
+    Args:
+        model_path: folder of a Hugging Face causal LM, or hub id.
+        algorithm: the job's `algorithm` section; read are name, learning_rate, weight_decay, betas, max_grad_norm,
+            clip_low, clip_high, loss_aggregation, mask_truncated, importance_sampling, seed. (Dynamic sampling happens
+            before the trainer.)
+        micro_batch_tokens: token budget (prompt and response) of one forward and backward.
+        samples_per_prompt: size of a group.
+        temperature: at which responses were sampled.
+        divisors: what losses are divided by.
+        threads: torch threads on CPU.
+        logprob_limits: how far log-probs of engine and trainer may differ; None: they are measured and not judged.
+        device: `cpu` or `cuda`.
+        dtype: float32, bfloat16 or float16; see `policy_model.py` for what is computed in what.
+        rank, world_size: this rank and their number. With more than one, parameters are sharded (FSDP2).
+        init_method: where ranks meet (`tcp://host:port`, `file://path`); needed if and only if world_size > 1.
+
+    Raises ValueError for an unknown algorithm or loss_aggregation.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        algorithm: Mapping[str, Any],
+        micro_batch_tokens: int,
+        samples_per_prompt: int,
+        temperature: float,
+        divisors: Divisors,
+        threads: int,
+        logprob_limits: LogprobLimits | None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        rank: int = 0,
+        world_size: int = 1,
+        init_method: str | None = None,
+    ) -> None:
+        self._objective = Objective(algorithm, divisors, samples_per_prompt)
+        assert (init_method is not None) == (world_size > 1), "init_method goes with world_size > 1"
+        torch.set_num_threads(threads)
+        torch.manual_seed(algorithm["seed"])
+        self._algorithm = dict(algorithm)
+        self._micro_batch_tokens = micro_batch_tokens
+        self._temperature = temperature
+        self._logprob_limits = logprob_limits
+        self._rank, self._world_size = rank, world_size
+        self._device = torch.device(device)
+        self._dtype = dtype
+        if device == "cuda":
+            # Ray shows each rank its own GPUs; without Ray all ranks of a node see all of them.
+            self._device = torch.device("cuda", rank % torch.cuda.device_count())
+            torch.cuda.set_device(self._device)
+        self._model: Any = load_policy(model_path, dtype, self._device)
+        self._parameters = sum(p.numel() for p in self._model.parameters())
+        if world_size > 1:
+            self._shard(init_method)
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=algorithm["learning_rate"],
+            betas=tuple(algorithm["betas"]),
+            weight_decay=algorithm["weight_decay"],
+        )
+        for parameter in self._model.parameters():
+            # What AdamW does at its first step, done now: a checkpoint of version 0 then has the keys of any other.
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+            }
+        self.version = 0
+
+    def _shard(self, init_method: str | None) -> None:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo",
+            init_method=init_method,
+            rank=self._rank,
+            world_size=self._world_size,
+            timeout=COLLECTIVE_DEADLINE,
+        )
+        mesh = init_device_mesh(self._device.type, (self._world_size,))
+        blocks = set(self._model._no_split_modules or ())  # class names of the layers, which transformers declares
+        for module in list(self._model.modules()):
+            if type(module).__name__ in blocks:
+                fully_shard(module, mesh=mesh)
+        fully_shard(self._model, mesh=mesh)
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+
+    def step(self, groups: Sequence[Sequence[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
+        """One optimizer step on complete groups, in any order; every rank gets all of them and takes its share.
+
+        `micro_batch_tokens` stands in for the trainer's own budget in this step.
+
+        A step that `refusal` (step_checks.py) does not let pass changes nothing; `skipped` is 1 then.
+
+        Returns metrics of the whole step, equal on all ranks: `loss`; `grad_norm` (before clipping); `skipped` (0 or
+        1); `reward_mean`, `tokens` (prompts and responses), `response_tokens`, `samples`, `micro_batches` (per rank),
+        `seconds`; of the difference of log-probs between engine and trainer over all response tokens, before the
+        update: `logprob_max_abs_diff`, `logprob_mean_abs_diff`, `logprob_p99_abs_diff` and `logprob_beyond_share` (of
+        tokens beyond the limits' bound), nats; `ratio_clipped_share` of tokens in the loss; with importance sampling
+        `importance_ratio_mean` (before truncation) and `importance_truncated_share` or `importance_masked_share` of
+        tokens in the loss; `entropy` in nats, mean over response tokens; `parameter_norm` after the update.
+        """
+        started = time.perf_counter()
+        samples, advantages, weights = self._objective.prepare(groups)
+        budget = micro_batch_tokens or self._micro_batch_tokens
+        # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
+        # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
+        learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
+        watched = sorted(set(range(len(samples))) - set(learning))
+        bound = math.inf if self._logprob_limits is None else self._logprob_limits.bound
+        totals = StepTotals(self._device, bound, self._objective.importance_cap)
+        batches = 0
+        with torch.no_grad():
+            for share in self._share(samples, watched, budget):
+                self._forward([samples[i] for i in share], [weights[i] for i in share], totals)
+                batches += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        # At least one: with nothing to learn the gradient is zero and not absent, and the optimizer steps all the same.
+        for share in self._share(samples, learning, budget) or [[]]:
+            self._accumulate(
+                [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
+            )
+            batches += 1
+        grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._algorithm["max_grad_norm"])
+        metrics = self._objective.named(totals.metrics(self._world_size)) | {"grad_norm": _whole(grad_norm).item()}
+        skipped = self._refused(metrics)
+        if skipped:
+            self._optimizer.zero_grad(set_to_none=True)
+        else:
+            self._optimizer.step()
+            self.version += 1
+        with torch.no_grad():
+            norm = torch.nn.utils.get_total_norm(list(self._model.parameters()))
+        metrics |= {
+            "skipped": float(skipped),
+            "parameter_norm": _whole(norm).item(),
+            "reward_mean": sum(s.reward for s in samples) / len(samples),
+            "tokens": sum(s.tokens for s in samples),
+            "samples": len(samples),
+            "micro_batches": batches,
+        }
+        metrics["seconds"] = time.perf_counter() - started
+        return metrics
+
+    def _refused(self, metrics: dict[str, float]) -> bool:
+        """Whether the step may not be taken: rank 0's answer, for all (collective), since the run sees its metrics."""
+        refused = torch.tensor(float(refusal(metrics, self._logprob_limits) is not None), device=self._device)
+        if self._world_size > 1:
+            dist.broadcast(refused, 0)
+        return bool(refused.item())
+
+    def _share(self, samples: list[TrainSample], chosen: list[int], budget: int) -> list[list[int]]:
+        """This rank's micro-batches of the chosen samples, as their indices; equally many on every rank."""
+        packed = pack([samples[i].tokens for i in chosen], budget, self._world_size)[self._rank]
+        return [[chosen[place] for place in batch] for batch in packed]
+
+    def _forward(
+        self, samples: list[TrainSample], weights: list[float], totals: StepTotals
+    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor]:
+        """(result, old log-probs, token weights) of one micro-batch, perhaps empty; it is added to the totals."""
+        row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
+        result = packed_logprobs(self._model, row, self._temperature, self._dtype)
+        old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
+        token_weight = self._per_token(samples, weights)
+        totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
+        return result, old, token_weight
+
+    def _per_token(self, samples: list[TrainSample], values: list[float]) -> torch.Tensor:
+        lengths = torch.tensor([len(s.response_tokens) for s in samples], dtype=torch.long, device=self._device)
+        return torch.tensor(values, dtype=torch.float32, device=self._device).repeat_interleave(lengths)
+
+    def _accumulate(
+        self, samples: list[TrainSample], advantages: list[float], weights: list[float], totals: StepTotals
+    ) -> None:
+        """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
+        result, old, token_weight = self._forward(samples, weights, totals)
+        loss, clipped = self._objective.loss(result.logprobs, old, self._per_token(samples, advantages), token_weight)
+        torch.autograd.backward(loss + result.anchor)
+        totals.add_loss(loss, clipped)
+
+    def export_weights(self, path: str | Path, version: str | None = None) -> dict[str, str]:
+        """Write all weights to one safetensors file, in the job's dtype and with the Hugging Face checkpoint's names.
+
+        The file appears whole or not at all, and says that it holds `version` (None: the number of updates), which who
+        reads it compares with what it was told. Tied weights are written once. Returns checksum by tensor name on rank
+        0, which alone writes; {} on the others, whose call returns when the file is there.
+        """
+        target, dtype = Path(path), getattr(torch, self._dtype)
+        tensors: dict[str, torch.Tensor] = {}
+        for name, parameter in self._model.named_parameters():
+            whole = _whole(parameter.detach())
+            if self._rank == 0:
+                tensors[name] = whole.to("cpu", dtype)
+        if self._rank == 0:
+            tensors = {k: v.contiguous() for k, v in sorted(revert_weight_conversion(self._model, tensors).items())}
+            partial = target.with_name(f".{target.name}.partial")
+            save_file(tensors, partial, metadata={"format": "pt", VERSION_KEY: version or str(self.version)})
+            partial.replace(target)
+        if self._world_size > 1:
+            dist.barrier()
+        return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write model, optimizer, version and random state to `folder`, atomically.
+
+        Raises FileExistsError, and RuntimeError on all ranks if a weight or a moment of any is not finite.
+        """
+        lost = torch.tensor(float(not self._finite()), device=self._device)
+        if self._world_size > 1:
+            dist.all_reduce(lost)
+        if lost.item():
+            raise RuntimeError(f"weights or moments of version {self.version} are not finite; no checkpoint is written")
+        save_state(Path(folder), trainer_state(self._model, self._optimizer, self.version), self._rank)
+
+    def _finite(self) -> bool:
+        """Whether this rank's share of weights and moments is finite."""
+        tensors = [p.detach() for p in self._model.parameters()]
+        tensors += [value for state in self._optimizer.state.values() for value in state.values()]
+        local = (t.to_local() if isinstance(t, DTensor) else t for t in tensors)
+        return all(bool(torch.isfinite(t).all()) for t in local)
+
+    def load(self, folder: str | Path) -> None:
+        """Take over what `save` wrote, perhaps with another number of ranks. Raises FileNotFoundError."""
+        state = trainer_state(self._model, self._optimizer, self.version)
+        load_state(Path(folder), state)
+        self.version = int(state["counters"]["version"])
+        torch.set_rng_state(state["counters"]["rng"])
+
+    def parameters(self) -> int:
+        """Number of parameters of the policy; returns only once the trainer is ready."""
+        return self._parameters
+
+    def pid(self) -> int:
+        """Process id of this rank."""
+        return os.getpid()
+
+    def close(self) -> None:
+        """Leave the process group; nothing may be called after it."""
+        if self._world_size > 1:
+            dist.destroy_process_group()
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full tensor of a sharded one (collective)."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

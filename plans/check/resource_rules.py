@@ -1,0 +1,119 @@
+"""What a plan asks of its cluster and job beside what it cannot start without: cores, splits, limits. Reads no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..schema.cluster import Cluster, Pool
+from ..schema.job import Job
+from ..schema.limits import MOST_ACCELERATORS
+from ..schema.plan import Plan, RoundTrain
+from ..yaml.yaml_doc import Loc
+from .finding import Fault
+from .plan_fit import heads_fault
+
+SLACK = 1e-4
+"""Relative; figures in a plan have six digits."""
+
+
+def round_trains(plan: Plan) -> list[tuple[Loc, RoundTrain]]:
+    """The trainers of each kind of round, with their places."""
+    rounds = plan.job.rounds
+    found: list[tuple[Loc, RoundTrain]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
+    if rounds.long is not None:
+        found.append((("job", "rounds", "long", "train"), rounds.long.train))
+    return found
+
+
+def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Engines of a size that the job's search does not have, so that `solve` would not choose them."""
+    rounds = plan.job.rounds
+    kinds = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
+    for kind, rollout in kinds.items():
+        if rollout.tp not in job.search.tp:
+            what = f"is {rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
+            yield Fault("not-in-search", ("job", "rounds", kind, "rollout", "tp"), what, "add it there, or solve again")
+
+
+def over_issue_beyond(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Rounds that issue more for each sample that they train than the job's search allows; `solve` considers none."""
+    most, step = job.search.max_over_issue, plan.job.issue
+    rounds = plan.job.rounds
+    issue = rounds.short.issue
+    times = issue.prompts * issue.samples / (step.prompts_per_step * step.samples_per_prompt)
+    remedy = "raise it there if that is meant, or solve again"
+    if times > most * (1 + SLACK):
+        yield Fault(
+            "over-issue-beyond-search",
+            ("job", "rounds", "short", "issue"),
+            f"{issue.prompts} x {issue.samples} samples are {times:.3g} times what is trained, and the job's "
+            f"search.max_over_issue is {most:g}",
+            remedy,
+        )
+    if rounds.long is not None and rounds.long.issue.copies > most * (1 + SLACK):
+        yield Fault(
+            "over-issue-beyond-search",
+            ("job", "rounds", "long", "issue", "copies"),
+            f"{rounds.long.issue.copies} copies of a group at once, and the job's search.max_over_issue is {most:g}",
+            remedy,
+        )
+
+
+def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
+    """What is wrong, and what to do, if so many reward workers have no core each in the pool called `name`; None if
+    they have."""
+    cores = pool.nodes * pool.cores
+    if workers <= cores:
+        return None
+    return f"{workers} reward workers, and pool '{name}' has {cores} host cores; write at most {cores}"
+
+
+def too_many_accelerators(pool: Pool) -> str | None:
+    """What is wrong, and what to do, if a pool has more accelerators than one job is planned on; None if it has not."""
+    if pool.accelerators_total <= MOST_ACCELERATORS:
+        return None
+    most = MOST_ACCELERATORS // pool.accelerators.per_node
+    what = f"a pool of {pool.accelerators_total:,} accelerators is not simulated, one of {MOST_ACCELERATORS:,} is"
+    return f"{what}; write at most {most} nodes for this job"
+
+
+def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
+    """Pools of more accelerators than one job is planned on."""
+    for name, pool in sorted(cluster.pools.items()):
+        text = too_many_accelerators(pool)
+        if text is not None:
+            what, _, remedy = text.partition("; ")
+            yield Fault("pool-too-large", ("pools", name, "nodes"), what, remedy)
+
+
+def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
+    """More reward workers than cores, kinds of round on two pools, trainers that split the model's heads unevenly, a
+    predicted p95 above the job's limit."""
+    rounds = plan.job.rounds
+    pool = cluster.pools.get(rounds.short.rollout.pool)
+    if pool is not None and plan.job.reward.judge is None:
+        text = too_many_workers(plan.job.reward.workers, rounds.short.rollout.pool, pool)
+        if text is not None:
+            what, _, remedy = text.partition("; ")
+            yield Fault("too-many-reward-workers", ("job", "reward", "workers"), what, remedy)
+    if rounds.long is not None and rounds.long.rollout.pool != rounds.short.rollout.pool:
+        yield Fault(
+            "pools-differ",
+            ("job", "rounds", "long", "rollout", "pool"),
+            f"long rounds run on pool '{rounds.long.rollout.pool}' and short ones on '{rounds.short.rollout.pool}'; "
+            "both kinds take turns on the nodes of one",
+            "name the same pool in both",
+        )
+    for at, train in round_trains(plan):
+        fault = heads_fault(at, train.tp, heads) if heads is not None else None
+        if fault is not None:
+            yield fault
+    limit = job.slo.step_p95_s
+    if limit is not None and plan.predicted.step_s.p95 > limit * (1 + SLACK):
+        yield Fault(
+            "slo-missed",
+            ("predicted", "step_s", "p95"),
+            f"95% of the steps are predicted to stay below {plan.predicted.step_s.p95:.6g} s, and the job's "
+            f"slo.step_p95_s is {limit:.6g}",
+            "solve again, or raise the limit in the job",
+        )

@@ -1,0 +1,151 @@
+"""Figures as a reviewer reads them: three or four digits, one unit in a row, the sign always, unknown never 0."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .change import NOT_GIVEN, KeyChange, Quantity, Unit
+from .difference_error import percent
+
+UNKNOWN = "unknown"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks and without what a terminal would take for a command."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def shorten(text: str, width: int) -> str:
+    """Text on one line, at most `width` characters."""
+    text = one_line(text)
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """So many significant digits, thousands apart where there are no more."""
+    if 10 ** (digits - 1) <= abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".removesuffix(".")
+
+
+def usd(value: float) -> str:
+    """USD without the word: whole cents, or four digits of less than ten."""
+    whole = abs(value) < 1e12 and (abs(value) >= 10 or value == round(value, 2))
+    return f"{value:,.2f}" if whole else f"{value:.4g}"
+
+
+def figure(value: float | None, unit: Unit, milli: bool = False) -> str:
+    """One value with its unit."""
+    if value is None:
+        return UNKNOWN
+    if unit == "s":
+        return f"{number(1000 * value, 3)} ms" if milli else f"{number(value, 3)} s"
+    if unit == "usd":
+        return usd(value)
+    if unit == "x":
+        return f"{value:.3f}x" if abs(value) < 1000 else f"{value:.3g}x"
+    if unit == "ratio":
+        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
+    if unit == "share":
+        return percent(value) if abs(value) < 1e6 else f"{100 * value:.2g}%"
+    return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.4g}"
+
+
+def values(quantity: Quantity) -> tuple[str, str]:
+    """Old and new in the same unit."""
+    known = [abs(side) for side in (quantity.old, quantity.new) if side is not None]
+    milli = quantity.unit == "s" and bool(known) and max(known) < 1
+    old, new = (
+        quantity.missing if side is None else figure(side, quantity.unit, milli)
+        for side in (quantity.old, quantity.new)
+    )
+    return old, new
+
+
+def delta_text(quantity: Quantity) -> str:
+    """The difference in the unit of the row, with its sign; a share's in points of a hundred."""
+    delta = quantity.delta
+    if delta is None or not quantity.changed:
+        return ""
+    if quantity.unit == "share":
+        return f"{signed(100 * delta)} points"
+    known = [abs(side) for side in (quantity.old, quantity.new) if side is not None]
+    milli = quantity.unit == "s" and max(known) < 1
+    size = abs(delta)
+    return ("-" if delta < 0 else "+") + (
+        f"{size:.2g}" if quantity.unit == "ratio" and size < 0.0005 else figure(size, quantity.unit, milli)
+    )
+
+
+def change_text(quantity: Quantity) -> str:
+    """The difference over the old value, with its uncertainty: `-6.9% ±4.1%`; `-1.2%, within ±3.1%`, the error."""
+    if quantity.old is None or quantity.new is None:
+        return "" if quantity.old is quantity.new or quantity.missing != UNKNOWN else UNKNOWN
+    if not quantity.changed:
+        return "unchanged"
+    relative, sigma = quantity.relative, quantity.relative_sigma
+    if relative is None or quantity.unit not in ("s", "usd", "x"):
+        return ""
+    text = relative_text(relative)
+    if not sigma:
+        return text
+    return text + (", within " if quantity.within_error else " ") + sigma_text(relative, sigma)
+
+
+def relative_text(relative: float) -> str:
+    """`-6.9%`, `+0.04%`; from eleven times as much on and below a hundredth, `12.3 times`."""
+    return f"{relative + 1:.3g} times" if _in_times(relative) else f"{signed(100 * relative)}%"
+
+
+def sigma_text(relative: float, sigma: float) -> str:
+    """The uncertainty of `relative_text`, in its unit: `±4.1%`, `±0.5`."""
+    return f"±{sigma:.2g}" if _in_times(relative) else f"±{unsigned(100 * sigma)}%"
+
+
+def _in_times(relative: float) -> bool:
+    return relative >= 10 or -1 < relative < -0.99
+
+
+def signed(value: float) -> str:
+    """`+6.9`, `-0.04`."""
+    return ("-" if value < 0 else "+") + unsigned(value)
+
+
+def unsigned(value: float) -> str:
+    """One digit behind the point, or two significant ones below 1."""
+    size = abs(value)
+    return f"{size:.1f}" if 1 <= size < 1e6 else f"{size:.2g}"
+
+
+def value_text(value: Any, width: int = 60) -> str:
+    """A value of a document, on one line."""
+    if value is None:
+        return "none"
+    if value is NOT_GIVEN:
+        return "not given"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**15 else f"{float(value):.6g}" if abs(value) < 10**300 else "huge"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return shorten("{" + ", ".join(f"{k}: {value_text(v, width)}" for k, v in value.items()) + "}", width)
+    if isinstance(value, (list, tuple)):
+        return shorten("[" + ", ".join(value_text(v, width) for v in value) + "]", width)
+    text = str(value)
+    return f"{text[:8]}…" if _DIGEST.fullmatch(text) else shorten(text, width)
+
+
+def key_values(change: KeyChange, width: int = 60) -> tuple[str, str]:
+    """Old and new of a key, the relative difference behind the new one where both are numbers."""
+    relative = change.relative
+    behind = f" ({relative_text(relative)})" if relative and isinstance(change.new, float) else ""
+    return value_text(change.old, width), value_text(change.new, width) + behind
+
+
+def counted(count: int, what: str, many: str = "") -> str:
+    """`1 input`, `3 inputs`."""
+    return f"{count} {what}" if count == 1 else f"{count} {many or what + 's'}"

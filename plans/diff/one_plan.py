@@ -1,0 +1,142 @@
+"""What a reviewer reads about a plan that only one side has: a new one, or one that is gone.
+
+A new plan stands beside what would be done without it: the plain synchronous plan of the job, or each job alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..schema.groups_plan import GroupsPlan
+from ..schema.plan import Plan
+from ..words.phase_words import PHASE_WORDS
+from .change import Unit
+from .figure_words import counted, figure, relative_text, shorten
+from .groups_report import groups_warnings
+from .input_diff import InputFiles, stale_inputs
+from .job_diff import edited, figures_edited, memory, sides_of, speedup
+from .job_report import edited_warnings, stale_warnings
+from .review import Column, Report, Row, Section
+
+
+def alone_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
+    """A plan that has come, or (`new` is false) gone."""
+    warnings = edited_warnings(sides_of(False, new and edited(plan)), sides_of(False, new and figures_edited(plan)))
+    if new and files.folder is not None:
+        warnings += stale_warnings(plan, stale_inputs(plan, files))
+    what = "new plan" if new else "plan removed"
+    if isinstance(plan, GroupsPlan):
+        warnings += groups_warnings(plan) if new else []
+        return Report(
+            name, name, f"{what}: {_groups_line(plan)}", tuple(warnings), (_beside_others(plan), _jobs(plan)), ()
+        )
+    error = (
+        f"relative error of its mean seconds, one standard deviation: {figure(plan.predicted.error.total, 'share')}",
+    )
+    sections = (_beside_sync(plan), _why(plan)) if new else (_beside_sync(plan),)
+    return Report(name, name, f"{what}: {_job_line(plan)}", tuple(warnings), sections, error)
+
+
+def alone_dict(plan: Plan | GroupsPlan, new: bool) -> dict[str, Any]:
+    """For JSON."""
+    exclude = {"inputs", "volatile", "rlplan", "rlplan_groups"}
+    return {
+        "kind": "groups" if isinstance(plan, GroupsPlan) else "job",
+        "same": False,
+        "added" if new else "removed": plan.model_dump(mode="json", exclude=exclude),
+    }
+
+
+def _job_line(plan: Plan) -> str:
+    fast = speedup(plan.predicted)
+    return (
+        f"{plan.job.name} by mode {plan.job.bias.mode}, {figure(plan.predicted.step_s.mean, 's')} a step, "
+        f"{'unknown' if fast is None else f'{fast:.2f}'} times as fast as plain synchronous rounds, "
+        f"{figure(plan.predicted.usd_per_1k_samples, 'usd')} USD per 1000 samples, "
+        f"length ratio {figure(plan.predicted.length_ratio, 'ratio')}"
+    )
+
+
+def _beside_sync(plan: Plan) -> Section:
+    p, base = plan.predicted, plan.predicted.baseline
+    pairs: list[tuple[str, float | None, float]] = [
+        ("seconds per sample", base.seconds_per_sample, p.seconds_per_sample),
+        ("step, mean", base.step_s.mean, p.step_s.mean),
+        ("step, p50", base.step_s.p50, p.step_s.p50),
+        ("step, p95", base.step_s.p95, p.step_s.p95),
+    ]
+    rows = [
+        Row((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
+        for label, a, b in pairs
+    ]
+    phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
+    rows += [Row((f"· {PHASE_WORDS[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
+    figures: list[tuple[str, float, Unit]] = [
+        ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
+        ("USD per hour", p.usd_per_hour, "usd"),
+        ("nodes", float(p.nodes), "count"),
+        ("length ratio", p.length_ratio, "ratio"),
+    ]
+    rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
+    names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
+    rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in memory(p).items()]
+    columns = (
+        Column("figure"), Column("plain synchronous", right=True), Column("this plan", right=True),
+        Column("change", right=True),
+    )  # fmt: skip
+    return Section(columns, tuple(rows))
+
+
+def _why(plan: Plan) -> Section:
+    rows = tuple(Row((key, shorten(text, 200))) for key, text in plan.job.why.items())
+    return Section((Column("decision", code=True), Column("why")), rows)
+
+
+def _groups_line(plan: GroupsPlan) -> str:
+    jobs = sum(len(group.jobs) for group in plan.groups.values())
+    figures = plan.predicted.plan
+    return (
+        f"{counted(jobs, 'job')} in {counted(len(plan.groups), 'group')}, "
+        f"{figure(figures.usd_per_hour, 'usd')} USD per hour, {figure(figures.usd_per_unit, 'usd')} USD per unit, "
+        f"bounds kept by {figure(figures.slo_attained, 'share')} of the jobs"
+    )
+
+
+def _beside_others(plan: GroupsPlan) -> Section:
+    p = plan.predicted
+    rows = [
+        Row(
+            (
+                label,
+                figure(costs.usd_per_hour, "usd"),
+                figure(costs.usd_per_unit, "usd"),
+                figure(costs.slo_attained, "share") if costs.fits else "does not fit",
+            )
+        )
+        for label, costs in (("this plan", p.plan), ("Algorithm 1", p.algorithm_1), ("each job alone", p.solo_d))
+    ]
+    columns = (
+        Column("placement"), Column("USD per hour", right=True), Column("USD per unit", right=True),
+        Column("bounds kept", right=True),
+    )  # fmt: skip
+    return Section(columns, tuple(rows))
+
+
+def _jobs(plan: GroupsPlan) -> Section:
+    rows = [
+        Row(
+            (
+                name,
+                key,
+                *(figure(value, "x") for value in (m.slowdown.mean, m.slowdown.p95, m.slowdown.slo)),
+            ),
+            tone=0 if m.slowdown.keeps else -1,
+        )
+        for key, group in plan.groups.items()
+        for name, m in group.jobs.items()
+    ]
+    columns = (
+        Column("job", code=True), Column("group"), Column("slowdown", right=True), Column("p95", right=True),
+        Column("bound", right=True),
+    )  # fmt: skip
+    return Section(columns, tuple(sorted(rows, key=lambda row: row.tone)))

@@ -1,0 +1,1 @@
+"""What follows from a plan: its digests, what the solver read, bars and critical path, prices, whether it can run."""

@@ -1,0 +1,112 @@
+"""What of a plan the executor can run, as data: `execute` refuses the rest, `check` and `solve` note it, and `solve`
+prefers updates that can be run among equals.
+
+The planner prices more layouts and levers than the executor has, so that a plan can be made for another trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from ..schema.base import Recompute
+from ..schema.plan import LongRound, PlannedJob, ShortRound
+from ..yaml.yaml_doc import Loc
+
+
+class UpdateLayout(Protocol):
+    """How an update is spread over accelerators: a plan's `train` section, or the costs of one."""
+
+    @property
+    def tp(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
+    @property
+    def cp(self) -> int: ...
+    @property
+    def ep(self) -> int: ...
+    @property
+    def recompute(self) -> Recompute: ...
+    @property
+    def offload(self) -> bool: ...
+
+
+DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep")
+"""Sizes that must be 1: the executor's trainers are data parallel only."""
+
+
+NOT_YET = "this executor cannot run it yet; such a plan can be planned, reviewed and compared all the same"
+"""What is said of decisions that cannot simply be written otherwise: another layout may not fit memory."""
+
+
+def update_faults(train: UpdateLayout) -> Iterator[tuple[str, str]]:
+    """(key of the `train` section, what is wrong) for each part that no trainer here can do."""
+    for name in DATA_PARALLEL_ONLY:
+        size = getattr(train, name)
+        if size != 1:
+            yield name, f"is {size}, and the executor's trainers are data parallel only"
+    if train.recompute != "none":
+        yield "recompute", f"is {train.recompute}, which the executor's trainers do not do"
+    if train.offload:
+        yield "offload", "is true, which the executor's trainers do not do"
+
+
+def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str, str]]:
+    """(location in the plan, what, remedy) for each part that cannot be run."""
+    short, long = planned.rounds.short, planned.rounds.long
+    for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
+        yield from ((("job", "rounds", kind, "train", key), text, NOT_YET) for key, text in update_faults(train))
+    if planned.reward.judge is not None:
+        yield (
+            ("job", "reward", "judge"),
+            "the executor has no judge",
+            "remove the key, and score with a function that asks one elsewhere",
+        )
+    if planned.reward.synchronous:
+        yield (
+            ("job", "reward", "synchronous"),
+            "the executor scores beside the rollout, which is never slower",
+            "write false",
+        )
+    yield from _lever_faults(("job", "rounds", "short"), short)
+    if long is not None:
+        yield from _lever_faults(("job", "rounds", "long"), long)
+    if long is not None and long.rollout.pool != short.rollout.pool:
+        yield (
+            ("job", "rounds", "long", "rollout", "pool"),
+            f"is {long.rollout.pool}, but all engines and trainers of a job run in one pool",
+            f"write {short.rollout.pool} as in rounds.short.rollout",
+        )
+    if long is not None and long.train.dp != short.train.dp:
+        yield (
+            ("job", "rounds", "long", "train", "dp"),
+            f"is {long.train.dp}, but trainers are started once, for both kinds of round",
+            f"write {short.train.dp} as in rounds.short.train",
+        )
+
+
+def not_executable(planned: PlannedJob) -> list[str]:
+    """Why the plan cannot be executed yet, each reason once with all keys that have it; empty if it can be."""
+    places: dict[str, list[str]] = {}
+    for loc, what, _ in unsupported(planned):
+        places.setdefault(what, []).append(".".join(map(str, loc)))
+    return [
+        f"{keys[0]}{' ' if what.startswith('is ') else ': '}{what}"
+        + (f" (so is {', '.join(keys[1:])})" if keys[1:] else "")
+        for what, keys in places.items()
+    ]
+
+
+def _lever_faults(at: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, str, str]]:
+    if kind.rollout.drafts is not None:
+        yield (
+            (*at, "rollout", "drafts"),
+            "the executor's engines decode without drafts",
+            "write null, or solve again without search.drafts in the job",
+        )
+    if kind.hand_over is not None:
+        yield (
+            (*at, "hand_over"),
+            "the executor trains when the round is over",
+            "write null, or solve again without search.hand_over in the job",
+        )

@@ -1,0 +1,13 @@
+"""What a node of a pool costs: people know prices per GPU, plans are charged by the node."""
+
+from __future__ import annotations
+
+from ..schema.cluster import Pool
+
+
+def usd_per_node_hour(pool: Pool) -> float:
+    """USD for one node and hour: as the pool states it, or its price per GPU times the node's GPUs."""
+    if pool.usd_per_gpu_hour is not None:
+        return pool.usd_per_gpu_hour * pool.accelerators.per_node
+    assert pool.usd_per_node_hour is not None, "a pool has one of the two prices"
+    return pool.usd_per_node_hour

@@ -1,0 +1,1 @@
+"""Files beside the documents: prompts, the folder of a model, the folder of a run."""

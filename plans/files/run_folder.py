@@ -1,0 +1,30 @@
+"""Whether a path is the folder of a run, and what to say to somebody who gave something else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..schema.groups_plan import document_kind
+from ..yaml.errors import InputError
+from ..yaml.yaml_io import kind_of_mark
+
+_GIVE = "give the --out of rlplan execute"
+
+
+def must_be_run_folder(path: Path) -> None:
+    """Raise InputError unless `path` is a folder; of a file it says what that is. What is in the folder is not looked
+    at."""
+    if os.path.isdir(path):  # noqa: PTH112 (pathlib raises for what can be no path)
+        return
+    if not os.path.exists(path):  # noqa: PTH110
+        raise InputError(f"no such run folder; {_GIVE}", str(path))
+    try:
+        mark = document_kind(path)
+    except InputError:
+        mark = None  # no text: it is called a file
+    kind = kind_of_mark(mark) if mark else ""
+    if kind == "plan":
+        raise InputError(f"is a plan, and the folder of a run is needed; execute the plan, then {_GIVE}", str(path))
+    article = f"a {kind} document" if kind else "a file"
+    raise InputError(f"is {article}, and the folder of a run is needed; {_GIVE}", str(path))

@@ -1,0 +1,1 @@
+"""Charts of pages; chart_parts is what all of them share."""

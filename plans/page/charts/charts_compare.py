@@ -1,0 +1,118 @@
+"""Charts that put points of a comparison side by side: seconds a step, speed against cost, where the step goes.
+
+Every point has a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...facts.compared_plans import ComparedPoint, speedup
+from ...schema.plan import Plan
+from ..page_text import esc, listed, percent, ratio, seconds, usd
+from ..palette import INK, MODE, MUTED, PHASE, PHASE_NAME
+from ..shell import Chart, Swatch
+from .chart_parts import axis, figure, lanes, share_axis
+
+ROW_PX = 44
+
+
+def _plans(points: Sequence[ComparedPoint]) -> list[tuple[str, Plan]]:
+    return [(point.label, point.plan) for point in points if point.plan is not None]
+
+
+def steps(points: Sequence[ComparedPoint]) -> Chart:
+    """Mean seconds of a step, and of one of plain synchronous rounds beside it, by point."""
+    chart, plans = figure(), _plans(points)
+    most = max(max(p.predicted.step_s.mean, p.predicted.baseline.step_s.mean) for _, p in plans)
+    for index, (label, plan) in enumerate(plans):
+        found, base, mode = plan.predicted.step_s.mean, plan.predicted.baseline.step_s.mean, plan.job.bias.mode
+        hover = (
+            f"<b>{esc(label)}</b><br>{mode}: {seconds(found)} a step, p95 {seconds(plan.predicted.step_s.p95)}<br>"
+            f"plain rounds: {seconds(base)}"
+        )
+        chart.add_bar(
+            orientation="h", x=[found], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
+            marker={"color": MODE[mode], "line": {"width": 0}},
+        )  # fmt: skip
+        chart.add_scatter(
+            x=[base, base], y=[index - 0.3, index + 0.3], mode="lines", hovertext=hover, hoverinfo="text",
+            line={"color": INK, "width": 2},
+        )  # fmt: skip
+        chart.add_scatter(
+            x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
+            text=[f"{seconds(found)}, {ratio(speedup(plan))} plain rounds"], textfont={"size": 11, "color": MUTED},
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=axis("seconds a step", range=[0, 1.04 * most], nticks=6),
+        yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.75, len(plans) - 0.5),
+    )
+    caption = f"Mean seconds a step: {listed(f'{label} {seconds(p.predicted.step_s.mean)}' for label, p in plans)}."
+    if len({(p.job.issue.prompts_per_step, p.job.issue.samples_per_prompt) for _, p in plans}) > 1:
+        caption += " Steps are of different sizes here; the cost per sample compares them."
+    modes = dict.fromkeys(plan.job.bias.mode for _, plan in plans)
+    legend = (
+        *(Swatch(mode, MODE[mode]) for mode in modes),
+        Swatch("plain synchronous rounds on the same nodes", INK, "tick"),
+    )
+    return Chart("steps", "Seconds a step", caption, chart, ROW_PX * len(plans) + 56, legend)
+
+
+def speed_and_cost(points: Sequence[ComparedPoint]) -> Chart:
+    """Samples per hour against USD per 1,000 samples, one mark for each point."""
+    chart, plans = figure(), _plans(points)
+    rates = [3600 / plan.predicted.seconds_per_sample for _, plan in plans]
+    costs = [plan.predicted.usd_per_1k_samples for _, plan in plans]
+    for (label, plan), rate, cost in zip(plans, rates, costs, strict=True):
+        mode = plan.job.bias.mode
+        chart.add_scatter(
+            x=[rate], y=[cost], mode="markers", cliponaxis=False, hoverinfo="text",
+            marker={"size": 10, "opacity": 1, "color": MODE[mode], "line": {"color": MODE[mode], "width": 2}},
+            hovertext=f"<b>{esc(label)}</b><br>{rate:,.0f} samples per hour<br>{usd(cost)} USD per 1,000 samples<br>"
+                      f"{mode}, length ratio {plan.predicted.length_ratio:.3f}",
+        )  # fmt: skip
+        chart.add_annotation(
+            x=rate, y=cost, text=esc(label), showarrow=False, yshift=13, font={"size": 11, "color": MUTED},
+            xanchor="right" if rate > 0.8 * max(rates) else "left",
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=axis("samples per hour", range=[0, 1.08 * max(rates)], nticks=6),
+        yaxis=axis("USD per 1,000 samples", range=[0, 1.2 * (max(costs) or 1.0)], nticks=6),
+    )
+    fast, cheap = rates.index(max(rates)), costs.index(min(costs))
+    caption = (
+        f"Fastest: {plans[fast][0]}, {rates[fast]:,.0f} samples per hour for {usd(costs[fast])} USD per 1,000; "
+        f"cheapest: {plans[cheap][0]}, {usd(costs[cheap])} USD per 1,000 at {rates[cheap]:,.0f} per hour. Right and "
+        "low is better."
+    )
+    modes = dict.fromkeys(plan.job.bias.mode for _, plan in plans)
+    legend = tuple(Swatch(mode, MODE[mode], "dot") for mode in modes)
+    return Chart("speed-cost", "Speed against cost", caption, chart, 330, legend)
+
+
+def phases(points: Sequence[ComparedPoint]) -> Chart:
+    """Where the mean step goes, as shares, by point."""
+    chart, plans = figure(barmode="stack"), _plans(points)
+    names = ("sync", "rollout", "reward_exposed", "train")
+    of = [plan.predicted.phases_s.model_dump() for _, plan in plans]
+    totals = [sum(found[name] for name in names) or 1.0 for found in of]
+    for name in names:
+        chart.add_bar(
+            orientation="h", x=[found[name] / total for found, total in zip(of, totals, strict=True)],
+            y=list(range(len(plans))), width=0.5, marker={"color": PHASE[name], "line": {"width": 0}}, hoverinfo="text",
+            hovertext=[f"<b>{esc(label)}</b>, {PHASE_NAME[name]}<br>{seconds(found[name])}, "
+                       f"{percent(found[name] / total)}"
+                       for (label, _), found, total in zip(plans, of, totals, strict=True)],
+        )  # fmt: skip
+    chart.update_layout(
+        xaxis=share_axis("share of the mean step"),
+        yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.6, len(plans) - 0.4),
+    )
+    said = [
+        f"{label} {PHASE_NAME[most]} {percent(found[most] / total)}"
+        for (label, _), found, total in zip(plans, of, totals, strict=True)
+        for most in [max(names, key=lambda name: float(found[name]))]
+    ]
+    legend = tuple(Swatch(PHASE_NAME[name], PHASE[name]) for name in names)
+    caption = f"The most of the mean step: {listed(said)}."
+    return Chart("shares", "Where the step goes", caption, chart, 40 * len(plans) + 74, legend)

@@ -1,0 +1,186 @@
+"""Charts of one run: its steps over time, its phases beside the predicted ones, the shape of its rollouts.
+
+`detail` is a run's part of a report (traces/report.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..page_text import count, esc, listed, percent, seconds
+from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, faded
+from ..shell import Chart, Swatch
+from .chart_parts import BandGroup, BandRow, Spread, axis, bands, figure, share_axis
+
+Detail = Mapping[str, Any]
+MAX_BARS = 240
+PHASES = ("sync", "rollout", "reward_exposed", "train", "other")
+
+
+def kinds_of(detail: Detail) -> list[tuple[str, Mapping[str, Any]]]:
+    """The kinds of round that the plan has, with what it predicts of them."""
+    rounds = detail["predicted"]["rounds"]
+    return [(kind, rounds[kind]) for kind in ("short", "long") if rounds[kind] is not None]
+
+
+def steps(key: str, name: str, detail: Detail) -> Chart:
+    """Seconds of each step, by phase; long rounds are marked, and the predicted bands lie behind."""
+    series = detail["series"]
+    numbers, kinds = series["step"], series["kind"]
+    size = -(-len(numbers) // MAX_BARS)
+    bins = [range(at, min(at + size, len(numbers))) for at in range(0, len(numbers), size)]
+    xs = [numbers[part[0]] + (len(part) - 1) / 2 for part in bins]
+    chart = figure(barmode="stack", bargap=0.18 if len(bins) < 120 else 0.0)
+    several = len(kinds_of(detail)) > 1
+    if several:
+        chart.update_layout(margin_r=40)  # for the names of the bands
+    for kind, expected in kinds_of(detail):
+        low, high = expected["step_s"]["p50"], expected["step_s"]["p95"]
+        chart.add_hrect(y0=low, y1=high, line={"width": 0}, fillcolor=faded(PHASE["step"], 0.2), layer="below")
+        chart.add_hline(y=expected["step_s"]["mean"], line={"color": MUTED, "width": 1, "dash": "dot"}, layer="below")
+        if several:
+            chart.add_annotation(
+                x=1, xref="paper", xanchor="left", xshift=4, y=(low + high) / 2, yanchor="middle", text=kind,
+                showarrow=False, font={"size": 11, "color": MUTED},
+            )  # fmt: skip
+    totals = [statistics.fmean(series["total_s"][i] for i in part) for part in bins]
+    hover = [_step_hover(series, part) for part in bins]
+    shown = []
+    for phase in PHASES:
+        values = [statistics.fmean(series[f"{phase}_s"][i] or 0.0 for i in part) for part in bins]
+        if max(values) <= 0:
+            continue
+        shown.append(Swatch(PHASE_NAME[phase], PHASE[phase]))
+        chart.add_bar(
+            x=xs, y=values, hovertext=hover, hoverinfo="text", marker={"color": PHASE[phase], "line": {"width": 0}}
+        )
+    top = max(*totals, *(expected["step_s"]["p95"] for _, expected in kinds_of(detail)))
+    long = [index for index, part in enumerate(bins) if any(kinds[i] == "long" for i in part)]
+    if long and several:
+        chart.add_scatter(
+            x=[xs[i] for i in long], y=[totals[i] + 0.03 * top for i in long], mode="markers", hoverinfo="skip",
+            marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PANEL, "width": 1}},
+        )  # fmt: skip
+    _marks(chart, detail)
+    chart.update_layout(
+        xaxis=axis("step", range=[xs[0] - 0.7 * size, xs[-1] + 0.7 * size], nticks=12),
+        yaxis=axis("seconds", range=[0, 1.12 * top], nticks=6),
+    )
+    legend = [*shown, Swatch("predicted p50 to p95", MUTED, "band")]
+    if long and several:
+        legend.append(Swatch("long round", INK, "diamond"))
+    if any(row["kind"] in _MARKED for row in detail["incidents"]):
+        legend.append(Swatch("restart, resume, violation or NaN", BAD, "dash"))
+    caption = (
+        f"{count(len(numbers), 'step')}, mean {seconds(statistics.fmean(series['total_s']))}, the longest "
+        f"{seconds(max(series['total_s']))}. Over the cycle, prompts that are still owed a long round charged, "
+        f"{seconds(detail['step_s'])} a step{', ' + owed if (owed := owed_said(detail)) else ''}; predicted "
+        f"{seconds(detail['step_s_predicted'])}." + (f" Each bar is the mean of {size} steps." if size > 1 else "")
+    )
+    return Chart(f"steps-{key}", f"{name}: seconds of each step", caption, chart, 300, tuple(legend), wide=True)
+
+
+def owed_said(detail: Detail) -> str:
+    """What of the step over the cycle is no measurement; empty if all of it is."""
+    expected = detail["step_s_expected"]
+    return f"of which {seconds(expected)} are the plan's own long round: none ran yet" if expected else ""
+
+
+_MARKED = ("restart", "resume", "checkpoint", "conservation", "off-policy", "checksum", "not a number")
+
+
+def _marks(chart: Any, detail: Detail) -> None:
+    at = sorted({row["step"] + (0.5 if row["kind"] == "resume" else 0.0)
+                 for row in detail["incidents"] if row["kind"] in _MARKED and row["step"] is not None})  # fmt: skip
+    for step in at[:50]:
+        chart.add_vline(x=step, line={"color": BAD, "width": 1.5, "dash": "dash"})
+
+
+def _step_hover(series: Mapping[str, Sequence[Any]], part: range) -> str:
+    first, last = part[0], part[-1]
+    title = f"step {series['step'][first]}" + (f" to {series['step'][last]}" if last > first else "")
+    kinds = listed(dict.fromkeys(esc(series["kind"][i]) for i in part))
+    lines = [f"<b>{title}</b>, {kinds}: {seconds(statistics.fmean(series['total_s'][i] for i in part))}"]
+    lines += [
+        f"{PHASE_NAME[phase]} {seconds(statistics.fmean(series[f'{phase}_s'][i] or 0.0 for i in part))}"
+        for phase in PHASES
+    ]
+    lines.append(f"longest {max(series['max_tokens'][i] for i in part):,} tokens")
+    return "<br>".join(lines)
+
+
+def phases(key: str, name: str, detail: Detail) -> Chart:
+    """Seconds of steps and phases by kind of round, measured beside predicted."""
+    kinds = kinds_of(detail)
+    groups, off = [], []
+    for kind, expected in kinds:
+        found = detail["rounds"][kind]["measured"] if detail["steps"] and detail["rounds"][kind] else {}
+        sync = expected["sync_s"]
+        spreads = {phase: expected[f"{phase}_s"] for phase in ("rollout", "reward_exposed", "train")}
+        rows = [_row("step", PHASE["step"], expected["step_s"], found.get("step_s"))]
+        rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, found.get("sync_s")))
+        rows += [_row(PHASE_NAME[p], PHASE[p], s, found.get(f"{p}_s")) for p, s in spreads.items()]
+        title = kind if len(kinds) > 1 else "every round"
+        if not found:
+            title += ": none yet"
+        else:
+            if len(kinds) > 1:
+                title += f": {percent(detail['rounds'][kind]['share'])} of steps (plan {percent(expected['share'])})"
+            measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
+            off.append(
+                f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "
+                + (f"({100 * (measured / mean - 1):+.0f} %)" if mean else "")
+            )
+        groups.append(BandGroup(title, tuple(rows)))
+    chart, height, legend = bands(groups)
+    said = listed(off)
+    caption = said[:1].upper() + said[1:] + "." if off else "Predictions only: no round was finished."
+    title = f"{name}: phases, measured on predicted" if off else f"{name}: phases, as predicted"
+    return Chart(f"phases-{key}", title, caption, chart, height, legend)
+
+
+def _row(label: str, colour: str, expected: Mapping[str, float], found: Mapping[str, float] | None) -> BandRow:
+    def spread(q: Mapping[str, float]) -> Spread:
+        return Spread(q["p50"], q["p95"], q["mean"])
+
+    return BandRow(label, colour, spread(expected), None if found is None else spread(found))
+
+
+def shape(key: str, name: str, detail: Detail) -> Chart | None:
+    """How many sequences run while a rollout lasts, measured and predicted; None where no round tells it."""
+    told = [(kind, detail["tail"][kind], expected) for kind, expected in kinds_of(detail) if detail["tail"].get(kind)]
+    if not told:
+        return None
+    chart = figure()
+    colours = {"short": PHASE["rollout"], "long": MODE["defer"]}
+    xs = [index / 20 for index in range(21)]
+    legend, said = [], []
+    for kind, found, expected in told:
+        for values, dash in ((expected["running"], "dot"), (found["running"], "solid")):
+            chart.add_scatter(
+                x=xs, y=list(values), mode="lines", line={"color": colours[kind], "width": 2, "dash": dash},
+                hoverinfo="text",
+                hovertext=[f"{kind}, {'measured' if dash == 'solid' else 'predicted'}: {percent(v)} run at {percent(x)}"
+                           for x, v in zip(xs, values, strict=True)],
+            )  # fmt: skip
+        legend += [
+            Swatch(f"{kind}, measured", colours[kind], "line"),
+            Swatch(f"{kind}, predicted", colours[kind], "dots"),
+        ]
+        share = expected["tail_s"] / (expected["rollout_s"]["mean"] or 1.0)
+        said.append(
+            f"{kind} rounds {percent(found['share'])} (predicted {percent(share)}; "
+            f"{count(found['rounds'], 'round')} of {found['of_rounds']:,} tell it)"
+        )
+    chart.add_hline(y=0.25, line={"color": MUTED, "width": 1, "dash": "dash"})
+    chart.update_layout(
+        xaxis=share_axis("share of the rollout's seconds"),
+        yaxis=axis("sequences running, share of the most", range=[0, 1.05], tickformat=".0%", nticks=6),
+    )
+    caption = (
+        f"Time with fewer than a quarter of the sequences (dashed line): {listed(said)}. The longest response is "
+        f"{detail['max_over_median_tokens']:.1f} times the median."
+    )
+    return Chart(f"shape-{key}", f"{name}: the tail of its rollouts", caption, chart, 300, tuple(legend))

@@ -1,0 +1,116 @@
+"""A mean round of each kind in time: who works when, and how many sequences run while a rollout lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...facts.round_bars import LANES, Bar, Lane
+from ...schema.predicted import Predicted, PredictedRound
+from ..page_text import esc, listed, percent, seconds
+from ..palette import INK, PHASE, PHASE_NAME, faded
+from ..shell import Chart, Swatch
+from .chart_parts import axis, figure, header, lanes
+
+_LANE: Mapping[str, str] = {"sync": "transfer"}
+_HALF = 0.33  # of a lane's height
+
+
+def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
+    """A Gantt chart of one mean round of each kind, on one scale."""
+    chart = figure()
+    labels: list[tuple[float, str]] = []
+    top = 0.0
+    kinds = [
+        (name, kind) for name, kind in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if kind
+    ]
+    for name, kind in kinds:
+        here = [bar for bar in bars if bar.kind == name]
+        rows = {lane: top + 1 + index for index, lane in enumerate(LANES)}
+        title = f"<b>{name} round</b>, {seconds(kind.step_s.mean)}, {percent(kind.share)} of the steps"
+        header(chart, top, title if len(kinds) > 1 else f"<b>every round</b>, {seconds(kind.step_s.mean)}")
+        labels += [(position, _LANE.get(lane, lane)) for lane, position in rows.items()]
+        for bar in here:
+            _draw(chart, bar, rows[bar.lane])
+        _running(chart, here, kind, rows["engines"])
+        _path(chart, here, rows)
+        top += len(LANES) + 1.3
+    end = max((bar.begin_s + bar.seconds for bar in bars), default=1.0)
+    chart.update_layout(
+        xaxis=axis("seconds from the round's beginning", range=[0, 1.01 * end], nticks=9),
+        yaxis=lanes(labels, -0.6, top - 0.6),
+    )
+    legend = (
+        Swatch("weights to the engines", PHASE["sync"]),
+        Swatch("rollout: share of sequences running", PHASE["rollout"]),
+        Swatch("its tail", PHASE["tail"], "hatch"),
+        Swatch("scoring, beside", PHASE["scoring"], "band"),
+        Swatch("waiting for rewards", PHASE["reward_exposed"]),
+        Swatch("gradients and update", PHASE["train"]),
+        Swatch("critical path", INK, "line"),
+    )
+    said = " ".join(_said(name, kind, len(kinds) > 1) for name, kind in kinds)
+    return Chart("timeline", "A mean round", said, chart, round(24 * top) + 60, legend, wide=True)
+
+
+def _said(name: str, kind: PredictedRound, named: bool) -> str:
+    phases = {
+        "rollout": kind.rollout_s.mean,
+        "train": kind.train_s.mean,
+        "weight transfer": kind.sync_s,
+        "reward wait": kind.reward_exposed_s.mean,
+    }
+    total = sum(phases.values()) or 1.0
+    most = [f"{phase} {percent(value / total)}" for phase, value in phases.items() if value / total >= 0.005]
+    tail = kind.tail_s / kind.rollout_s.mean if kind.rollout_s.mean else 0.0
+    return (
+        f"{name.capitalize() + ' round' if named else 'A round'} of {seconds(total)}: {listed(most)}; "
+        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; the scores of all "
+        f"samples but those decoded last could come {seconds(kind.reward_slack_s)} later without a longer step."
+    )
+
+
+def _draw(chart: Any, bar: Bar, position: float) -> None:
+    colour = PHASE.get(bar.phase, PHASE["other"])
+    name = {"tail": "rollout, its tail", "scoring": "scoring, beside the rollout"}.get(
+        bar.phase, PHASE_NAME.get(bar.phase, bar.phase)
+    )
+    pale = bar.phase in ("rollout", "tail", "scoring")
+    pattern = {"shape": "/", "size": 5, "solidity": 0.25, "fgcolor": colour, "bgcolor": faded(colour, 0.12)}
+    chart.add_bar(
+        orientation="h", base=[bar.begin_s], x=[bar.seconds], y=[position], width=2 * _HALF,
+        hovertext=f"<b>{esc(name)}</b><br>{seconds(bar.begin_s)} to {seconds(bar.begin_s + bar.seconds)}: "
+        f"{seconds(bar.seconds)}<br>{'on' if bar.critical else 'off'} the critical path",
+        hoverinfo="text",
+        marker={
+            "color": faded(colour, 0.3 if bar.phase == "scoring" else 0.16) if pale else colour,
+            "line": {"width": 0},
+            **({"pattern": pattern} if bar.phase == "tail" else {}),
+        },
+    )  # fmt: skip
+
+
+def _running(chart: Any, bars: Sequence[Bar], kind: PredictedRound, position: float) -> None:
+    """The shape of the rollout in its lane: the lane's height is the most sequences that run at once."""
+    engines = [bar for bar in bars if bar.lane == "engines" and bar.phase in ("rollout", "tail")]
+    if not engines:
+        return
+    begin = min(bar.begin_s for bar in engines)
+    length = max(bar.begin_s + bar.seconds for bar in engines) - begin
+    foot = position + _HALF
+    points = [(begin + length * index / 20, foot - 2 * _HALF * share) for index, share in enumerate(kind.running)]
+    chart.add_scatter(
+        x=[begin, *(x for x, _ in points), begin + length], y=[foot, *(y for _, y in points), foot], mode="lines",
+        fill="toself", fillcolor=PHASE["rollout"], line={"width": 0, "color": PHASE["rollout"]}, hoverinfo="skip",
+    )  # fmt: skip
+
+
+def _path(chart: Any, bars: Sequence[Bar], rows: Mapping[Lane, float]) -> None:
+    """A line under the bars that the step's length is made of, from lane to lane."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for bar in sorted((bar for bar in bars if bar.critical), key=lambda bar: bar.begin_s):
+        foot = rows[bar.lane] + _HALF + 0.09
+        xs += [bar.begin_s, bar.begin_s + bar.seconds]
+        ys += [foot, foot]
+    chart.add_scatter(x=xs, y=ys, mode="lines", hoverinfo="skip", line={"color": INK, "width": 1.5})

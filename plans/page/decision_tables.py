@@ -1,0 +1,101 @@
+"""Decisions as text: the settings of each kind of round beside each other, and each `why` beside what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from ..schema.plan import LongRound, Plan, RoundRollout, RoundTrain, ShortRound
+from ..schema.sections.origin import InputFile
+from .page_text import NONE, code, esc, table
+
+
+def settings(plan: Plan) -> str:
+    """A table of what a round of each kind does."""
+    rounds = plan.job.rounds
+    kinds: list[ShortRound | LongRound] = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
+    issue = [
+        f"{r.issue.prompts:,} prompts × {r.issue.samples} samples"
+        + (f", {r.issue.copies} copies at once" if isinstance(r, LongRound) and r.issue.copies > 1 else "")
+        for r in kinds
+    ]
+    rows = [
+        ["issue", *issue],
+        ["engines", *(_engines(r.rollout) for r in kinds)],
+        ["drafts", *(NONE if r.rollout.drafts is None else value_text(r.rollout.drafts) for r in kinds)],
+        ["samples of a prompt", *(_prefix(r.rollout) for r in kinds)],
+        ["trainers", *(_trainers(r.train) for r in kinds)],
+        ["micro-batch", *(f"{r.train.micro_batch_tokens:,} tokens" for r in kinds)],
+        ["hand-over", *(NONE if r.hand_over is None else value_text(r.hand_over) for r in kinds)],
+    ]
+    if rounds.short.cutoff_tokens is not None:
+        rows.insert(1, ["cutoff", f"{rounds.short.cutoff_tokens:,} tokens", NONE])
+    if rounds.short.long_share is not None:
+        rows.insert(1, ["prompts expected to be long", NONE, f"{100 * rounds.short.long_share:.0f} %"])
+    rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
+    head = ["", "short round", "long round"] if rounds.long is not None else ["", "every round"]
+    return table(head, [[esc(cell) for cell in row] for row in rows], kind="two")
+
+
+def _engines(rollout: RoundRollout) -> str:
+    return f"{rollout.engines} × TP {rollout.tp}, {rollout.max_num_seqs:,} sequences each"
+
+
+def _prefix(rollout: RoundRollout) -> str:
+    prefix = rollout.prefix
+    return NONE if prefix is None else f"together, one ahead per {prefix.tokens_per_sample:,} shared tokens"
+
+
+def _trainers(train: RoundTrain) -> str:
+    parts = [f"DP {train.dp}"] + [
+        f"{name} {value}"
+        for name, value in (("TP", train.tp), ("PP", train.pp), ("CP", train.cp), ("EP", train.ep))
+        if value > 1
+    ]
+    if train.recompute != "none":
+        parts.append(f"recompute {train.recompute}")
+    return ", ".join(parts + (["optimizer on host"] if train.offload else []))
+
+
+def value_text(value: Any) -> str:
+    """A decided value in a few words; models as `key value, …`, without what is off."""
+    if isinstance(value, RoundRollout):
+        return _engines(value)
+    if isinstance(value, RoundTrain):
+        return f"{_trainers(value)}, micro-batches of {value.micro_batch_tokens:,} tokens"
+    if isinstance(value, BaseModel):
+        parts = {key: getattr(value, key) for key in type(value).model_fields}
+        return ", ".join(
+            f"{key.replace('_', ' ')} {value_text(part)}" for key, part in parts.items() if part not in (None, False)
+        )
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def decided(plan: Plan, key: str) -> str:
+    """The value that a key of `why` is about, as text; empty for what is not one value."""
+    value: Any = plan.job
+    for part in key.split("."):
+        value = getattr(value, part, None) if isinstance(value, BaseModel) else None
+    if value is None or key in ("rounds", "rounds.short", "rounds.long"):
+        return ""
+    return value_text(value)
+
+
+def reasons(plan: Plan) -> str:
+    """A table of decisions with their `why`."""
+    rows = [[code(key), esc(decided(plan, key)), esc(text)] for key, text in plan.job.why.items()]
+    return table(["decision", "value", "why"], rows, kind="why")
+
+
+def inputs(files: Sequence[tuple[str, InputFile]], digest: str) -> str:
+    """A table of the files that a plan was solved from, and of the digest of its decisions."""
+    rows = [
+        [esc(name), code(file.path), esc(getattr(file, "provenance", "")), f"<code>{esc(file.sha256)}</code>"]
+        for name, file in files
+    ]
+    rows.append(["decisions", "", "", f"<code>{esc(digest)}</code>"])
+    if not any(row[2] for row in rows):
+        return table(["", "file", "SHA-256"], [[a, b, d] for a, b, _, d in rows])
+    return table(["", "file", "origin", "SHA-256"], rows)

@@ -1,0 +1,132 @@
+"""The page of a plan of one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..facts.digest import job_decisions
+from ..facts.round_bars import round_bars
+from ..schema.plan import Plan
+from ..schema.sections.origin import InputFile, Inputs
+from ..words.assumed_words import assumed_errors
+from ..words.drift_words import drift_text
+from . import decision_tables as decisions
+from .charts import charts_plan
+from .charts.charts_round import timeline
+from .page_text import count, digits, percent, ratio, seconds, sentence, size, usd
+from .shell import Card, banner, cards, document, section
+
+
+def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
+    """The document."""
+    job, origin = plan.job, plan.inputs
+    pool = job.rounds.short.rollout.pool
+    subtitle = (
+        f"Plan of job {job.name}: mode {job.bias.mode}, {count(job.issue.prompts_per_step, 'prompt')} × "
+        f"{count(job.issue.samples_per_prompt, 'sample')} a step, on {count(plan.predicted.nodes, 'node')} of pool "
+        + pool
+    )
+    parts = [banner(sentence(note)) for note in notes]
+    if job_decisions(job) != plan.decisions_sha256:
+        parts.append(banner("Edited since it was solved: the predictions and reasons below are of other decisions."))
+    parts += [
+        cards(headline(plan)),
+        section("Timeline", timeline(plan.predicted, round_bars(plan)).html()),
+        section(
+            "Predictions",
+            charts_plan.phases(plan).html(),
+            charts_plan.front(plan).html(),
+            charts_plan.lengths(plan).html(),
+            charts_plan.memory(plan).html(),
+            grid=True,
+            intro=_lengths_said(plan),
+        ),
+        section("Rounds", f'<div class="panel">{decisions.settings(plan)}</div>'),
+        section(
+            "Why",
+            f'<div class="panel">{decisions.reasons(plan)}</div>',
+            intro="For each decision: what it gains, and what the next best choice would cost.",
+        ),
+        section(
+            "Inputs",
+            '<div class="panel">'
+            + decisions.inputs(
+                [
+                    ("cluster", origin.cluster),
+                    ("job", origin.job),
+                    ("profile", origin.profile),
+                    ("lengths", InputFile(path=origin.lengths.name, sha256=origin.lengths.sha256)),
+                    *_rewards(origin),
+                ],
+                plan.decisions_sha256,
+            )
+            + "</div>",
+            intro=f"Solved {plan.volatile.solved_at} in {seconds(plan.volatile.solve_s)} by rlplan "
+            f"{plan.volatile.rlplan}. When one of these files changes in what the solver reads, the plan is stale.",
+        ),
+    ]
+    return document(title, subtitle, "".join(parts))
+
+
+def _rewards(origin: Inputs) -> list[tuple[str, InputFile]]:
+    """Reward seconds that ship, where the plan rests on them."""
+    given = origin.rewards
+    return [] if given is None else [("rewards", InputFile(path=given.library, sha256=given.sha256))]
+
+
+def _lengths_said(plan: Plan) -> str:
+    text = drift_text(plan.predicted.drift)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def headline(plan: Plan) -> list[Card]:
+    """The figures that a reviewer asks for first."""
+    predicted, solver = plan.predicted, plan.solver
+    plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
+    fastest = plain_ms / here_ms
+    name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
+    off = abs(1 - predicted.length_ratio)
+    proven = solver.status == "optimal"
+    return [
+        Card(
+            "Mean step",
+            seconds(predicted.step_s.mean),
+            f"± {percent(predicted.error.total)} (costs {percent(predicted.error.costs)}, "
+            f"lengths {percent(predicted.error.lengths)}, simulation {percent(predicted.error.sampling)}"
+            + assumed_errors(predicted.error)
+            + (f", longer than seen {percent(predicted.error.extrapolation)}" if predicted.error.extrapolation else "")
+            + "); "
+            f"p50 {seconds(predicted.step_s.p50)}, p95 {seconds(predicted.step_s.p95)}",
+        ),
+        Card(
+            "Speed-up",
+            ratio(fastest),
+            f"per trained sample: {here_ms:,.1f} against {plain_ms:,.1f} ms of plain synchronous rounds",
+            "good" if fastest > 1.005 else "bad" if fastest < 0.995 else "",
+        ),
+        Card(
+            "USD per hour",
+            usd(predicted.usd_per_hour),
+            f"{usd(predicted.usd_per_1k_samples)} USD per 1,000 samples, {count(predicted.nodes, 'node')}",
+        ),
+        Card(
+            "Bias: length ratio",
+            f"{predicted.length_ratio:.3f}",
+            f"mode {plan.job.bias.mode}, budget {digits(plan.job.bias.budget)}; 1 is unbiased",
+            "good" if off < 0.005 else "bad" if off > plan.job.bias.budget + 0.02 else "warn",
+        ),
+        Card(
+            "Memory to spare",
+            percent(tightest.headroom),
+            f"tightest: {name}, {size(tightest.needed_bytes)} of {size(tightest.capacity_bytes)}",
+            "bad" if tightest.headroom < 0 else "warn" if tightest.headroom < 0.05 else "",
+        ),
+        Card(
+            "Proof",
+            "feasible" if not proven else "tied best" if solver.given_up else "optimal",
+            (f"{percent(solver.given_up, 1)} above the proven best, for a simpler plan; " if solver.given_up else "")
+            + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'candidate')} in "
+            f"{solver.objective.replace('_', ' ')}, {solver.name}; costs {plan.inputs.profile.provenance}",
+            "good" if proven else "warn",
+        ),
+    ]

@@ -1,0 +1,227 @@
+"""The plan of co-execution groups: which jobs share which nodes, what that costs, and why.
+
+A `GroupsPlan` that exists is consistent in itself: every job is in one group, each group is consistent in itself
+(planned_group.py), and a move ends where its job is.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from .base import GROUP_ID_PATTERN, Count, Name, NonNegative, Strict, cross_error, is_none
+from .sections.origin import InputFile, Sha256, Volatile
+from .sections.planned_group import Index, PlannedGroup
+from .workload import GroupRules
+
+GroupId = Annotated[str, StringConstraints(pattern=GROUP_ID_PATTERN)]
+"""`g` and a number. A group keeps its id while it has jobs; the number says nothing else."""
+
+
+class GroupsInputs(Strict):
+    """The files that the plan was solved from; when one changes, the plan is stale."""
+
+    workload: InputFile
+    """workload.yaml."""
+
+    cluster: InputFile
+    """cluster.yaml."""
+
+    sources: dict[Name, InputFile]
+    """By job, the plan or run that the seconds of its phases were read from; jobs with figures of their own have no
+    entry."""
+
+    previous: InputFile | None
+    """The running plan that moves begin from; null for none."""
+
+
+SolverStatus = Literal["optimal", "gap", "limit", "placed"]
+
+
+class GroupsSolver(Strict):
+    """How the plan was found. What was minimised is `rules.objective`."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Solver and version."""
+
+    status: SolverStatus
+    """`optimal`: proven; `gap`: proven to `gap`; `limit`: the work that may be spent ran out; `placed`: new jobs were
+    placed beside running ones that stay, and nothing was proven."""
+
+    bound_usd_per_hour: NonNegative | None
+    """Lower bound of the price of any choice of groups; null: none was looked for."""
+
+    bound_usd_per_unit: NonNegative | None
+    """Lower bound of USD per unit of training of any choice of groups in `universe`; null: not the objective, or none
+    was looked for."""
+
+    gap: Annotated[float, Field(ge=0, le=1)] | None
+    """(reached - bound) / reached, of the objective; null without a bound."""
+
+    universe: str
+    """The groups that the gap is about."""
+
+    columns: Index
+    """Groups that keep every bound, from which the choice was made."""
+
+    simulated: Index
+    """Groups that were simulated."""
+
+    fluid_usd_per_hour: NonNegative | None
+    """What no schedule can undercut: every node always busy, every job as slow as it may be; null: unknown."""
+
+
+class Move(Strict):
+    """A running job that goes to other nodes."""
+
+    job: Name
+    """The job."""
+
+    from_group: GroupId
+    """Its group in the previous plan."""
+
+    to_group: GroupId
+    """Its group in this one; the same if it changes nodes inside it."""
+
+    price_usd: NonNegative
+    """What it costs once: `price_s` at the price of the nodes that the job would have alone."""
+
+    price_s: NonNegative
+    """Seconds of the cold start and of half an iteration, the work that a stop loses on average."""
+
+    together: Count
+    """Moves of one number pay together, or are needed together."""
+
+    saves_usd_per_hour: float
+    """What all nodes cost less per hour by the moves of this number."""
+
+    needed: bool
+    """Whether without them a running group would not keep its bounds, or more nodes be needed than there are."""
+
+
+class DeclinedMoves(Strict):
+    """Moves that would lead to the cheapest groups and are not made."""
+
+    jobs: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)]
+    """The jobs that would move."""
+
+    saves_usd_per_hour: NonNegative
+    """What all nodes would cost less per hour."""
+
+    price_usd: NonNegative
+    """What the moves would cost once."""
+
+    hours: NonNegative
+    """Hours until the plan is thought over again, in which moves must pay."""
+
+    reason: Literal["price", "bounds"]
+    """`price`: they save less in that time than a quarter more than their price; `bounds`: a job is too little ahead of
+    its bound to stop for it, or a new group would break a bound when a member leaves."""
+
+
+class CostFigures(Strict):
+    """What a placement costs."""
+
+    usd_per_hour: NonNegative
+    """Price of its nodes."""
+
+    usd_per_unit: NonNegative
+    """That over training done per hour; a unit is the training that one USD buys if each job has its own nodes."""
+
+    slo_attained: Annotated[float, Field(ge=0, le=1)]
+    """Share of the jobs whose bound holds."""
+
+    fits: bool
+    """Whether the cluster has the nodes for it; if not, it is a comparison only."""
+
+
+class GroupsPredicted(Strict):
+    """What the plan costs, beside what else could be done."""
+
+    plan: CostFigures
+    """This plan."""
+
+    solo_d: CostFigures
+    """Every job on nodes of its own."""
+
+    algorithm_1: CostFigures
+    """RollMux's Algorithm 1, jobs by name, under the same rules; it knows no limit of nodes."""
+
+
+class GroupsPlan(Strict):
+    """The document."""
+
+    rlplan_groups: Literal[1]
+    """Version of the format."""
+
+    inputs: GroupsInputs
+    """The files that the plan was solved from."""
+
+    solver: GroupsSolver
+    """How the plan was found."""
+
+    decisions_sha256: Sha256
+    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
+    of them."""
+
+    rules: GroupRules
+    """What every group obeys."""
+
+    groups: Annotated[dict[GroupId, PlannedGroup], Field(min_length=1)]
+    """The groups."""
+
+    moves: Annotated[tuple[Move, ...], Field(strict=False)]
+    """Running jobs that go elsewhere, in the order in which they should; empty without a previous plan."""
+
+    declined: DeclinedMoves | None
+    """What more moves would save and cost; null: nothing, or without a previous plan."""
+
+    predicted: GroupsPredicted
+    """What the plan costs."""
+
+    predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
+    """Digest of `predicted`, and of the jobs' slowdowns, as they were solved (digest.py), so that an edited figure is
+    found; null: a plan of before there was one, which is to be solved again."""
+
+    volatile: Volatile
+    """Facts about the solve itself."""
+
+    @model_validator(mode="after")
+    def _every_job_is_in_one_group(self) -> GroupsPlan:
+        seen: dict[str, str] = {}
+        for key, group in self.groups.items():
+            for name in group.jobs:
+                if name in seen:
+                    what = f"'{name}' is also in group '{seen[name]}'"
+                    raise cross_error(what, f"groups.{key}.jobs.{name}", "job-in-two-groups")
+                seen[name] = key
+        for index, move in enumerate(self.moves):
+            if seen.get(move.job) != move.to_group:
+                raise cross_error(
+                    f"'{move.job}' is not in group '{move.to_group}'; a move ends where the job is",
+                    f"moves.{index}.to_group",
+                    "unknown-member",
+                )
+        return self
+
+
+def load_groups_plan(path: str | Path) -> GroupsPlan:
+    """Read a plan of groups. Raises InputError."""
+    from ..yaml.yaml_io import load
+
+    return load(path, GroupsPlan)
+
+
+MARK = re.compile(r"""^(["']?)(rlplan\w*)\1[ \t]*:""", re.MULTILINE)
+
+
+def document_kind(path: str | Path) -> str | None:
+    """The mark of the document at `path` (`rlplan_job`, `rlplan_workload`, …), None without one. Nothing else of it is
+    looked at. Raises InputError when it cannot be read."""
+    from ..yaml.yaml_io import read_text
+
+    found = MARK.search(read_text(path))
+    return found[2] if found else None

@@ -1,0 +1,291 @@
+"""job.yaml: what is to be trained, on what data, for which reward, by which algorithm, and what the solver may vary."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ..files.attention_heads import model_heads as model_heads
+from ..files.attention_heads import tp_divides as tp_divides
+from ..yaml.errors import joined
+from .base import Choices, Count, MemoryBytes, Name, Positive, Strict, Tokens, cross_error, is_none
+from .limits import MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
+from .sections.algorithm import Algorithm
+from .sections.data_spec import DataSpec
+from .sections.levers import (
+    AdaptiveTimeout,
+    FinishedShares,
+    SearchDrafts,
+    TimeoutNumbers,
+    timeout_fault,
+    timeout_numbers,
+)
+
+
+class ModelSpec(Strict):
+    """The policy's initial weights."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Folder of a Hugging Face model, relative to job.yaml, or a hub id `owner/name`."""
+
+    dtype: Literal["float32", "bfloat16", "float16"]
+    """Type of weights and activations, in the engine and in the trainer."""
+
+
+RewardKind = Literal["function", "math", "code"]
+
+
+class RewardSpec(Strict):
+    """How a response is scored."""
+
+    kind: RewardKind
+    """`function`: a Python function; `math`: equality of the last answer; `code`: tests in a sandbox."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """`package.module:name` of `name(prompt, response, answer) -> float`; needed for kind function, and only there."""
+
+    workers: Count = 1
+    """Reward worker processes."""
+
+    deadline_s: Annotated[float, Field(gt=0, le=3600)]
+    """Seconds until one call is given up; a response that causes it gets reward 0."""
+
+    retries: Annotated[int, Field(ge=0, le=100)] = 2
+    """How often a call is repeated after a failure of the function or of the machine."""
+
+    memory_bytes: Annotated[MemoryBytes | None, Field(exclude_if=is_none)] = None
+    """Memory (address space) that scoring one response may take, of kinds `math` and `function` beyond what their
+    modules take; null: 1 GiB. A response that takes more gets reward 0."""
+
+    adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
+    """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
+
+    def timeout_numbers(self) -> TimeoutNumbers:
+        """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> RewardSpec:
+        if self.kind == "function" and self.function is None:
+            raise cross_error("kind function needs the key function: 'package.module:name'", "kind")
+        if self.kind != "function" and self.function is not None:
+            raise cross_error(
+                f"function has no effect with kind {self.kind}; remove it or write kind: function", "function"
+            )
+        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
+        if fault is not None:
+            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
+        return self
+
+
+class RolloutSpec(Strict):
+    """The size of a step and the limits of a sample."""
+
+    prompts_per_step: Annotated[int, Field(ge=1, le=MOST_PROMPTS_PER_STEP)]
+    """P: prompts trained in one step."""
+
+    samples_per_prompt: Annotated[int, Field(ge=2, le=MOST_SAMPLES_PER_STEP)]
+    """n: samples per prompt that are trained; at least 2, because advantages compare samples of one prompt."""
+
+    max_prompt_tokens: Tokens
+    """Longest prompt in tokens; a longer one is an error when the data is read."""
+
+    max_response_tokens: Tokens
+    """Cap on a response in tokens; a response that reaches it is truncated."""
+
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Sampling temperature; greedy decoding (0) gives equal samples, hence no advantages."""
+
+    seed_per_sample: bool = False
+    """Give each sample a seed of its own: runs of one job can then be compared draw by draw, and a resumed run draws
+    what it would have drawn. vLLM pays some microseconds per sample and decode step for it."""
+
+    @property
+    def longest_tokens(self) -> int:
+        """Longest sequence in tokens, prompt and response."""
+        return self.max_prompt_tokens + self.max_response_tokens
+
+    @property
+    def samples_per_step(self) -> int:
+        """S = P n."""
+        return self.prompts_per_step * self.samples_per_prompt
+
+    @model_validator(mode="after")
+    def _a_step_can_be_planned(self) -> RolloutSpec:
+        if self.samples_per_step > MOST_SAMPLES_PER_STEP:
+            raise cross_error(
+                f"a step has {self.samples_per_step} samples (prompts_per_step x samples_per_prompt), and at most "
+                f"{MOST_SAMPLES_PER_STEP} can be planned; lower one of the two",
+                "prompts_per_step",
+            )
+        return self
+
+
+class Search(Strict):
+    """What is measured by `profile` and considered by `solve`."""
+
+    tp: Choices
+    """Tensor-parallel sizes of engines, ascending."""
+
+    micro_batch_tokens: Choices
+    """Token budgets of one training micro-batch, ascending."""
+
+    hand_over: FinishedShares = ()
+    """Shares of finished samples at which half of a long round's engines may go to training; empty: never."""
+
+    drafts: SearchDrafts | None = None
+    """Speculative decoding; null: none is considered."""
+
+    max_over_issue: Annotated[float, Field(ge=1, le=100)] = 2.0
+    """Samples that a round may issue at its start for each sample that it trains: prompts times samples of a short
+    round over prompts_per_step times samples_per_prompt, and the copies of a long round. Most of what is issued beyond
+    1 is decoded and not trained. The default has room for RollPacker's 1.25 x 1.25 (arXiv 2509.21009); 1 leaves plain
+    synchronous rounds and mode predict."""
+
+
+class Slo(Strict):
+    """What the plan has to keep, whatever it gains elsewhere."""
+
+    step_p95_s: Positive | None = None
+    """Seconds that 95% of the steps must stay below; null for no such limit."""
+
+
+class Job(Strict):
+    """The document job.yaml."""
+
+    rlplan_job: Literal[1]
+    """Version of the format."""
+
+    name: Name
+    """Name of the job; runs and plans carry it."""
+
+    model: ModelSpec
+    """The policy's initial weights."""
+
+    data: DataSpec
+    """The prompts."""
+
+    reward: RewardSpec
+    """How a response is scored."""
+
+    rollout: RolloutSpec
+    """The size of a step and the limits of a sample."""
+
+    algorithm: Algorithm
+    """The policy-gradient update."""
+
+    search: Search
+    """What is measured by `profile` and considered by `solve`."""
+
+    slo: Slo = Slo()
+    """What the plan has to keep."""
+
+    @model_validator(mode="after")
+    def _some_micro_batch_holds_the_longest_sequence(self) -> Job:
+        largest, longest = self.search.micro_batch_tokens[-1], self.rollout.longest_tokens
+        if largest < longest:
+            raise cross_error(
+                f"the largest micro-batch has {largest} tokens but a sequence may have {longest} "
+                f"(max_prompt_tokens + max_response_tokens); add a size of at least {longest}",
+                "search.micro_batch_tokens",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_fill_a_step(self) -> Job:
+        prompts, needed = self.data.prompts, self.rollout.prompts_per_step
+        if prompts is not None and prompts < needed:
+            raise cross_error(
+                f"is {prompts}, and a step trains {needed} different ones (rollout.prompts_per_step); lower that, or "
+                "use more data",
+                "data.prompts",
+                rule="too-few-prompts",
+            )
+        return self
+
+
+def load_job(path: str | Path) -> Job:
+    """Read job.yaml. Raises InputError. Paths inside it are not looked at; see `job_paths`."""
+    from ..yaml.yaml_io import load
+
+    return load(path, Job)
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """Where a job's files are.
+
+    Attributes:
+        model: what transformers and vLLM take: the absolute path of the local folder, or the hub id.
+        data: absolute path of the JSONL file; None where it is not there and `data.prompts` stands for it.
+        model_folder: the local folder, or None for a hub id.
+        reward_folder: where the module of `reward.function` is looked for first: the folder of job.yaml.
+    """
+
+    model: str
+    data: Path | None
+    model_folder: Path | None
+    reward_folder: Path
+
+
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+
+
+def job_paths(job: Job, job_path: str | Path) -> JobPaths:
+    """Resolve the job's relative paths against the folder of job.yaml (at `job_path`).
+
+    A `model.path` that is a folder is local; otherwise `owner/name` is a hub id, which is not looked up here.
+    Raises InputError when the data file is missing and the job does not say how many prompts it holds, or when
+    `model.path` is neither a folder nor a hub id.
+    """
+    from ..yaml.yaml_io import error_at
+
+    missing = [error_at(job_path, loc, f"{'.'.join(loc)}: {fault}") for loc, fault in missing_files(job, job_path)]
+    if missing:
+        raise joined(missing)
+    model, data = _located(job, job_path)
+    model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
+    here = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
+    return JobPaths(str(model_folder or job.model.path), here, model_folder, Path(job_path).resolve().parent)
+
+
+def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:
+    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up.
+
+    `to_train`: the prompts themselves are needed, and their number (`data.prompts`) does not stand for them.
+    """
+    model, data = _located(job, job_path)
+    if (model is None or not os.path.isdir(model)) and not _HUB_ID.match(job.model.path):  # noqa: PTH112
+        yield (
+            ("model", "path"),
+            f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
+        )
+    if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+        return
+    if job.data.prompts is None:
+        yield ("data", "path"), f"no such file: '{job.data.path}'; paths are relative to this file"
+    elif to_train:
+        what = "no file is named" if job.data.path is None else f"no such file: '{job.data.path}'"
+        yield (
+            ("data", "path"),
+            f"{what}; data.prompts is enough to plan, but measuring and training need the prompts: name a JSONL file, "
+            'each row {"id": …, "prompt": …, "answer": …}',
+        )
+
+
+def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
+    """Where the model's folder and the data would be; None for what can be no path."""
+    folder = Path(job_path).resolve().parent
+    found: list[Path | None] = []
+    for text in (job.model.path, job.data.path):
+        try:
+            found.append(None if text is None else folder / Path(text).expanduser())
+        except RuntimeError:  # `~name` of nobody
+            found.append(None)
+    return found[0], found[1]

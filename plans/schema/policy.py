@@ -1,0 +1,124 @@
+"""rlplan.policy.yaml: what a team does not merge. `rlplan check` holds plans against it.
+
+Every key is optional; what is not written is not asked. The nearest such file in the plan's folder or above it holds,
+up to the root of its repository.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ..yaml.yaml_doc import Document
+from .base import Mode, Name, NonNegative, Positive, Strict, cross_error
+from .sections.origin import Provenance
+
+POLICY_NAME = "rlplan.policy.yaml"
+MISNAMED = "rlplan.policy.yml"
+"""Not read, and refused rather than passed over: who wrote it believes that it holds."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Policy(Strict):
+    """The document."""
+
+    rlplan_policy: Literal[1]
+    """Version of the format."""
+
+    max_usd_per_hour: NonNegative | None = None
+    """Most that a plan's nodes may cost per hour, all its groups together."""
+
+    max_usd_per_1k_samples: NonNegative | None = None
+    """Most that 1000 trained samples may cost. Plans of one job."""
+
+    max_nodes: Annotated[dict[Name, Nodes], Field(default_factory=dict)]
+    """By pool, most nodes that a plan may take. Pools that are not named have no limit but their own."""
+
+    max_bias: Share | None = None
+    """Largest |1 - length ratio| that may be predicted, and largest bias budget. Plans of one job."""
+
+    forbidden_modes: Annotated[tuple[Mode, ...], Field(strict=False)] = ()
+    """Bias modes that no plan may have."""
+
+    max_step_p95_s: Positive | None = None
+    """Largest p95 of a step in seconds that may be predicted. Plans of one job."""
+
+    require_slo: bool = False
+    """Whether each job must declare slo.step_p95_s, and with `max_step_p95_s`, one that is no larger."""
+
+    max_gap: Share | None = None
+    """Largest gap to the solver's bound; a plan without a bound is refused."""
+
+    max_error: NonNegative | None = None
+    """Largest relative error of the predicted seconds. Plans of one job."""
+
+    allowed_provenance: Annotated[tuple[Provenance, ...], Field(min_length=1, strict=False)] | None = None
+    """Where a profile's costs may come from; null: anywhere."""
+
+    refuse_assumed: bool = False
+    """Whether a plan is refused that rests on response lengths or reward seconds which nobody measured on its job."""
+
+    max_profile_age_days: Positive | None = None
+    """Days after which a profile must be measured anew; a profile without a date is refused."""
+
+    min_headroom: Share | None = None
+    """Share of each memory that a plan must leave free: KV cache, trainers, hosts."""
+
+    max_slowdown: Annotated[float, Field(ge=1)] | None = None
+    """Largest p95 of a job's slowdown in its group. Plans of groups."""
+
+    min_slo_attained: Share | None = None
+    """Least share of jobs whose bound on slowdown holds. Plans of groups; without it, each must hold."""
+
+    allow_edited: bool = False
+    """Whether decisions may be edited by hand after they were solved."""
+
+    allow_other_versions: bool = False
+    """Whether a plan may have been solved by another version of rlplan than the one that checks it."""
+
+    require_job_files: bool = False
+    """Whether a job's data and model must be there where the plan is checked."""
+
+    @model_validator(mode="after")
+    def _some_mode_is_left(self) -> Policy:
+        if {"sync", "race", "defer", "exact", "predict"} <= set(self.forbidden_modes):
+            raise cross_error("forbids every mode; leave one", "forbidden_modes")
+        return self
+
+
+@dataclass(frozen=True)
+class PolicyFile:
+    """A policy and where it stands.
+
+    Attributes:
+        path: of the file, as it is shown.
+        document: its text, parsed, for the lines of its keys.
+    """
+
+    path: str
+    policy: Policy
+    document: Document
+
+    def place(self, key: str) -> str:
+        """`FILE:LINE` of a key."""
+        return f"{self.path}:{self.document.line_of((key,))}"
+
+
+def find_policy(plan_path: str | Path) -> Path | None:
+    """The policy that holds for the document at `plan_path`: in its folder, else in the nearest folder above, up to the
+    root of the repository (the folder with .git) or of the file system; None if there is none."""
+    folder = Path(os.path.abspath(plan_path)).parent  # noqa: PTH100 (links are the user's way to share a folder)
+    for place in (folder, *folder.parents):
+        # A link to nowhere is a policy that was meant: it is found, and reading it says so. So is the other ending.
+        for name in (POLICY_NAME, MISNAMED):
+            if os.path.lexists(place / name) and not os.path.isdir(place / name):  # noqa: PTH112
+                return place / name
+        if os.path.exists(place / ".git"):  # noqa: PTH110
+            return None
+    return None

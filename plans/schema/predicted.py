@@ -1,0 +1,293 @@
+"""What the simulator expects of a plan; the run report puts measurements beside it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Annotated
+
+from pydantic import Field
+
+from .base import Count, Mode, Name, NonNegative, Positive, Strict, is_none, is_zero
+from .sections.length_evidence import LengthBasis
+
+ROUGH_ROUNDS = 32
+"""Figures of fewer simulated rounds are no more than about right."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Quantiles(Strict):
+    """A duration over steps."""
+
+    p50: NonNegative
+    """Median in seconds."""
+
+    p95: NonNegative
+    """95th percentile in seconds."""
+
+    mean: NonNegative
+    """Mean in seconds."""
+
+
+class MemoryBar(Strict):
+    """What a memory has to hold at most, beside what it holds."""
+
+    needed_bytes: NonNegative
+    """Bytes needed at the worst moment."""
+
+    capacity_bytes: Positive
+    """Bytes that there are."""
+
+    holds_bytes: dict[Name, NonNegative] = Field(default={}, exclude_if=operator.not_)
+    """Who holds how many of the needed bytes at that moment; empty where one holds all of them."""
+
+    @property
+    def headroom(self) -> float:
+        """Share that stays free; below 0 if it does not fit."""
+        return 1.0 - self.needed_bytes / self.capacity_bytes
+
+
+class PredictedError(Strict):
+    """Relative error to be expected of `step_s.mean` and `seconds_per_sample`; one standard deviation each."""
+
+    costs: NonNegative
+    """Of the profile's costs, on what they were not fitted on."""
+
+    lengths: NonNegative
+    """Of the length trace: what other prompts in its place would have made of this plan."""
+
+    sampling: NonNegative
+    """Of the simulation: standard error of its mean."""
+
+    assumed_lengths: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
+    """Of lengths that were not measured on this job, but taken from a table (`inputs.lengths`); 0: they were."""
+
+    assumed_rewards: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
+    """Of reward seconds that were not measured, but taken from a table (`inputs.rewards`); 0: the profile's own."""
+
+    extrapolation: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Of responses longer than any in the length trace: the share of the step that they make, since there may be none
+    of them, or as many again. Null: the trace shows all lengths up to the job's cap."""
+
+    @property
+    def of_lengths(self) -> float:
+        """Of all that is open about lengths: the trace's prompts, what the trace does not reach, what is assumed."""
+        return math.hypot(self.lengths, self.extrapolation or 0.0, self.assumed_lengths)
+
+    @property
+    def of_costs(self) -> float:
+        """Of all that is open about costs: what the profile measured, and reward seconds that are assumed."""
+        return math.hypot(self.costs, self.assumed_rewards)
+
+    @property
+    def total(self) -> float:
+        """Of all parts, which are independent."""
+        return math.hypot(self.of_costs, self.of_lengths, self.sampling)
+
+
+class LengthDrift(Strict):
+    """How lengths moved from epoch to epoch of the length trace: change of their logarithm per epoch."""
+
+    body: float
+    """Of a prompt's mean."""
+
+    body_error: NonNegative
+    """Standard error of that."""
+
+    tail: float
+    """Of the 95th percentile over all responses."""
+
+    tail_error: NonNegative
+    """Standard error of that."""
+
+    first: Annotated[int, Field(ge=0)]
+    """First epoch of the trace."""
+
+    last: Annotated[int, Field(ge=0)]
+    """Its last epoch."""
+
+
+class StepNoise(Strict):
+    """The machine's own noise: how one round's seconds scatter about what its lengths make them, as far as the profile
+    has seen it. Standard deviations of logarithms, close to relative ones; 0: not measured."""
+
+    rollout: NonNegative
+    """Of its rollout."""
+
+    reward_exposed: NonNegative
+    """Of the waiting for rewards."""
+
+    train: NonNegative
+    """Of its update."""
+
+    sync: NonNegative
+    """Of getting the weights to the engines."""
+
+
+class PredictedBaseline(Strict):
+    """The fastest plain synchronous rounds on at most as many nodes as the plan takes, simulated in the same way."""
+
+    step_s: Quantiles
+    """Seconds per step."""
+
+    seconds_per_sample: Positive
+    """Seconds per trained sample."""
+
+    nodes: Annotated[Count | None, Field(exclude_if=is_none)] = None
+    """Nodes of the pool that it takes; null: solved before baselines were held to the plan's nodes."""
+
+    keeps_slo: Annotated[bool | None, Field(exclude_if=is_none)] = None
+    """Whether it keeps the job's slo.step_p95_s; false where no plain rounds on these nodes do. Null: the job has no
+    SLO."""
+
+
+class PredictedPhases(Strict):
+    """Where the mean step goes, in seconds."""
+
+    rollout: NonNegative
+    """Decoding."""
+
+    reward_exposed: NonNegative
+    """Waiting for rewards after the last token."""
+
+    train: NonNegative
+    """Gradients and update."""
+
+    sync: NonNegative
+    """Getting the new weights to the engines."""
+
+
+class RoundMemory(Strict):
+    """The two bars of accelerator memory."""
+
+    kv: MemoryBar
+    """KV cache of the engine that needs most."""
+
+    train: MemoryBar | None
+    """Memory of a trainer's accelerator; null: the profile does not know it."""
+
+
+class PredictedRound(Strict):
+    """One kind of round. Its p50 and p95 hold both: that rounds draw unlike lengths, and `noise`."""
+
+    share: Annotated[float, Field(ge=0, le=1)]
+    """Share of the steps that are such rounds."""
+
+    noise: StepNoise
+    """What the machine itself adds to the spread of its seconds."""
+
+    step_s: Quantiles
+    """Seconds of its whole step."""
+
+    rollout_s: Quantiles
+    """Seconds of its rollout."""
+
+    reward_exposed_s: Quantiles
+    """Seconds of waiting for rewards after the last token."""
+
+    train_s: Quantiles
+    """Seconds of gradients and update, without what was done beside the rollout."""
+
+    sync_s: NonNegative
+    """Mean seconds of getting the new weights to the engines, a change of layout included."""
+
+    running: Annotated[tuple[Share, ...], Field(min_length=21, max_length=21, strict=False)]
+    """Running sequences at each twentieth of the rollout, as a share of the most that run in it; mean over rounds."""
+
+    tail_s: NonNegative
+    """Mean seconds of the rollout's end in which fewer than a quarter of its most sequences run."""
+
+    reward_slack_s: NonNegative
+    """Mean seconds by which all scores but those of what is decoded last could come later without a longer step."""
+
+    memory: RoundMemory
+    """Accelerator memory while it decodes, and while it trains; the two are never summed, since they take turns."""
+
+
+class PredictedRounds(Strict):
+    """The kinds of round."""
+
+    short: PredictedRound
+    """Short rounds."""
+
+    long: PredictedRound | None
+    """Long rounds; null when the plan has none."""
+
+
+class FrontPoint(Strict):
+    """A schedule that no other beats in both speed and bias."""
+
+    mode: Mode
+    """Its mode."""
+
+    seconds_per_sample: Positive
+    """Seconds per trained sample."""
+
+    usd_per_1k_samples: NonNegative
+    """USD per 1000 trained samples."""
+
+    length_ratio: Positive
+    """Trained mean length over unconditioned mean length."""
+
+    rounds: Count
+    """Rounds of it that were simulated; with few of them its figures are rough."""
+
+    chosen: bool
+    """Whether it is this plan."""
+
+    @property
+    def rough(self) -> bool:
+        """Whether its figures are no more than about right; those of the chosen one are the plan's own."""
+        return not self.chosen and self.rounds < ROUGH_ROUNDS
+
+
+class Predicted(Strict):
+    """What the simulator expects of the plan."""
+
+    step_s: Quantiles
+    """Seconds per step."""
+
+    seconds_per_sample: Positive
+    """Seconds per trained sample."""
+
+    error: PredictedError
+    """How far the seconds may be off."""
+
+    baseline: PredictedBaseline
+    """The plain synchronous plan, for comparison."""
+
+    phases_s: PredictedPhases
+    """Where the mean step goes."""
+
+    rounds: PredictedRounds
+    """By kind of round."""
+
+    length_ratio: Positive
+    """Trained mean length over unconditioned mean length; 1 is unbiased."""
+
+    nodes: Count
+    """Nodes of the pool that the plan takes."""
+
+    usd_per_hour: NonNegative
+    """Price of these nodes."""
+
+    usd_per_1k_samples: NonNegative
+    """USD per 1000 trained samples, for these nodes."""
+
+    host_memory: MemoryBar
+    """Host memory of the fullest node: engines of both kinds of round, those that sleep included, trainers and states
+    that are offloaded to it, weights on their way."""
+
+    lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
+    """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
+
+    length_basis: Annotated[LengthBasis | None, Field(exclude_if=is_none)] = None
+    """How far the length trace shows the lengths that are simulated; null: solved before this was stated."""
+
+    drift: LengthDrift | None
+    """How lengths moved over the epochs of the trace; null: it has no two epochs of the same prompts. No prediction
+    follows it: all hold for the policy that the lengths were measured on."""
+
+    front: Annotated[tuple[FrontPoint, ...], Field(min_length=1, strict=False)]
+    """Speed against bias: what a bias budget would buy, least biased first."""

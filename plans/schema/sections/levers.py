@@ -1,0 +1,108 @@
+"""Levers that a job may allow and a plan may pull: drafts while decoding, engines handed over to training, reward
+timeouts that adapt, a judge.
+
+All are optional: a job that does not name them gets plans without them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import AfterValidator, Field
+
+from ..base import Choices, Count, Positive, Strict, ascending
+from ..limits import MOST_CHOICES
+
+Finished = Annotated[float, Field(ge=0.01, lt=1)]
+"""A share of a round's samples; below a hundredth it would say nothing."""
+
+
+class SearchDrafts(Strict):
+    """Speculative decoding that `solve` may consider."""
+
+    tokens: Choices
+    """Tokens drafted a step, ascending; each is tried beside no drafts, for each kind of round."""
+
+    acceptance: Annotated[float, Field(ge=0, lt=1)]
+    """Chance that a drafted token is accepted when those before it were, as measured or assumed."""
+
+
+FinishedShares = Annotated[
+    tuple[Finished, ...], Field(max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)
+]
+"""Ascending shares of finished samples; may be empty."""
+
+
+class RoundDrafts(Strict):
+    """Speculative decoding in a round."""
+
+    tokens: Count
+    """Tokens drafted for each sequence and step."""
+
+    up_to_sequences: Count
+    """Running sequences of an engine above which it decodes without drafts."""
+
+
+class RoundPrefix(Strict):
+    """How far a prompt's samples are kept on engines that hold it, which prefill and store it once for all of them."""
+
+    block_tokens: Count
+    """Tokens in a block of the engines' KV cache; of a prompt its whole blocks are shared."""
+
+    tokens_per_sample: Count
+    """Shared prompt tokens for which an engine may be one sample ahead of the least loaded one and get the next too."""
+
+
+class RoundHandOver(Strict):
+    """Engines that stop decoding and train what is finished while the tail of the round decodes on."""
+
+    engines: Count
+    """How many are freed; fewer than the round has, since the tail must go on somewhere."""
+
+    at_finished: Finished
+    """Share of the round's samples to be trained that must have ended."""
+
+
+class AdaptiveTimeout(Strict):
+    """Reward deadlines that follow what a prompt's correct answers took (rounds/timeouts.py says at what price)."""
+
+    min_s: Positive
+    """Shortest deadline in seconds; the longest is `deadline_s`, which also holds until a prompt is answered right."""
+
+    anchor_factor: Annotated[float, Field(ge=1, le=100)]
+    """Deadline over the seconds of the prompt's slowest correct execution so far."""
+
+
+class RewardJudge(Strict):
+    """A model that scores the samples, in place of the reward workers; what it takes is the profile's."""
+
+    place: Literal["own", "beside"]
+    """`own`: on accelerators that the engines do not use; `beside`: on the engines', which it slows down."""
+
+    instances: Count
+    """Copies of the judge, each with one sample at a time."""
+
+    tp: Count = 1
+    """Accelerators per copy."""
+
+
+class TimeoutNumbers(TypedDict):
+    """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+
+    max_s: float
+    min_s: float | None
+    anchor_factor: float
+
+
+def timeout_numbers(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutNumbers:
+    """A job's or a plan's deadlines as numbers: what both the simulated and the executed timeouts are made from."""
+    if adaptive is None:
+        return TimeoutNumbers(max_s=deadline_s, min_s=None, anchor_factor=1.0)
+    return TimeoutNumbers(max_s=deadline_s, min_s=adaptive.min_s, anchor_factor=adaptive.anchor_factor)
+
+
+def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
+    """What is wrong between a deadline and the adaptive timeout below it; None if nothing is."""
+    if adaptive is None or adaptive.min_s <= deadline_s:
+        return None
+    return f"is {adaptive.min_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"

@@ -1,0 +1,196 @@
+"""The part of plan.yaml that says where the plan comes from: its input files, the solver, and the solve itself."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from ..base import Count, Mode, Name, NonNegative, Strict, cross_error, is_false, is_none
+
+
+def _relative(value: str) -> str:
+    if not value or PurePosixPath(value).is_absolute() or "\\" in value:
+        raise cross_error(
+            "must be a path with '/' relative to the plan's folder, so that the plan reads the same anywhere"
+        )
+    return value
+
+
+RelativePath = Annotated[str, AfterValidator(_relative)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class InputFile(Strict):
+    """A file that the plan was solved from."""
+
+    path: RelativePath
+    """Path relative to the plan's folder."""
+
+    sha256: Sha256
+    """SHA-256 of the file's bytes, 64 lower-case hexadecimal digits."""
+
+
+Provenance = Literal["measured", "derived", "estimated"]
+
+
+class ProfileFile(InputFile):
+    """The profile that the plan was solved from."""
+
+    provenance: Provenance
+    """Whether its costs were measured on hardware, derived from other measurements, or estimated."""
+
+
+class LengthsInput(Strict):
+    """The response lengths that the plan was solved from: a file, a table that ships, or stated quantiles."""
+
+    path: Annotated[RelativePath | None, Field(exclude_if=is_none)] = None
+    """Length trace, path relative to the plan's folder; null: no file."""
+
+    library: Annotated[Name | None, Field(exclude_if=is_none)] = None
+    """Name of a table of lengths that ships (`rlplan lengths list`); null: none."""
+
+    assumed: Annotated[str | None, Field(min_length=1, max_length=400, exclude_if=is_none)] = None
+    """Quantiles that nobody measured, `p50=800,p95=4000,max=16384,icc=0.5`; null: none."""
+
+    scale: Annotated[float | None, Field(gt=0, exclude_if=is_none)] = None
+    """Factor on all lengths of the table or the quantiles, as a run measured it; null: nobody measured one."""
+
+    sha256: Sha256
+    """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text; with a scale, of both."""
+
+    @classmethod
+    def of_file(cls, path: str, sha256: str) -> LengthsInput:
+        """Lengths of a file, with its digest."""
+        return cls(path=path, sha256=sha256)
+
+    @property
+    def file(self) -> InputFile | None:
+        """The file; None without one."""
+        return None if self.path is None else InputFile(path=self.path, sha256=self.sha256)
+
+    @property
+    def name(self) -> str:
+        """Path, or the word of `--lengths`, whichever it is."""
+        word = self.path or self.library or self.assumed or ""
+        return word if self.scale is None else f"{word},scale={self.scale:g}"
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> LengthsInput:
+        given = [key for key in ("path", "library", "assumed") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = f"it has {' and '.join(given)}" if given else "it has none of them"
+            raise cross_error(f"names lengths by exactly one of path, library and assumed; {found}")
+        if self.scale is not None and self.path is not None:
+            raise cross_error("has a scale beside a path; a file's lengths are taken as they are", "scale")
+        return self
+
+
+def _lengths_of_file(value: object) -> object:
+    """A trace's file is a way to give lengths."""
+    return LengthsInput.of_file(value.path, value.sha256) if isinstance(value, InputFile) else value
+
+
+class LibraryInput(Strict):
+    """Figures that ship with rlplan and that the plan was solved from."""
+
+    library: Name
+    """Their name."""
+
+    sha256: Sha256
+    """SHA-256 of their text."""
+
+
+Digest64 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+"""The first 64 bits of a SHA-256: enough to tell that something was edited, and short enough to read past."""
+
+
+class SolverRead(Strict):
+    """Digests of the values that the solver reads of three files (solver_read.py)."""
+
+    cluster: Digest64
+    """Of cluster.yaml."""
+
+    job: Digest64
+    """Of job.yaml."""
+
+    profile: Digest64
+    """Of profile.yaml."""
+
+
+class Inputs(Strict):
+    """The files that the plan was solved from; when what the solver reads of one changes, the plan is stale."""
+
+    cluster: InputFile
+    """cluster.yaml."""
+
+    job: InputFile
+    """job.yaml."""
+
+    profile: ProfileFile
+    """profile.yaml."""
+
+    lengths: Annotated[LengthsInput, BeforeValidator(_lengths_of_file)]
+    """Response lengths."""
+
+    rewards: Annotated[LibraryInput | None, Field(exclude_if=is_none)] = None
+    """Reward seconds that ship by kind of reward, where the profile was not measured; null: the profile's own."""
+
+    solver_read: Annotated[SolverRead | None, Field(exclude_if=is_none)] = None
+    """What the solver read of the files, so that a change of anything else (a learning rate, a comment) does not make
+    the plan stale; null: every change of a file does."""
+
+
+class Solver(Strict):
+    """How the plan was found."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Solver and version."""
+
+    status: Literal["optimal", "feasible"]
+    """`optimal`: no candidate is better by more than `gap`; `feasible`: a limit ended the search."""
+
+    gap: NonNegative
+    """Relative distance between `reached` and `bound`."""
+
+    bound: NonNegative
+    """Proven lower bound of the objective, in its unit."""
+
+    reached: NonNegative
+    """The proven best objective on the rounds that the choice was made on, which flatter it; `predicted` is of other
+    rounds."""
+
+    given_up: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Share by which the plan costs more than `reached` on these rounds, for being simpler to run; no more than the
+    error of the costs (`job.why.ties`). Null: the plan is the proven best."""
+
+    objective: Literal["seconds_per_sample", "usd_per_sample"]
+    """What was minimised."""
+
+    forced_mode: Annotated[Mode | None, Field(exclude_if=is_none)] = None
+    """The mode that was forced, which a re-solve of this plan keeps; null: the solver was free to choose."""
+
+    forced_budget: Annotated[float | None, Field(ge=0, lt=1, exclude_if=is_none)] = None
+    """The bias budget that was given with the forced mode, which a re-solve keeps; null: none was, so no plan was
+    refused for its bias."""
+
+    candidates: Count
+    """Number of simulated candidates that the choice was made from."""
+
+    refreshed: Annotated[bool, Field(exclude_if=is_false)] = False
+    """The decisions were edited by hand after they were solved, and predicted anew by `rlplan refresh`; `gap` is then
+    how far they are from what the solver proved of its own candidates."""
+
+
+class Volatile(Strict):
+    """Facts about the solve itself that differ from run to run; no digest covers them."""
+
+    solved_at: str
+    """When, ISO 8601 in UTC."""
+
+    solve_s: NonNegative
+    """Seconds that it took."""
+
+    rlplan: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\S*$")]
+    """Version of rlplan that solved it."""

@@ -1,0 +1,94 @@
+"""How every input is opened: a regular file of a limited size, else one clear line.
+
+A pipe may never end and a device (`/dev/zero`) has no end, so neither is read. A file is opened without waiting, and
+what was opened is looked at, so that a file that turns into a pipe between two calls is refused as well.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..schema.limits import DATA_BYTES, DOCUMENT_BYTES
+from .errors import InputError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def opened(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[io.FileIO]:
+    """The regular file at `path`, open for reading bytes.
+
+    Raises InputError when it is missing, a folder, a pipe or a device, cannot be opened, or has more than `most_bytes`;
+    and when reading it fails within the block.
+    """
+    try:
+        with open(_descriptor(path), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError
+            if not stat.S_ISREG(found.st_mode):
+                raise InputError("is a pipe or a device; a file is needed", str(path))
+            if found.st_size > most_bytes:
+                raise InputError(too_large(found.st_size, most_bytes), str(path))
+            yield file
+    except FileNotFoundError:
+        raise InputError("no such file", str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a folder; a file is needed", str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(path)) from None
+
+
+def _descriptor(path: str | Path) -> int:
+    # Opening a pipe waits for its other end, unless it is told not to.
+    flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
+    try:
+        return os.open(path, flags)
+    except ValueError:
+        raise InputError("is no path: it holds a null character", str(path).replace("\0", "?")) from None
+
+
+def too_large(size: int, most_bytes: int) -> str:
+    """What is said of a file of `size` bytes where at most `most_bytes` are read."""
+    return (
+        f"has {size / 2**20:,.0f} MiB, and at most {most_bytes / 2**20:,.0f} MiB are read; "
+        "check that it is the right file"
+    )
+
+
+def chunks(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[bytes]:
+    """The bytes of the regular file at `path`, part by part. Raises InputError as `opened` does, also for a file that
+    has more bytes than it said (those of /proc say 0)."""
+    with opened(path, most_bytes) as file:
+        read = 0
+        while chunk := file.read(_CHUNK_BYTES):
+            read += len(chunk)
+            if read > most_bytes:
+                raise InputError(too_large(read, most_bytes), str(path))
+            yield chunk
+
+
+def read_bytes(path: str | Path, most_bytes: int = DATA_BYTES) -> bytes:
+    """All bytes of the regular file at `path`. Raises InputError as `chunks` does."""
+    return b"".join(chunks(path, most_bytes))
+
+
+def read_text(path: str | Path, most_bytes: int = DOCUMENT_BYTES) -> str:
+    """The file's text (UTF-8; a byte order mark is skipped). Raises InputError as `read_bytes` does, and with the line
+    of the first byte that is no text."""
+    try:
+        return read_bytes(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError("is not UTF-8 text", str(path), line) from None
+
+
+def must_be_readable(path: str | Path, most_bytes: int = DATA_BYTES) -> None:
+    """Raise InputError as `opened` does, for what is then read by a module that cannot ask (`rounds`)."""
+    with opened(path, most_bytes):
+        return

@@ -1,0 +1,75 @@
+"""Reward seconds from somebody else's log of executions: one scored sample a row, columns as in log_columns.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...plans.yaml.errors import InputError
+from ..laws.reward_fit import ScoredSample, equally_likely, fit_executions
+from ..profile_schema import Evidence, Executions, Profile, Reward, Spread
+from ..reward_tables import HANGS_S
+from .log_columns import Field, number, read_rows, truth
+
+FIELDS = (
+    Field("seconds", ("exec_s", "duration_s", "time_s", "elapsed"), needed=True),
+    Field("correct", ("passed", "reward", "score")),
+    Field("prompt", ("prompt_id", "prompt_hash", "uid")),
+)
+"""What a row may say, and the usual names of its columns."""
+
+FEWEST = 20
+"""Fewer executions do not show a share of 5 % that hangs."""
+
+_SOURCE = "imported"
+
+
+def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]:
+    """The rows of a table as scored samples, in the table's order. Without a column for it, each row is a prompt of its
+    own, and no answer counts as right: deadlines that adapt are then predicted to save nothing.
+
+    Raises InputError, with the line where one is at fault, and for fewer than `FEWEST` rows.
+    """
+    found = []
+    for line, row in read_rows(path, FIELDS, columns):
+        seconds = number(row, "seconds", path, line)
+        if not 0 <= seconds <= HANGS_S:
+            raise InputError(f"seconds must be from 0 to {HANGS_S:g}, not {seconds:g}; correct it", str(path), line)
+        right = truth(row, "correct", path, line) if "correct" in row else False
+        prompt = row.get("prompt")
+        found.append(ScoredSample(str(line) if prompt in (None, "") else str(prompt), float(right), seconds))
+    if len(found) < FEWEST:
+        raise InputError(f"has {len(found)} rows; at least {FEWEST} executions are needed", str(path))
+    return found
+
+
+def law_of(samples: list[ScoredSample]) -> Executions:
+    """The distribution of their seconds; where no answer is right, or none is wrong, one for all of them."""
+    law = fit_executions(samples)
+    if law is not None:
+        return law
+    seconds = equally_likely([sample.seconds for sample in samples])
+    right = bool(samples) and all(sample.reward > 0 for sample in samples)
+    return Executions(correct_s=seconds, wrong_s=seconds, correct=float(right), unsolved=0.0 if right else 1.0)
+
+
+def with_imported(profile: Profile, samples: list[ScoredSample], name: str) -> Profile:
+    """The profile with these executions in place of its own; its evidence says so. `name`: of the table."""
+    seconds = sorted(sample.seconds for sample in samples)
+    mean_s = math.fsum(seconds) / len(seconds)
+    deviation = math.sqrt(math.fsum((s - mean_s) ** 2 for s in seconds) / max(1, len(seconds) - 1))
+    error = deviation / math.sqrt(len(seconds)) / mean_s if mean_s > 0 else 0.0
+    reward = Reward(
+        workers=profile.reward.workers,
+        latency=Spread(p50=_quantile(seconds, 0.5), p95=_quantile(seconds, 0.95), repeats=0),
+        per_sample_s=mean_s,
+        executions=law_of(samples),
+        evidence={"per_sample_s": Evidence(source=_SOURCE, error=error)},
+    )
+    words = f"{len(samples)} executions imported from {name}; error: of their mean"
+    return profile.model_copy(update={"reward": reward, "sources": {**profile.sources, _SOURCE: words}})
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

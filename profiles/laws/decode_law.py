@@ -1,0 +1,182 @@
+"""Seconds of a decode step from its layout, its sequences and the KV that they hold: physics with a few free factors.
+
+A step reads the weights once (of the experts, those that some token visits), multiplies them with every token in it,
+reads all KV, and with more than one rank sums activations twice a layer:
+
+    step(m, n, K) = launch + sequence n + linear(m) + kv K + sums(m)
+    linear(m)     = hypot(weights read, operations of m tokens)        the compute knee: the slower one wins
+    weights read  = (common + experts (1 - (1 - k/E)^m)) / tp          k of E experts a token: MoE
+    sums(m)       = 2 layers (latency log2(2 tp) / 2 + 2 (tp - 1)/tp m hidden bytes / link)      only if tp > 1
+
+Every term has one positive factor over what the data sheets give. Factors are all that is fitted, so that a law of few
+points still extrapolates in TP, batch and context, and is monotone in sequences and in KV whatever they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..architecture import Architecture
+from ..hardware import Gpu
+from .factor_fit import Factor
+
+Array = NDArray[np.float64]
+
+# Seconds that the sheets do not give; each is the centre of a wide prior.
+LAUNCH_S, LAUNCH_PER_LAYER_S = 1e-3, 30e-6  # scheduling and sampling; kernel launches and norms of a layer
+ROUTE_S = 30e-6  # choosing experts and gathering their tokens, a layer
+SEQUENCE_S = 25e-6  # a sequence's share of scheduling, sampling, detokenizing
+SUM_LATENCY_S = 8e-6  # one all-reduce of a small message inside a node
+JOIN_S, JOIN_PER_LAYER_S = 1e-3, 40e-6  # a step that newcomers' prefill joins runs outside the captured graphs
+
+ACTIVATION_BYTES = 2.0
+
+
+FACTORS: tuple[Factor, ...] = (
+    Factor("launch", 0.0, 0.5),
+    Factor("weights", 0.25, 0.2),
+    Factor("experts", 0.1, 0.3),
+    Factor("compute", 0.6, 0.4),
+    Factor("kv", 0.3, 0.3),
+    Factor("kv_width", -0.3, 0.4),
+    Factor("latency", 0.0, 0.6),
+    Factor("link", 0.7, 0.7),
+    Factor("sequence", 0.0, 0.7),
+    Factor("join", 0.3, 0.7),
+    Factor("capacity", 0.0, 0.2),
+    Factor("ep", 0.1, 0.2),
+    Factor("dp", 0.0, 0.2),
+)
+NAMES = tuple(factor.name for factor in FACTORS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What the data sheets say of a model on an accelerator in a precision: the law with all factors at 1.
+
+    Seconds are for one rank that does everything; a rank of `tp` does 1/tp of it.
+    """
+
+    common_s: float
+    experts_s: float
+    touched: float
+    token_s: float
+    pair_s: float
+    kv_token_s: float
+    window_s: float
+    kv_heads: int
+    layers: int
+    launch_s: float
+    join_s: float
+    token_link_s: float
+    kv_bytes_per_token: float
+    window_bytes: float
+    weight_bytes: float
+    memory_bytes: float
+    exact: bool
+
+    def as_guess(self) -> Sheet:
+        """The same, for something of which it is not known to hold."""
+        return replace(self, exact=False)
+
+    @property
+    def sums(self) -> int:
+        """All-reduces of a forward pass."""
+        return 2 * self.layers
+
+
+def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: float = 2.0) -> Sheet:
+    """`weight_bytes`, `kv_bytes`: bytes of one weight and of one KV value."""
+    a, rate, flops = architecture, gpu.memory_bytes_per_s, gpu.flops(weight_bytes)
+    return Sheet(
+        common_s=a.common_parameters * weight_bytes / rate,
+        experts_s=a.expert_parameters * weight_bytes / rate,
+        touched=a.active_experts / a.experts if a.experts else 0.0,
+        token_s=2.0 * a.active_parameters / flops,
+        pair_s=a.attention_flops_per_pair / gpu.bf16_flops,
+        kv_token_s=a.kv_values_per_token * kv_bytes / rate,
+        window_s=a.window_kv_values * kv_bytes / rate,
+        # Latent KV has no heads to share out: every rank reads all of it.
+        kv_heads=1 if a.latent_kv else a.kv_heads,
+        layers=a.layers,
+        launch_s=LAUNCH_S + LAUNCH_PER_LAYER_S * a.layers + ROUTE_S * (a.layers - a.dense_layers if a.experts else 0),
+        join_s=JOIN_S + JOIN_PER_LAYER_S * a.layers,
+        # Ring all-reduce: each rank sends 2 (tp - 1)/tp of the activations, one way.
+        token_link_s=2.0 * a.hidden * ACTIVATION_BYTES / (gpu.link_bytes_per_s / 2.0),
+        kv_bytes_per_token=a.kv_values_per_token * kv_bytes,
+        window_bytes=a.window_kv_values * kv_bytes,
+        weight_bytes=a.parameters * weight_bytes,
+        memory_bytes=gpu.memory_bytes,
+        exact=not a.guessed,
+    )
+
+
+@dataclass(frozen=True)
+class DecodeLaw:
+    """A sheet and its factors (logarithms, in the order of `FACTORS`).
+
+    Everywhere `tp` is the engine's ranks, `dp` how many groups of them share attention out by sequences instead of by
+    heads, `ep` more than 1 if experts are shared out whole; sequences and tokens are the engine's.
+    """
+
+    sheet: Sheet
+    logs: Array
+
+    def factor(self, name: str) -> float:
+        """One factor."""
+        return math.exp(float(self.logs[NAMES.index(name)]))
+
+    def linear_s(self, tp: ArrayLike, tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
+        """Weights of all layers against that many tokens: read once, multiplied with each."""
+        tp, tokens, ep, dp = (np.asarray(value, float) for value in (tp, tokens, ep, dp))
+        s = self.sheet
+        # Attention groups hold a copy each of what all tokens use; experts are shared out over all ranks.
+        read = self.factor("weights") * s.common_s * dp
+        if s.experts_s:
+            seen = -np.expm1(tokens * math.log1p(-s.touched))
+            # Whole experts on a rank: the rank with most of the step's tokens sets the time.
+            uneven = np.where(ep > 1, self.factor("ep"), 1.0)
+            read = read + self.factor("experts") * s.experts_s * seen * uneven
+        return np.asarray(np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp)
+
+    def sums_s(self, tp: ArrayLike, tokens: ArrayLike) -> Array:
+        """All-reduces between ranks; the exchanges of expert and data parallelism move about as much."""
+        tp, tokens = np.asarray(tp, float), np.asarray(tokens, float)
+        s = self.sheet
+        latency = self.factor("latency") * SUM_LATENCY_S * np.log2(2 * tp) / 2
+        carried = self.factor("link") * s.token_link_s * (tp - 1) / tp * tokens
+        return np.where(tp > 1, s.sums * (latency + carried), 0.0)
+
+    def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike, dp: ArrayLike = 1.0) -> Array:
+        """Reading that much KV."""
+        read = self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float)
+        return np.asarray(read / self.kv_ranks(tp, dp))
+
+    @property
+    def kv_value_s(self) -> float:
+        """What reading KV takes, over the sheet's."""
+        return self.factor("kv") * self.factor("kv_width")
+
+    def kv_ranks(self, tp: ArrayLike, dp: ArrayLike = 1.0) -> Array:
+        """Over how many ranks KV is spread; ranks of a group beyond the KV heads hold copies."""
+        tp, dp = np.asarray(tp, float), np.asarray(dp, float)
+        return np.asarray(dp * np.minimum(tp / dp, self.sheet.kv_heads))
+
+    def base_s(self, tp: ArrayLike, sequences: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
+        """A step of so many sequences without their KV."""
+        n = np.asarray(sequences, float)
+        s = self.sheet
+        per_sequence = self.factor("sequence") * SEQUENCE_S + self.kv_value_s * s.window_s / self.kv_ranks(tp, dp)
+        return np.asarray(
+            self.factor("launch") * s.launch_s + per_sequence * n + self.linear_s(tp, n, ep, dp) + self.sums_s(tp, n)
+        )
+
+    def step_s(
+        self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0
+    ) -> Array:
+        """A step of so many sequences that hold `kv_tokens` together."""
+        return self.base_s(tp, sequences, ep, dp) + self.kv_s(tp, kv_tokens, dp)

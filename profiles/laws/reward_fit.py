@@ -1,0 +1,51 @@
+"""What scoring takes where samples differ, from samples that were scored under the longest deadline."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..profile_schema import Executions
+
+MOST = 32
+"""Most values that a distribution is kept as: enough to show a share of 5% that hangs, few enough to review."""
+
+
+class ScoredSample(NamedTuple):
+    """A sample, its reward (above 0: a right answer) and the seconds that this took a worker."""
+
+    prompt: str
+    reward: float
+    seconds: float
+
+
+def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
+    """The law of executions.py (planner); None if no answer was right or none was wrong, so that half of it is unknown.
+
+    A prompt counts as unsolved if none of its samples was right; the fewer samples it had, the more such there are. Of
+    a solved prompt the slowest right answer counts, as it does for its deadline.
+    """
+    by_prompt: dict[str, list[ScoredSample]] = defaultdict(list)
+    for sample in samples:
+        by_prompt[sample.prompt].append(sample)
+    right = {prompt: [s.seconds for s in group if s.reward > 0] for prompt, group in by_prompt.items()}
+    wrong_s = [s.seconds for group in by_prompt.values() for s in group if s.reward <= 0]
+    solved = [prompt for prompt, seconds in right.items() if seconds]
+    if not solved or not wrong_s:
+        return None
+    return Executions(
+        correct_s=equally_likely([max(right[prompt]) for prompt in solved]),
+        wrong_s=equally_likely(wrong_s),
+        correct=sum(len(right[prompt]) for prompt in solved) / sum(len(by_prompt[prompt]) for prompt in solved),
+        unsolved=1.0 - len(solved) / len(by_prompt),
+    )
+
+
+def equally_likely(values: Sequence[float]) -> tuple[float, ...]:
+    """At most `MOST` ascending values that stand for all: means of shares of the sorted ones, as equal as may be."""
+    ranked, count = sorted(values), min(MOST, len(values))
+    cuts = [round(i * len(ranked) / count) for i in range(count + 1)]
+    return tuple(math.fsum(ranked[a:b]) / (b - a) for a, b in itertools.pairwise(cuts))

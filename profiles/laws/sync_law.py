@@ -1,0 +1,113 @@
+"""What it takes to bring a trainer's weights into engines, and engines up: from public measurements.
+
+sync = start + bytes / rate + tensors * each: a full copy moves every byte once and handles every tensor; a model of
+many experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts,
+which is what a plan may count on, and its error is large and stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plans.yaml.errors import InputError
+from ..architecture import Architecture, architecture_of
+from ..imports.csv_rows import csv_rows, not_a_number
+from .factor_fit import Factor, Factors, fit_factors
+
+Array = NDArray[np.float64]
+
+START_S, BYTES_PER_S, TENSOR_S = 0.5, 4e9, 1e-3
+FACTORS = (Factor("start", 0.0, 0.5), Factor("bytes", 0.0, 0.7), Factor("tensors", 0.0, 0.7))
+FULL = ("nccl full broadcast", "default")  # methods that move every byte from trainers to engines
+COLUMNS = ("model", "method", "sync_s_min", "sync_s_max")
+
+# Engines on A100 with vLLM's sleep mode, seconds from cold: 38 s (0.6B), 47 s (61 GB on one GPU), 98 s (59 GB on each
+# of four); from sleep 2.9 s and 5.4 s for the latter two, over PCIe 4.
+COLD_S, COLD_BYTES_PER_S = 38.0, 2e9
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRun:
+    """One measured full copy."""
+
+    architecture: Architecture
+    weight_bytes: float
+    seconds: float
+
+
+def tensors(a: Architecture) -> int:
+    """Weight tensors as checkpoints have them: each expert's three on their own."""
+    sparse = a.layers - a.dense_layers if a.experts else 0
+    return a.layers * 9 + (a.layers - sparse) * 3 + sparse * (3 * a.experts + 1) + 3
+
+
+def sync_s(a: Architecture, factors: dict[str, float], bytes_per_weight: float = 2.0) -> float:
+    """Seconds of a full copy."""
+    moved = a.parameters * bytes_per_weight
+    return (
+        factors["start"] * START_S + factors["bytes"] * moved / BYTES_PER_S + factors["tensors"] * tensors(a) * TENSOR_S
+    )
+
+
+def cold_start_s(a: Architecture, tp: int, bytes_per_weight: float = 2.0) -> float:
+    """Seconds until an engine of `tp` ranks serves."""
+    return COLD_S + a.parameters * bytes_per_weight / tp / COLD_BYTES_PER_S
+
+
+def reshard_s(
+    a: Architecture, from_tp: int, to_tp: int, link_bytes_per_s: float, bytes_per_weight: float = 2.0
+) -> float:
+    """Seconds to lay out weights that are on GPUs for another TP: what a rank lacks comes over one way of its link.
+
+    A rank of `to_tp` needs 1/to_tp of the weights. Of a finer layout it has a part of that already; of a coarser one it
+    may have another slice, so nothing is counted on.
+    """
+    if from_tp == to_tp:
+        return 0.0
+    lacks = 1 / to_tp - (1 / from_tp if from_tp > to_tp else 0.0)
+    return a.parameters * bytes_per_weight * lacks / (link_bytes_per_s / 2)
+
+
+def read_syncs(path: str | Path) -> list[SyncRun]:
+    """Full copies of models in the table. Raises InputError (no file, missing columns, no number, nothing to fit)."""
+    runs: list[SyncRun] = []
+    for line, row in csv_rows(path, COLUMNS):
+        name = row["model"].split()[0]
+        architecture = architecture_of(name)
+        if row["method"] not in FULL or architecture is None or architecture.guessed:
+            continue
+        width = 1.0 if "fp8" in row["model"].lower() else 2.0
+        try:
+            seconds = (float(row["sync_s_min"]) + float(row["sync_s_max"])) / 2
+        except ValueError as error:
+            raise not_a_number(error, path, line) from None
+        runs.append(SyncRun(architecture, width, seconds))
+    if not runs:
+        raise InputError("has no full copy of a known model", str(path))
+    return runs
+
+
+def fit_sync(runs: Sequence[SyncRun]) -> Factors:
+    """Factors of the law."""
+    return fit_factors(FACTORS, lambda logs: _predict(runs, logs), np.array([run.seconds for run in runs]), 1.0)
+
+
+def _predict(runs: Sequence[SyncRun], logs: Array) -> Array:
+    factors = dict(zip((f.name for f in FACTORS), np.exp(logs).tolist(), strict=True))
+    return np.array([sync_s(run.architecture, factors, run.weight_bytes) for run in runs])
+
+
+def left_out_error(runs: Sequence[SyncRun]) -> float:
+    """Median relative error on a model that is left out."""
+    errors = []
+    for name in sorted({run.architecture.name for run in runs}):
+        out = [run for run in runs if run.architecture.name == name]
+        rest = [run for run in runs if run.architecture.name != name]
+        predicted = _predict(out, fit_sync(rest).logs)
+        errors += np.abs(predicted / np.array([run.seconds for run in out]) - 1).tolist()
+    return float(np.median(errors))

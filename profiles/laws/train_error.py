@@ -1,0 +1,59 @@
+"""How far a training law may be off in a layout: less where runs were measured, more where physics alone speaks.
+
+Laws are fitted to runs that are data parallel on one node (train_file.py). What other layouts exchange, and how well
+their smaller products use a GPU, is physics only, and physics is too kind. The published runs of such layouts that can
+be priced are RollPacker's (arXiv 2509.21009, section 6; H800, Megatron, samples padded to 256 tokens, with context
+parallelism to 2,048). Over the shipped law in the same layout, padding included, their updates took
+
+    7B   16 GPUs, tp 2              1.85 times in short rounds, 1.9 in plain ones
+    14B  32 GPUs, tp 2, pp 2, cp 2  2.0 and 2.75
+    32B  64 GPUs, tp 4, cp 4        4.4 and 4.8
+
+The first, which pads least, gives the factor; the error reaches to the others, and down to what physics says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from ..profile_schema import TrainLaw
+
+PARALLEL_FACTOR = 1.9
+"""Seconds of a layout with tp, pp, cp or ep above 1, over what physics gives, where a profile does not state it."""
+
+PHYSICS_ERROR = 0.5
+"""Mean relative error of a layout that no run was fitted to, likewise."""
+
+
+class Spread(Protocol):
+    """The sizes of an update's layout."""
+
+    @property
+    def dp(self) -> int: ...
+    @property
+    def tp(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
+    @property
+    def cp(self) -> int: ...
+    @property
+    def ep(self) -> int: ...
+
+
+def parallel_factor(law: TrainLaw) -> float:
+    """Seconds of a layout with tp, pp, cp or ep above 1, over what physics gives."""
+    return PARALLEL_FACTOR if law.parallel_factor is None else law.parallel_factor
+
+
+def physics_only(law: TrainLaw, train: Spread) -> bool:
+    """Whether no run was fitted to an update's layout: a replica has more than one rank, or ranks several nodes."""
+    replica = train.tp * train.pp * train.cp
+    return max(replica, train.ep) > 1 or train.dp * replica > law.accelerators_per_node
+
+
+def law_error(law: TrainLaw, train: Spread) -> float:
+    """Mean relative error to be expected of an update's seconds by the law."""
+    if not physics_only(law, train):
+        return law.error
+    return math.hypot(law.error, PHYSICS_ERROR if law.physics_error is None else law.physics_error)

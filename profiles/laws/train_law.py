@@ -1,0 +1,220 @@
+"""Seconds of an update from its layout and its samples: physics with a few free factors.
+
+A model replica is `tp * cp * pp` ranks, of which there are `dp`. A token costs each pass over the layers (forward, two
+backward, one more where activations are computed again), memory-bound work between the products, and what the layout
+exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the sharded
+weights; a step costs the optimizer and summing gradients; a pipeline idles for pp - 1 micro-batches a step.
+
+Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateLaw`), whatever
+the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ...plans.schema.base import Recompute
+from ..architecture import Architecture
+from ..hardware import Gpu
+from .factor_fit import Factor
+
+# Operations of a backward pass over those of a forward pass: of products, and of flash attention, which computes its
+# scores again (FlashAttention-2, arXiv 2307.08691, 4.1).
+BACKWARD, ATTENTION_BACKWARD = 2.0, 2.5
+ELEMENT_BYTES = 160.0  # read and written per hidden value, layer and pass: norms, rotary, residuals, gate
+LOGIT_BYTES = 100.0  # per logit and update: float32 logits computed twice in chunks, softmax, entropy, gradient
+PLAIN_LOGIT_BYTES = 20.0  # the same of a plain cross entropy
+LAUNCH_S = 150e-6  # of a layer and pass
+STEP_S = 0.05
+OPTIMIZER_BYTES = 28.0  # per parameter of a rank's shard: states and gradient read, states and weight written
+FILL = 0.9  # share of a packed micro-batch that is tokens
+HOST_ADAM_BYTES_PER_S = 20e9  # of optimizer states, per accelerator's share of its host
+
+FACTORS: tuple[Factor, ...] = (
+    Factor("compute", 0.5, 0.3),
+    Factor("experts", 0.5, 0.5),
+    Factor("attention", 0.6, 0.4),
+    Factor("elements", 0.3, 0.5),
+    Factor("logits", 0.3, 0.5),
+    Factor("launch", 0.0, 0.7),
+    Factor("gather", -1.0, 0.8),
+    Factor("exchange", 0.3, 0.5),
+    Factor("step", 0.0, 0.8),
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TrainLayout:
+    """How an update is spread over accelerators.
+
+    Attributes:
+        dp, tp, cp, pp: data-parallel replicas; tensor-, context-, pipeline-parallel ranks of a replica.
+        ep: ranks over which whole experts are shared out, among dp * cp * tp.
+        micro_batch_tokens: token budget of a packed micro-batch (of a replica).
+        recompute: activations that the backward pass computes again.
+        offload: optimizer states live, and are updated, in host memory.
+        sharded: weights are sharded over replicas and gathered for each micro-batch (FSDP); else each replica has them,
+            and only optimizer states are sharded (Megatron).
+        packed: samples share micro-batches; else each is one, padded to a multiple of `pad_to_tokens`.
+    """
+
+    dp: int
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1
+    micro_batch_tokens: int = 16384
+    recompute: Recompute = "full"
+    offload: bool = False
+    sharded: bool = True
+    packed: bool = True
+    pad_to_tokens: int = 1
+
+    @property
+    def replica(self) -> int:
+        """Ranks of a replica."""
+        return self.tp * self.cp * self.pp
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.dp * self.replica
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLaw:
+    """Seconds of an update = step_s + per_token_s tokens + per_token_squared_s squares + per_sample_s samples."""
+
+    step_s: float
+    per_token_s: float
+    per_token_squared_s: float
+    per_sample_s: float
+
+
+@dataclass(frozen=True)
+class TrainPhysics:
+    """Training of a model on an accelerator.
+
+    Attributes:
+        factors: each of `FACTORS` by name, over what the data sheets give.
+        fabric_bytes_per_s: between nodes, per accelerator, one direction.
+        per_node: accelerators that share the fast links.
+        parallel_factor: seconds of layouts whose replicas have several ranks, or share out experts, over what the other
+            factors give: no run was fitted to them.
+    """
+
+    architecture: Architecture
+    gpu: Gpu
+    factors: Mapping[str, float]
+    fabric_bytes_per_s: float = 50e9
+    per_node: int = 8
+    parallel_factor: float = 1.0
+
+    def _beyond_runs(self, layout: TrainLayout) -> float:
+        return self.parallel_factor if max(layout.replica, layout.ep) > 1 else 1.0
+
+    def passes(self, layout: TrainLayout) -> float:
+        """Passes over the layers, in forward passes' operations."""
+        return 1 + BACKWARD + (layout.recompute == "full")
+
+    def token_s(self, layout: TrainLayout, policy_loss: bool = True) -> float:
+        """Seconds that a replica takes for one token more, attention aside; a policy loss looks at logits longer."""
+        a, f, passes = self.architecture, self.factors, self.passes(layout)
+        share = a.active_experts / a.experts if a.experts else 0.0
+        sparse = share * a.expert_parameters
+        flops = 2 * passes * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
+        moved = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
+        moved += a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
+        own = flops / self.gpu.bf16_flops + moved / self.gpu.memory_bytes_per_s
+        return self._beyond_runs(layout) * (own / layout.replica + f["exchange"] * self._exchanged_s(layout))
+
+    def _exchanged_s(self, layout: TrainLayout) -> float:
+        """Per token of a replica: sums of tensor ranks, KV of context ranks, tokens on their way to experts."""
+        a, link = self.architecture, self.gpu.link_bytes_per_s / 2
+        # Forward and backward each sum twice a layer; computing again repeats the forward ones.
+        sums = 4 + 2 * (layout.recompute == "full")
+        tensor = sums * a.hidden * 2 * 2 * (layout.tp - 1) / layout.tp / link / layout.cp
+        across = link if layout.tp * layout.cp <= self.per_node else self.fabric_bytes_per_s
+        kv = 2 * (a.latent_kv or 2 * a.kv_heads * a.head_dim) / layout.tp
+        context = self.passes(layout) * kv * (layout.cp - 1) / layout.cp / across
+        spread = link if layout.ep * layout.tp <= self.per_node else self.fabric_bytes_per_s
+        # To the experts and back, in both directions of the pass.
+        experts = 4 * a.active_experts * a.hidden * 2 * (layout.ep - 1) / layout.ep / spread / (layout.tp * layout.cp)
+        sparse = (a.layers - a.dense_layers) if a.experts else 0
+        return (a.layers * (tensor + context) + sparse * experts) / layout.pp
+
+    def pair_s(self, layout: TrainLayout) -> float:
+        """Seconds of a replica per squared token of a sample (half of the pairs are masked)."""
+        passes = 1 + ATTENTION_BACKWARD + (layout.recompute != "none")
+        work = passes * self.architecture.attention_flops_per_pair / 2
+        return self._beyond_runs(layout) * self.factors["attention"] * work / self.gpu.bf16_flops / layout.replica
+
+    def micro_batch_s(self, layout: TrainLayout) -> float:
+        """Seconds of a micro-batch whatever is in it: launches, and gathering weights as far as nothing hides it."""
+        a, passes = self.architecture, self.passes(layout)
+        launch = self.factors["launch"] * LAUNCH_S * passes * a.layers / layout.pp
+        gathered = layout.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
+        return self._beyond_runs(layout) * (launch + gathered)
+
+    def _gathered_s(self, layout: TrainLayout) -> float:
+        """One gathering (or scattering) of a rank's weights in bf16 over the ranks that shard them."""
+        shards = layout.dp * layout.cp
+        if shards == 1:
+            return 0.0
+        rate = self.gpu.link_bytes_per_s / 2 if layout.ranks <= self.per_node else self.fabric_bytes_per_s
+        return self.rank_parameters(layout) * 2 * (shards - 1) / shards / rate
+
+    def rank_parameters(self, layout: TrainLayout) -> float:
+        """Parameters that a rank's layers have, before data-parallel sharding; experts stay where they are."""
+        a = self.architecture
+        common = (a.parameters - a.expert_parameters) / (layout.tp * layout.pp)
+        return common + a.expert_parameters / (max(layout.tp, layout.ep) * layout.pp)
+
+    def step_s(self, layout: TrainLayout) -> float:
+        """Seconds of a step whatever it trains on: gradients summed, optimizer."""
+        shard = self.architecture.parameters / layout.ranks
+        optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s
+        if layout.offload:
+            # Gradients go to the host and weights come back, 2 bytes each; the states stay there.
+            optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
+        return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
+
+    def update(self, layout: TrainLayout) -> UpdateLaw:
+        """The three numbers of a layout (four when padded)."""
+        token, micro = self.token_s(layout), self.micro_batch_s(layout)
+        pair = self.pair_s(layout) / layout.dp
+        bubble = (layout.pp - 1) * (layout.micro_batch_tokens * token + micro)
+        step = self.step_s(layout) + bubble
+        if layout.packed:
+            per_token = token + micro / (FILL * layout.micro_batch_tokens)
+            # Each replica's last micro-batch is half full on average.
+            return UpdateLaw(step + micro / 2, per_token / layout.dp, pair, 0.0)
+        padding = (layout.pad_to_tokens - 1) / 2 * token
+        return UpdateLaw(step, token / layout.dp, pair, (padding + micro) / layout.dp)
+
+
+def fits_heads(architecture: Architecture, layout: TrainLayout, per_node: int = 8) -> str | None:
+    """Why a layout cannot be, in words; None if it can. Of several reasons the first."""
+    return next((why for _, why in layout_faults(architecture, layout, per_node)), None)
+
+
+def layout_faults(architecture: Architecture, layout: TrainLayout, per_node: int = 8) -> Iterator[tuple[str, str]]:
+    """Why a layout cannot be: (the field at fault, why in words).
+
+    Tensor ranks share out heads and stay in a node; stages share out layers; experts are shared out over ranks that
+    there are.
+    """
+    a = architecture
+    if a.heads % layout.tp or (a.kv_heads % layout.tp and layout.tp % a.kv_heads):
+        yield "tp", f"tp {layout.tp} does not divide {a.heads} attention and {a.kv_heads} KV heads"
+    if layout.tp > per_node:
+        yield "tp", f"tp {layout.tp} spans nodes of {per_node} accelerators"
+    if a.layers % layout.pp:
+        yield "pp", f"pp {layout.pp} does not divide {a.layers} layers"
+    ranks = layout.dp * layout.cp * layout.tp
+    if layout.ep > 1 and (not a.experts or a.experts % layout.ep or ranks % layout.ep):
+        why = f"does not divide {a.experts} experts over {ranks} ranks" if a.experts else "is of no use: no experts"
+        yield "ep", f"ep {layout.ep} {why}"
+    if layout.micro_batch_tokens % layout.cp:
+        yield "cp", f"cp {layout.cp} does not divide a micro-batch of {layout.micro_batch_tokens} tokens"

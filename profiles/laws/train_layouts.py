@@ -1,0 +1,103 @@
+"""Layouts in which a model can be trained on so many accelerators: divisibility and memory, before any cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...plans.schema.base import Recompute
+from ..profile_schema import TrainLaw
+from .rank_memory import train_memory
+from .train_error import parallel_factor
+from .train_law import TrainLayout, TrainPhysics, fits_heads
+
+# Of an accelerator's memory that a trainer may plan to fill. The rest is for who sleeps beside it: a sleeping vLLM
+# engine keeps its CUDA context and communicators (1.3 GB of an 80 GB GPU: vllm-project/vllm pull request 11743) and its
+# captured graphs (1.5 GB: issue 47654).
+MEMORY_SHARE = 0.95
+SIZES = (1, 2, 4, 8)
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+
+
+def physics_of(law: TrainLaw) -> TrainPhysics:
+    """The law that a profile holds. Raises ValueError when it names a model or an accelerator that is in no table."""
+    from ..architecture import ARCHITECTURES
+    from ..hardware import GPUS
+
+    shapes = {a.name: a for a in ARCHITECTURES}
+    if law.model not in shapes or law.accelerator not in GPUS:
+        raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")
+    return TrainPhysics(
+        shapes[law.model],
+        GPUS[law.accelerator],
+        law.factors,
+        law.fabric_bytes_per_s,
+        law.accelerators_per_node,
+        parallel_factor(law),
+    )
+
+
+def peak_bytes(physics: TrainPhysics, layout: TrainLayout, memory_factors: Mapping[str, float]) -> int:
+    """Peak memory of a rank, scaled by the fitted factors."""
+    without = train_memory(physics.architecture, layout, 0.0).peak_bytes
+    with_them = train_memory(physics.architecture, layout, memory_factors["activations"]).peak_bytes
+    return round(memory_factors["rest"] * without + (with_them - without))
+
+
+def train_layouts(
+    law: TrainLaw,
+    accelerators: int,
+    micro_batch_tokens: Sequence[int],
+    *,
+    tp: Sequence[int] = SIZES,
+    cp: Sequence[int] = SIZES,
+    pp: Sequence[int] = SIZES,
+    ep: Sequence[int] = SIZES,
+    recompute: Sequence[Recompute] = RECOMPUTES,
+    offload: Sequence[bool] = (False, True),
+    memory_bytes: int | None = None,
+) -> Iterator[TrainLayout]:
+    """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
+
+    `memory_bytes`: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
+    `tp`, `cp`, `pp`, `ep`: sizes to consider; a trainer that has no pipeline passes pp=(1,). Of layouts that differ in
+    recomputation or offloading only, the first that fits is yielded, from the cheapest on: saving memory that is not
+    short only costs time.
+    """
+    physics = physics_of(law)
+    limit = MEMORY_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
+    sizes = itertools.product(tp, cp, pp, ep if physics.architecture.experts else (1,), sorted(micro_batch_tokens))
+    for size in sizes:
+        ways = _ways(law, physics, accelerators, size, offload, recompute)
+        fitting = (layout for layout in ways if peak_bytes(physics, layout, law.memory_factors) <= limit)
+        yield from itertools.islice(fitting, 1)
+
+
+def least_peak_bytes(law: TrainLaw, accelerators: int, micro_batch_tokens: Sequence[int]) -> int | None:
+    """The least memory of a rank that any layout on exactly `accelerators` takes; None if none divides the model."""
+    physics = physics_of(law)
+    sizes = itertools.product(
+        SIZES, SIZES, SIZES, SIZES if physics.architecture.experts else (1,), sorted(micro_batch_tokens)
+    )
+    ways = (_ways(law, physics, accelerators, size, (False, True), RECOMPUTES) for size in sizes)
+    peaks = (peak_bytes(physics, layout, law.memory_factors) for layout in itertools.chain.from_iterable(ways))
+    return min(peaks, default=None)
+
+
+def _ways(
+    law: TrainLaw,
+    physics: TrainPhysics,
+    accelerators: int,
+    size: tuple[int, int, int, int, int],
+    offload: Sequence[bool],
+    recompute: Sequence[Recompute],
+) -> Iterator[TrainLayout]:
+    """Layouts of one (tp, cp, pp, ep, micro-batch) that divide the model, from the cheapest on."""
+    t, c, p, e, budget = size
+    if accelerators % (t * c * p):
+        return
+    for off, again in itertools.product(offload, recompute):
+        layout = TrainLayout(accelerators // (t * c * p), t, c, p, e, budget, again, off)
+        if fits_heads(physics.architecture, layout, law.accelerators_per_node) is not None:
+            return
+        yield layout

@@ -1,0 +1,1 @@
+"""`rlplan profile` on hardware: rounds, decode steps, engine starts and updates by the executor's own workers."""

@@ -1,0 +1,330 @@
+"""The profile: what each phase costs on one machine, as a few coefficients with their spread and their error.
+
+A decode step is close to a line in the running sequences and the KV tokens that they hold, so a profile is small enough
+to review. Rollout costs belong to a *layout* (TP size and number of engines): on a CPU, engines share cores, memory
+bandwidth and the driver, so two engines are not twice one engine; on GPUs the layouts of one TP agree.
+
+A profile is measured (`rlplan profile`), or derived from data sheets and public measurements (library/): then it has no
+length trace and no rounds, `evidence` says of each value where it comes from and how far it may be off, and training is
+a law over all layouts instead of a list of measured ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Machine(_Model):
+    """What was measured on. `plan` and `profile` refuse to be used on another machine unless forced.
+
+    Of a derived profile only the kind and the name of the accelerator say something; the host is a usual one.
+    """
+
+    accelerator: str = Field(description="Name of the accelerator, as the platform reports it")
+    kind: Literal["cpu", "cuda"] = Field(description="Kind of accelerator")
+    accelerators: int = Field(ge=1, le=10**15, description="Accelerators per node")
+    cores: int = Field(ge=1, le=10**15, description="Host cores per node")
+    host_memory_bytes: int = Field(ge=1, le=10**15, description="Host memory per node, bytes")
+
+
+class Spread(_Model):
+    """A measured duration: robust centre and spread over repeats."""
+
+    p50: float = Field(ge=0, description="Median, seconds")
+    p95: float = Field(ge=0, description="95th percentile, seconds")
+    repeats: int = Field(ge=0, le=10**15, description="How many times it was measured; 0: derived")
+
+
+class Evidence(_Model):
+    """Where a value comes from."""
+
+    source: str = Field(description="Key of the profile's `sources`")
+    error: float = Field(ge=0, description="Relative error to be expected of it, one standard deviation")
+
+
+class DecodePoint(_Model):
+    """One measured point of the decode grid."""
+
+    sequences: int = Field(ge=1, le=10**15, description="Sequences running on the engine")
+    kv_tokens: float = Field(ge=0, description="KV tokens they hold together, mean over the measurement")
+    step_s: float = Field(gt=0, description="Seconds per decode step, median of the repeats")
+    spread: float = Field(ge=0, description="Median absolute deviation over the median")
+    outlier: bool = Field(default=False, description="Left out of the fit: its residual is beyond 4 robust sigmas")
+
+
+class Rollout(_Model):
+    """What generation costs in one layout. All engines of the layout were busy while it was measured."""
+
+    tp: int = Field(ge=1, le=10**15, description="Tensor-parallel size of each engine")
+    engines: int = Field(ge=1, le=10**15, description="Engines that run at once")
+    step_s: float = Field(gt=0, description="Seconds of a decode step with nothing in it (a)")
+    step_s_per_sequence: float = Field(ge=0, description="Seconds more per running sequence (b)")
+    step_s_per_kv_token: float = Field(ge=0, description="Seconds more per KV token held (c)")
+    prefill_s: float = Field(ge=0, description="Seconds to admit a request, whatever its prompt's length")
+    prefill_s_per_token: float = Field(ge=0, description="Seconds more per prompt token")
+    kv_capacity_tokens: int = Field(ge=1, le=10**15, description="KV tokens that one engine holds at most")
+    kv_bytes_per_token: int = Field(ge=1, le=10**15, description="Bytes of KV per token over the whole engine")
+    start: Spread = Field(description="Engine start, cold")
+    sync: Spread = Field(description="Weight sync from the trainer to all engines of the layout, end to end")
+    error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
+    points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid; empty: derived")
+    ep: int = Field(
+        default=1, ge=1, le=10**15, description="Ranks over which whole experts are shared out; 1: experts are split"
+    )
+    curve_sequences: tuple[Annotated[int, Field(le=1_000_000)], ...] = Field(
+        default=(),
+        description="Sequences at which `curve_s` stands, ascending from 1; empty: the line of a and b holds",
+    )
+    curve_s: tuple[float, ...] = Field(
+        default=(), description="Seconds of a decode step with so many sequences and no KV; linear between them"
+    )
+    prefill_s_per_token_squared: float = Field(
+        default=0.0, ge=0, description="Seconds more per squared prompt token: attention"
+    )
+    kv_block_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**6,
+        exclude_if=is_none,
+        description="KV tokens in a block of the engine's cache; null: vLLM's own choice, 16 on GPUs and 128 on CPUs",
+    )
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+
+    @model_validator(mode="after")
+    def _curve_is_a_curve(self) -> Rollout:
+        if len(self.curve_sequences) != len(self.curve_s):
+            raise cross_error("curve_sequences and curve_s must be of one length", "curve_s")
+        if self.curve_sequences and self.curve_sequences[0] != 1:
+            raise cross_error("must start at 1", "curve_sequences")
+        if any(b <= a for a, b in itertools.pairwise(self.curve_sequences)):
+            raise cross_error("must be strictly ascending", "curve_sequences")
+        if any(b < a for a, b in itertools.pairwise(self.curve_s)) or any(s <= 0 for s in self.curve_s):
+            raise cross_error("must be positive and never fall: more sequences do not make a step faster", "curve_s")
+        return self
+
+
+class Train(_Model):
+    """What an update costs in one layout, for one micro-batch budget."""
+
+    dp: int = Field(ge=1, le=10**15, description="Data-parallel ranks")
+    micro_batch_tokens: int = Field(ge=1, le=10**15, description="Token budget of a packed micro-batch")
+    step_s: float = Field(ge=0, description="Seconds of a step that do not depend on its tokens (optimizer, export)")
+    step_s_per_token: float = Field(gt=0, description="Seconds more per trained token, prompt included")
+    step_s_per_token_squared: float = Field(
+        ge=0, description="Seconds more per sum over samples of (tokens squared): attention"
+    )
+    error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
+    noise: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Relative standard deviation of an update about the fit; null: as `error` has it",
+    )
+    tp: int = Field(default=1, ge=1, le=10**15, description="Tensor-parallel ranks")
+    pp: int = Field(default=1, ge=1, le=10**15, description="Pipeline stages")
+    cp: int = Field(default=1, ge=1, le=10**15, description="Context-parallel ranks: one sample's tokens shared out")
+    ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
+    recompute: Recompute = Field(default="none", description="Activations computed again in the backward pass")
+    offload: bool = Field(default=False, description="Optimizer states live in host memory")
+    peak_bytes: int = Field(
+        default=0, ge=0, le=10**15, description="Peak accelerator memory of a rank; 0: not measured"
+    )
+
+
+Scale = Annotated[float, Field(gt=0)]
+
+
+class TrainLaw(_Model):
+    """Training in any layout: data-sheet physics (train_law.py) of this model here, times these fitted factors."""
+
+    model: str = Field(description="Name in the table of architectures")
+    accelerator: str = Field(description="Name in the table of data sheets")
+    factors: dict[str, Scale] = Field(description="By name: the factor over the seconds that the data sheets give")
+    memory_factors: dict[str, Scale] = Field(description="Over computed memory: activations, and the rest")
+    fabric_bytes_per_s: float = Field(gt=0, description="Network between nodes, per accelerator, one direction")
+    accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
+    error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
+    memory_error: float = Field(ge=0, description="The same of peak memory")
+    physics_error: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Mean relative error of layouts that no run was fitted to (tp, pp, cp or ep above 1, or ranks on "
+        "several nodes), beside `error`; null: 0.5 (train_error.py)",
+    )
+    parallel_factor: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=is_none,
+        description="Seconds of layouts with tp, pp, cp or ep above 1, over what the factors give; null: 1.9 "
+        "(train_error.py)",
+    )
+    source: str = Field(description="Key of the profile's `sources`")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> TrainLaw:
+        from .architecture import ARCHITECTURES
+        from .hardware import GPUS
+        from .laws.train_law import FACTORS
+
+        for field, names in (
+            ("factors", [factor.name for factor in FACTORS]),
+            ("memory_factors", ["activations", "rest"]),
+        ):
+            lacking = [name for name in names if name not in getattr(self, field)]
+            if lacking:
+                raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
+        for field, known in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
+            if getattr(self, field) not in known:
+                raise cross_error(f"'{getattr(self, field)}' is not known; it is one of {', '.join(known)}", field)
+        return self
+
+
+Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
+
+
+class Executions(_Model):
+    """What scoring takes a worker where that is no constant, under the job's longest deadline (executions.py)."""
+
+    correct_s: Ascending = Field(description="Equally likely seconds of a solved prompt's right answers, ascending")
+    wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
+    correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
+    unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
+
+    @model_validator(mode="after")
+    def _is_a_distribution(self) -> Executions:
+        for name in ("correct_s", "wrong_s"):
+            values = getattr(self, name)
+            if any(b < a for a, b in itertools.pairwise(values)):
+                raise cross_error("must be ascending", name)
+        return self
+
+
+class Reward(_Model):
+    """What scoring one sample costs, measured through the reward workers."""
+
+    workers: int = Field(ge=1, le=10**15, description="Reward workers that were running")
+    latency: Spread = Field(description="From submission to result for one sample alone")
+    per_sample_s: float = Field(ge=0, description="Seconds of one worker per sample when many are queued")
+    executions: Executions | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="In place of per_sample_s, where samples differ; null: they do not",
+    )
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+
+
+class Judge(_Model):
+    """What a model that scores samples costs; it reads a whole sample and says one token (refs/rollpacker.md 3)."""
+
+    tp: int = Field(default=1, ge=1, le=10**15, description="Accelerators of the copy that was measured")
+    per_sample_s: float = Field(ge=0, description="Seconds of a copy on accelerators of its own per sample")
+    per_token_s: float = Field(ge=0, description="Seconds more per token of the sample, prompt included")
+    beside_factor: float = Field(ge=1, description="The judge's seconds beside an engine, over those on its own")
+    rollout_factor: float = Field(ge=1, description="Decode and prefill seconds beside a judge, over those without one")
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+
+
+class Lengths(_Model):
+    """The length trace beside the profile."""
+
+    path: str = Field(description="JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward")
+    sha256: str = Field(description="Digest of that file")
+    prompts: int = Field(ge=1, le=10**15, description="Different prompts in it")
+    samples: int = Field(ge=1, le=10**15, description="Samples in it")
+    cap_tokens: int = Field(ge=1, le=10**15, description="Length cap under which it was sampled")
+    icc: float = Field(description="Share of the variance of log(1+tokens) between prompts")
+
+
+class RoundCheck(_Model):
+    """Real plain rounds, simulated with the fitted costs and their own lengths: the error of the whole model."""
+
+    tp: int = Field(ge=1, le=10**15, description="Layout of the rounds: TP")
+    engines: int = Field(ge=1, le=10**15, description="Layout of the rounds: engines")
+    rounds: int = Field(ge=1, le=10**15, description="Rounds measured")
+    overhead_s: float = Field(ge=0, description="Seconds that a round takes whatever it decodes, beyond phase costs")
+    overhead_s_per_sample: float = Field(ge=0, description="Seconds more per finished sample, likewise")
+    factor: float = Field(gt=0, description="What the rest of its rollout takes, over the simulated phase costs")
+    error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
+    noise: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Relative standard deviation of a round's rollout about the fit; null: as `error` has it",
+    )
+
+
+class Volatile(_Model):
+    """Facts about the measuring that no digest and no decision depends on."""
+
+    measured_at: str = Field(description="When the measuring ended, UTC, ISO 8601")
+    measuring_s: float = Field(ge=0, description="How long it took, seconds")
+    versions: dict[str, str] = Field(description="Versions of python, torch, vllm, ray, transformers, rlplan")
+
+
+class Profile(_Model):
+    """The document `profile.yaml`."""
+
+    rlplan_profile: Literal[1] = Field(description="Version of this document's shape")
+    job: str = Field(description="Name of the job that was profiled; of a derived profile, its own name")
+    measured: str = Field(
+        default="",
+        description="Digest of what the job measures: model, data, reward, rollout (profile_subject.py); derived: none",
+    )
+    provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
+    note: str = Field(default="", description="What a reader must know before using it")
+    machine: Machine = Field(description="What was measured on")
+    model_parameters: int = Field(ge=1, le=10**15, description="Parameters of the policy")
+    rollout: tuple[Rollout, ...] = Field(min_length=1, description="One entry per layout")
+    train: tuple[Train, ...] = Field(default=(), description="One entry per layout and micro-batch budget")
+    train_law: TrainLaw | None = Field(default=None, description="Any layout; measured entries go before it")
+    reward: Reward = Field(description="Scoring")
+    judge: Judge | None = Field(default=None, exclude_if=is_none, description="Scoring by a model; null: not known")
+    lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
+    checks: tuple[RoundCheck, ...] = Field(default=(), description="The whole model against real rounds")
+    outliers: tuple[str, ...] = Field(default=(), description="Measurements that were left out, each named")
+    sources: dict[str, str] = Field(default={}, description="What `evidence` refers to, in words")
+    volatile: Volatile | None = Field(default=None, description="When and with what; covered by no digest")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Profile:
+        if not self.train and self.train_law is None:
+            raise cross_error("holds no training cost; write train or train_law", "train")
+        if self.provenance == "measured" and (self.lengths is None or not self.measured):
+            raise cross_error(
+                "a measured profile names what it is of (measured) and its length trace (lengths)", "lengths"
+            )
+        for of, keys in self._keys().items():
+            twice = [key for key, count in Counter(keys).items() if count > 1]
+            if twice:
+                raise cross_error(f"two entries of {of} are both for {twice[0]}; keep one of them", of)
+        evidence = [*(entry.evidence for entry in self.rollout), self.reward.evidence]
+        evidence += [self.judge.evidence] if self.judge is not None else []
+        cited = {e.source for of in evidence for e in of.values()}
+        cited |= {self.train_law.source} if self.train_law is not None else set()
+        unknown = sorted(cited - set(self.sources))
+        if unknown:
+            raise cross_error(f"evidence cites {', '.join(unknown)}; say under sources what that is", "sources")
+        return self
+
+    def _keys(self) -> dict[str, list[str]]:
+        """By list: what its entries are looked up by, in words. A plan names no more of them."""
+        return {
+            "rollout": [f"tp {r.tp}, engines {r.engines}" for r in self.rollout],
+            "train": [
+                f"dp {t.dp}, tp {t.tp}, pp {t.pp}, cp {t.cp}, ep {t.ep}, micro_batch_tokens {t.micro_batch_tokens}, "
+                f"recompute {t.recompute}, offload {str(t.offload).lower()}"
+                for t in self.train
+            ],
+            "checks": [f"tp {c.tp}, engines {c.engines}" for c in self.checks],
+        }

@@ -1,0 +1,518 @@
+"""The trainer against plain Hugging Face forwards, and against itself with other orders, splits and numbers of ranks.
+
+Run as a script this file is one rank of a sharded trainer (see `two_ranks`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlplan.executor.trainer.advantages import group_advantages
+from rlplan.executor.trainer.losses import Divisors
+from rlplan.executor.trainer.policy_model import load_policy, packed_logprobs, packed_row
+from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, refusal
+from rlplan.executor.trainer.trainer_rank import Trainer
+from rlplan.executor.weights.checksum import tensor_checksum
+
+VOCABULARY = 50
+SAMPLES = 3
+LONGEST = 90
+TEMPERATURE = 0.7
+DIVISORS = Divisors(samples=14.0, tokens=333.0, max_response_tokens=LONGEST)
+RANK_DEADLINE_S = 240
+
+
+def write_model(folder: Path, **changes: Any) -> str:
+    """Save a two-layer Qwen2 with random weights and grouped-query attention; returns its path."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(7)
+    settings = {"tie_word_embeddings": True, "max_position_embeddings": 2048, "initializer_range": 0.2} | changes
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        **settings,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def random_groups(prompts: int, seed: int) -> list[list[TrainSample]]:
+    """Groups with a heavy tail of lengths and log-probabilities near those of a uniform policy."""
+    rng = random.Random(seed)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(VOCABULARY) for _ in range(count)]
+
+    groups = []
+    for number in range(prompts):
+        prompt, group = tokens(rng.randint(1, 9)), []
+        for sample in range(SAMPLES):
+            length = min(LONGEST, int(rng.lognormvariate(3.0, 1.0)) + 1)
+            logprobs = [-3.9 + rng.gauss(0, 0.1) for _ in range(length)]
+            reward = [0.0, 1.0, rng.random()][sample]
+            truncated = length > 35
+            group.append(TrainSample(f"p{number:03d}", sample, prompt, tokens(length), logprobs, reward, truncated))
+        groups.append(group)
+    return groups
+
+
+def new_trainer(model: str, micro_batch_tokens: int = 256, **changes: Any) -> Trainer:
+    """A trainer on one thread; `changes` are of the algorithm, or of the trainer where it has such an argument."""
+    algorithm = {
+        "name": "grpo",
+        "learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "betas": (0.9, 0.95),
+        "max_grad_norm": 1.0,
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "loss_aggregation": "token-mean",
+        "dynamic_sampling": False,
+        "mask_truncated": False,
+        "seed": 0,
+    }
+    names = ("dtype", "rank", "world_size", "init_method", "logprob_limits")
+    arguments = {"logprob_limits": None} | {k: changes.pop(k) for k in names if k in changes}
+    return Trainer(
+        model, algorithm | changes, micro_batch_tokens, SAMPLES, TEMPERATURE, DIVISORS, threads=1, **arguments
+    )
+
+
+def weights(trainer: Trainer, folder: Path) -> dict[str, torch.Tensor]:
+    path = folder / f"weights-{random.random()}.safetensors"
+    trainer.export_weights(path)
+    return load_file(path)
+
+
+def gradients(trainer: Trainer) -> torch.Tensor:
+    """The last step's gradients in one vector; as computed only if `max_grad_norm` was out of reach."""
+    return torch.cat([p.grad.flatten() for p in trainer._model.parameters()])
+
+
+def plain_logprobs(policy: torch.nn.Module, sample: TrainSample) -> torch.Tensor:
+    """Log-probabilities of one response, by an unpacked forward of transformers' own."""
+    tokens = torch.tensor([sample.prompt_tokens + sample.response_tokens])
+    logits = policy(input_ids=tokens).logits[0, len(sample.prompt_tokens) - 1 : -1]
+    chosen = torch.tensor(sample.response_tokens)[:, None]
+    return (logits / TEMPERATURE).log_softmax(-1).gather(1, chosen)[:, 0]
+
+
+def plain_policy(model: str) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 0}],
+    ids=["full", "sliding window"],
+)
+def test_packed_log_probs_equal_those_of_one_forward_per_sample(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = write_model(tmp_path, **changes)
+    samples = [s for group in random_groups(7, seed=1) for s in group]
+    policy = load_policy(path, "float32", torch.device("cpu"))
+    row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], torch.device("cpu"))
+    packed = packed_logprobs(policy, row, TEMPERATURE, "float32").logprobs
+    plain = torch.cat([plain_logprobs(plain_policy(path), s) for s in samples])
+    assert (packed - plain).abs().max() < 1e-5
+
+
+def test_entropies_are_those_of_the_sampling_distribution(model: str) -> None:
+    policy = load_policy(model, "float32", torch.device("cpu"))
+    row = packed_row([([3, 4], [5, 6, 7]), ([8], [9])], torch.device("cpu"))
+    result = packed_logprobs(policy, row, TEMPERATURE, "float32")
+    with torch.no_grad():
+        logits = plain_policy(model)(input_ids=torch.tensor([[8]])).logits[0, 0]
+    expected = torch.distributions.Categorical(logits=logits / TEMPERATURE).entropy()
+    assert result.entropies[-1].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("mask_truncated", [False, True])
+@pytest.mark.parametrize(
+    ("name", "aggregation"),
+    [("grpo", "seq-mean-token-mean"), ("dr_grpo", "seq-mean-token-sum-norm"), ("rloo", "token-mean")],
+)
+def test_loss_and_gradient_equal_the_formula_applied_sample_by_sample(
+    model: str, name: str, aggregation: str, mask_truncated: bool
+) -> None:
+    groups = random_groups(5, seed=2)
+    assert 0 < sum(s.truncated for group in groups for s in group) < 15
+    trainer = new_trainer(
+        model, name=name, loss_aggregation=aggregation, mask_truncated=mask_truncated, max_grad_norm=1e9
+    )
+    metrics = trainer.step(groups)
+
+    policy = plain_policy(model)
+    losses = []
+    for group in groups:
+        for sample, advantage in zip(group, group_advantages(name, [s.reward for s in group]), strict=True):
+            if not (mask_truncated and sample.truncated):
+                ratio = torch.exp(plain_logprobs(policy, sample) - torch.tensor(sample.logprobs))
+                losses.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
+    loss = {
+        "token-mean": lambda: torch.cat(losses).sum() / DIVISORS.tokens,
+        "seq-mean-token-mean": lambda: torch.stack([x.mean() for x in losses]).sum() / DIVISORS.samples,
+        "seq-mean-token-sum-norm": lambda: torch.stack([x.sum() / LONGEST for x in losses]).sum() / DIVISORS.samples,
+    }[aggregation]()
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-6)
+    assert metrics["grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
+    assert (gradients(trainer) - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_updates_are_those_of_plain_adamw_from_the_first_step(model: str) -> None:
+    trainer, policy = new_trainer(model), plain_policy(model)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    for step in range(2):
+        trainer.step(random_groups(3, seed=step))  # leaves its clipped gradients behind
+        for ours, plain in zip(trainer._model.parameters(), policy.parameters(), strict=True):
+            plain.grad = ours.grad.clone()
+        optimizer.step()
+    for ours, plain in zip(trainer._model.parameters(), policy.parameters(), strict=True):
+        assert torch.equal(ours, plain)
+
+
+def test_the_order_of_samples_does_not_change_a_bit_of_the_weights(model: str, tmp_path: Path) -> None:
+    groups = random_groups(6, seed=3)
+    shuffled = [random.Random(i).sample(group, SAMPLES) for i, group in enumerate(groups)]
+    random.Random(5).shuffle(shuffled)
+    assert shuffled != groups
+    one, other = new_trainer(model), new_trainer(model)
+    for _ in range(2):
+        one.step(groups)
+        other.step(shuffled)
+    first, second = weights(one, tmp_path), weights(other, tmp_path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_micro_batch_split_does_not_change_the_gradient(model: str) -> None:
+    groups, found = random_groups(12, seed=4), []
+    for budget in (64, 300, 8192):
+        trainer = new_trainer(model, budget, max_grad_norm=1e9)
+        metrics = trainer.step(groups)
+        found.append((metrics["micro_batches"], gradients(trainer)))
+    assert found[0][0] > found[1][0] > found[2][0] == 1
+    for _, gradient in found[:2]:
+        assert (gradient - found[2][1]).norm() < 1e-6 * found[2][1].norm()
+
+
+@pytest.mark.parametrize("saved_at", [0, 2])
+def test_resuming_equals_not_resuming_bit_for_bit(model: str, tmp_path: Path, saved_at: int) -> None:
+    steps = [random_groups(3, seed=10 + i) for i in range(4)]
+    straight, broken = new_trainer(model), new_trainer(model)
+    for groups in steps:
+        straight.step(groups)
+    for groups in steps[:saved_at]:
+        broken.step(groups)
+    broken.save(tmp_path / "checkpoint")
+    resumed = new_trainer(model, seed=99)
+    resumed.step(random_groups(2, seed=77))  # state that loading has to replace
+    resumed.load(tmp_path / "checkpoint")
+    assert resumed.version == saved_at
+    for groups in steps[saved_at:]:
+        resumed.step(groups)
+    first, second = weights(straight, tmp_path), weights(resumed, tmp_path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert resumed.version == straight.version == 4
+
+
+def test_saving_changes_nothing_in_the_trainer_that_saves(model: str, tmp_path: Path) -> None:
+    quiet, saving = new_trainer(model), new_trainer(model)
+    for step in range(2):
+        saving.save(tmp_path / f"checkpoint-{step}")
+        for trainer in (quiet, saving):
+            trainer.step(random_groups(2, seed=step))
+    first, second = weights(quiet, tmp_path), weights(saving, tmp_path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_checkpoint_is_whole_or_absent_and_never_overwritten(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    trainer, save = new_trainer(model), dcp.save
+
+    def crash(*arguments: Any, **keywords: Any) -> None:
+        save(*arguments, **keywords)
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dcp, "save", crash)
+        with pytest.raises(OSError, match="disk full"):
+            trainer.save(tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+    with pytest.raises(FileNotFoundError):
+        trainer.load(tmp_path / "checkpoint")
+    trainer.save(tmp_path / "checkpoint")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    with pytest.raises(FileExistsError):
+        trainer.save(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_untrained_weights_export_as_the_checkpoint_they_came_from(tmp_path: Path, tied: bool) -> None:
+    path = write_model(tmp_path / "model", tie_word_embeddings=tied)
+    sums = new_trainer(path).export_weights(tmp_path / "weights.safetensors")
+    source, exported = load_file(f"{path}/model.safetensors"), load_file(tmp_path / "weights.safetensors")
+    assert ("lm_head.weight" in exported) != tied
+    assert sums == {name: tensor_checksum(tensor) for name, tensor in exported.items()}
+    assert sums == {name: tensor_checksum(tensor) for name, tensor in source.items()}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "weights.safetensors"]
+
+
+def test_a_bfloat16_job_exports_bfloat16_and_trains_float32(model: str, tmp_path: Path) -> None:
+    trainer = new_trainer(model, dtype="bfloat16", learning_rate=1e-6, weight_decay=0.0)
+    before = torch.cat([p.detach().flatten().clone() for p in trainer._model.parameters()])
+    trainer.step(random_groups(2, seed=8))
+    after = torch.cat([p.detach().flatten() for p in trainer._model.parameters()])
+    assert {t.dtype for t in weights(trainer, tmp_path).values()} == {torch.bfloat16}
+    # Of updates this small most are lost in bfloat16.
+    assert (after != before).float().mean() > 0.5 > (after.bfloat16() != before.bfloat16()).float().mean()
+
+
+def test_metrics_tell_engine_and_trainer_apart(model: str) -> None:
+    groups, policy = random_groups(4, seed=9), plain_policy(model)
+    with torch.no_grad():
+        exact = [[dataclasses.replace(s, logprobs=plain_logprobs(policy, s).tolist()) for s in g] for g in groups]
+    metrics = new_trainer(model).step(exact)
+    samples = [s for group in exact for s in group]
+    assert metrics["logprob_mean_abs_diff"] <= metrics["logprob_max_abs_diff"] < 1e-5
+    assert metrics["ratio_clipped_share"] == 0.0
+    assert metrics["samples"] == 12
+    assert metrics["response_tokens"] == sum(len(s.logprobs) for s in samples)
+    assert metrics["tokens"] == sum(len(s.logprobs) + len(s.prompt_tokens) for s in samples)
+    assert metrics["reward_mean"] == pytest.approx(sum(s.reward for s in samples) / 12)
+
+    odd = samples[5]
+    exact[1][2] = dataclasses.replace(odd, logprobs=[odd.logprobs[0] - 2.5, *odd.logprobs[1:]])
+    metrics = new_trainer(model).step(exact)
+    assert metrics["logprob_max_abs_diff"] == pytest.approx(2.5, abs=1e-4)
+    assert metrics["logprob_mean_abs_diff"] == pytest.approx(2.5 / metrics["response_tokens"], rel=1e-2)
+
+
+def with_logprobs(groups: list[list[TrainSample]], change: Any) -> list[list[TrainSample]]:
+    """The groups as if the engine had said `change(logprobs)` of the third sample of the second prompt."""
+    odd = groups[1][2]
+    changed = dataclasses.replace(odd, logprobs=change(odd.logprobs))
+    return [groups[0], [*groups[1][:2], changed], *groups[2:]]
+
+
+def agreeing(model: str, groups: list[list[TrainSample]]) -> list[list[TrainSample]]:
+    """The groups with the log-probabilities that the trainer itself finds."""
+    policy = plain_policy(model)
+    with torch.no_grad():
+        return [[dataclasses.replace(s, logprobs=plain_logprobs(policy, s).tolist()) for s in g] for g in groups]
+
+
+POISONS = {
+    "the engine's log-prob is NaN": lambda logprobs: [math.nan, *logprobs[1:]],
+    "the ratio overflows": lambda logprobs: [-1e5, *logprobs[1:]],
+}
+
+
+@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
+def test_a_step_that_is_not_finite_changes_neither_weights_nor_optimizer_and_the_next_one_goes_on(
+    model: str, tmp_path: Path, poison: Any
+) -> None:
+    groups = [[dataclasses.replace(s, reward=float(s.sample < 2)) for s in g] for g in random_groups(4, seed=9)]
+    trainer, untouched = new_trainer(model), new_trainer(model)
+    for each in (trainer, untouched):
+        each.step(random_groups(3, seed=5))
+    metrics = trainer.step(with_logprobs(groups, poison))
+    assert metrics["skipped"] == 1.0 and trainer.version == 1
+    found = refusal(metrics, None)
+    assert found is not None and found.kind == "not finite"
+    for each in (trainer, untouched):
+        assert each.step(groups)["skipped"] == 0.0
+    first, second = weights(trainer, tmp_path), weights(untouched, tmp_path)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    moments = [list(t._optimizer.state_dict()["state"].values()) for t in (trainer, untouched)]
+    assert all(torch.equal(a[key], b[key]) for a, b in zip(*moments, strict=True) for key in a)
+
+
+def test_weights_that_are_not_finite_are_never_saved(model: str, tmp_path: Path) -> None:
+    trainer = new_trainer(model)
+    trainer.save(tmp_path / "good")
+    with torch.no_grad():
+        next(iter(trainer._model.parameters()))[0, 0] = math.nan
+    with pytest.raises(RuntimeError, match="not finite"):
+        trainer.save(tmp_path / "bad")
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+    trainer.load(tmp_path / "good")
+    trainer.save(tmp_path / "again")
+
+
+def test_an_engine_of_other_weights_is_noticed_before_the_step_and_a_single_odd_token_is_not_enough(
+    model: str, tmp_path: Path
+) -> None:
+    groups = agreeing(model, random_groups(8, seed=9))
+    limits = LOGPROB_LIMITS["bfloat16"]
+    trainer = new_trainer(model, logprob_limits=limits)
+    before = weights(trainer, tmp_path)
+    shifted = [[dataclasses.replace(s, logprobs=[x - 0.3 for x in s.logprobs]) for s in g] for g in groups]
+    metrics = trainer.step(shifted)
+    found = refusal(metrics, limits)
+    assert metrics["skipped"] == 1.0
+    assert found is not None and found.kind == "log-probs" and "0.3 in the mean (limit 0.1)" in found.text
+    after = weights(trainer, tmp_path)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+    odd = with_logprobs(groups, lambda logprobs: [logprobs[0] - 3.0, *logprobs[1:]])
+    metrics = trainer.step(odd)
+    assert metrics["skipped"] == 0.0
+    assert metrics["logprob_max_abs_diff"] == pytest.approx(3.0, abs=1e-4)
+    assert metrics["logprob_p99_abs_diff"] < 1e-4
+    assert metrics["logprob_beyond_share"] == pytest.approx(1 / metrics["response_tokens"])
+
+
+@pytest.mark.parametrize("beyond", ["truncate", "mask"])
+def test_importance_sampling_weighs_tokens_by_the_ratio_of_trainer_to_engine_up_to_its_cap(
+    model: str, beyond: str
+) -> None:
+    groups, cap = random_groups(5, seed=2), 1.5
+    correction = {"cap": cap, "beyond": beyond}
+    trainer = new_trainer(model, name="dr_grpo", importance_sampling=correction, max_grad_norm=1e9)
+    metrics = trainer.step(groups)
+
+    policy = plain_policy(model)
+    loss, ratios = torch.zeros(()), []
+    for group in groups:
+        for sample, advantage in zip(group, group_advantages("dr_grpo", [s.reward for s in group]), strict=True):
+            logprobs = plain_logprobs(policy, sample)
+            ratio = torch.exp(logprobs - torch.tensor(sample.logprobs)).detach()
+            weight = ratio.clamp(max=cap) if beyond == "truncate" else ratio * (ratio <= cap)
+            loss = loss - (weight * advantage * logprobs).sum() / DIVISORS.tokens
+            ratios.append(ratio)
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    assert (gradients(trainer) - expected).norm() < 1e-5 * expected.norm()
+    ratio = torch.cat(ratios)
+    assert 0 < (ratio > cap).sum() < len(ratio)
+    done = {"truncate": "truncated", "mask": "masked"}[beyond]
+    assert metrics[f"importance_{done}_share"] == pytest.approx((ratio > cap).float().mean().item())
+    assert metrics["importance_ratio_mean"] == pytest.approx(ratio.mean().item(), rel=1e-5)
+    assert metrics["ratio_clipped_share"] == 0.0
+
+
+def test_without_importance_sampling_no_metric_speaks_of_it(model: str) -> None:
+    assert not any("importance" in name for name in new_trainer(model).step(random_groups(2, seed=3)))
+
+
+def test_a_step_of_groups_without_variance_leaves_the_weights_alone(model: str, tmp_path: Path) -> None:
+    trainer = new_trainer(model, weight_decay=0.0)
+    before = weights(trainer, tmp_path)
+    metrics = trainer.step([[dataclasses.replace(s, reward=0.3) for s in g] for g in random_groups(3, seed=6)])
+    after = weights(trainer, tmp_path)
+    assert metrics["grad_norm"] == metrics["loss"] == 0.0
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_samples_without_a_gradient_are_watched_and_not_learnt_from(model: str, tmp_path: Path) -> None:
+    groups = random_groups(4, seed=12)
+    flat = [dataclasses.replace(s, reward=0.5) for s in groups[2]]
+    mixed = [groups[0], groups[1], flat]
+    trainer = new_trainer(model)
+    metrics = trainer.step(mixed)
+    assert metrics["samples"] == 9
+    assert metrics["response_tokens"] == sum(len(s.logprobs) for g in mixed for s in g)
+    odd = [dataclasses.replace(flat[0], logprobs=[x - 7.5 for x in flat[0].logprobs]), *flat[1:]]
+    other = new_trainer(model)
+    alarm = other.step([groups[0], groups[1], odd])
+    assert alarm["logprob_max_abs_diff"] > metrics["logprob_max_abs_diff"]
+    # What the engine said about a sample that carries no gradient changes no weight.
+    before, after = weights(trainer, tmp_path), weights(other, tmp_path)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_an_incomplete_group_is_never_trained(model: str) -> None:
+    groups = random_groups(2, seed=6)
+    with pytest.raises(AssertionError, match="p001"):
+        new_trainer(model).step([groups[0], groups[1][:-1]])
+
+
+def test_an_unknown_algorithm_is_named_in_the_error(model: str) -> None:
+    with pytest.raises(ValueError, match="ppo"):
+        new_trainer(model, name="ppo")
+
+
+def two_ranks(model: str, folder: Path, prompts: int) -> dict[str, float]:
+    """Train two steps on two gloo ranks, a process each, in `folder`; returns rank 0's metrics of the second step."""
+    folder.mkdir()
+    command = [sys.executable, __file__, model, str(folder), str(prompts)]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    try:
+        errors = [rank.communicate(timeout=RANK_DEADLINE_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
+    metrics = [json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(2)]
+    for found in metrics:
+        del found["seconds"]
+    assert metrics[0] == metrics[1], "ranks must agree on every metric"
+    return metrics[0]
+
+
+def one_group() -> list[list[TrainSample]]:
+    return random_groups(1, seed=50)
+
+
+def run_rank(model: str, folder: Path, prompts: int, rank: int) -> None:
+    trainer = new_trainer(model, rank=rank, world_size=2, init_method=f"file://{folder}/meeting-point")
+    metrics = [trainer.step(random_groups(prompts, seed=20 + step)) for step in range(2)][-1]
+    # The odd sample is on one rank only; both must leave the step, or their weights part.
+    poisoned = [[dataclasses.replace(s, logprobs=[math.nan] * len(s.logprobs)) for s in g] for g in one_group()]
+    assert trainer.step(poisoned)["skipped"] == 1.0, "a rank without the odd sample takes the step"
+    sums = trainer.export_weights(folder / "weights.safetensors")
+    assert bool(sums) == (rank == 0)
+    trainer.save(folder / "checkpoint")
+    (folder / f"metrics-{rank}.json").write_text(json.dumps(metrics))
+    trainer.close()
+
+
+@pytest.mark.parametrize("prompts", [1, 8], ids=["a rank without samples", "several micro-batches"])
+def test_two_ranks_train_the_weights_that_one_rank_trains(tmp_path: Path, prompts: int) -> None:
+    model = write_model(tmp_path / "model")
+    sharded_metrics = two_ranks(model, tmp_path / "sharded", prompts)
+    single = new_trainer(model)
+    metrics = [single.step(random_groups(prompts, seed=20 + step)) for step in range(2)][-1]
+    one, two = weights(single, tmp_path), load_file(tmp_path / "sharded" / "weights.safetensors")
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
+    for name in ("loss", "grad_norm", "entropy", "parameter_norm", "tokens", "logprob_max_abs_diff"):
+        assert sharded_metrics[name] == pytest.approx(metrics[name], rel=1e-4, abs=1e-6), name
+
+    resumed = new_trainer(model)
+    resumed.load(tmp_path / "sharded" / "checkpoint")
+    for trainer in (single, resumed):
+        trainer.step(random_groups(prompts, seed=33))
+    first, second = weights(single, tmp_path), weights(resumed, tmp_path)
+    assert max((first[name] - second[name]).abs().max().item() for name in first) < 1e-5
+
+
+if __name__ == "__main__":
+    run_rank(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

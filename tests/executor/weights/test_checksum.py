@@ -1,0 +1,27 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlplan.executor.weights.checksum import tensor_checksum
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (4, 5)])
+def test_a_tensor_keeps_its_checksum_through_a_file(tmp_path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+    save_file({"t": tensor}, tmp_path / "t.safetensors")
+    assert tensor_checksum(load_file(tmp_path / "t.safetensors")["t"]) == tensor_checksum(tensor)
+
+
+def test_the_checksum_is_of_values_and_not_of_memory_layout() -> None:
+    tensor = torch.arange(12.0).reshape(3, 4)
+    assert tensor_checksum(tensor.T) == tensor_checksum(tensor.T.contiguous())
+    assert tensor_checksum(torch.arange(24.0)[::2]) == tensor_checksum(torch.arange(24.0)[::2].clone())
+
+
+def test_value_shape_and_dtype_each_change_the_checksum() -> None:
+    tensor = torch.zeros(6)
+    changed = tensor.clone()
+    changed[5] = torch.finfo(torch.float32).tiny
+    others = [changed, tensor.reshape(2, 3), torch.zeros(6, dtype=torch.int32), torch.zeros(12, dtype=torch.bfloat16)]
+    assert len({tensor_checksum(t) for t in [tensor, *others]}) == 5

@@ -1,0 +1,125 @@
+"""Inputs are regular files of a limited size: whatever else stands in their place is one line, at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlplan.plans.files.prompt_rows import read_prompts
+from rlplan.plans.schema.job import model_heads
+from rlplan.plans.schema.limits import DATA_BYTES, DOCUMENT_BYTES
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.input_files import chunks, must_be_readable, read_bytes, read_text
+from rlplan.plans.yaml.yaml_io import sha256_file
+from rlplan.profiles.imports.published_lengths import read_length_table
+from rlplan.profiles.imports.served_file import read_served
+from rlplan.profiles.imports.train_file import read_runs
+from rlplan.profiles.laws.sync_law import read_syncs
+from rlplan.profiles.length_trace import read_lengths
+
+pytestmark = pytest.mark.timeout(30)  # what is tested here would wait for ever
+
+READERS = (
+    read_bytes, read_text, sha256_file, must_be_readable, read_prompts, read_lengths, read_length_table, read_syncs,
+    read_runs, read_served,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_a_pipe_is_refused_by_every_reader_and_not_waited_for(read, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: is a pipe or a device; a file is needed"):
+        read(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_a_device_without_end_is_refused_by_every_reader(read):
+    with pytest.raises(InputError, match="/dev/zero: is a pipe or a device"):
+        read("/dev/zero")
+
+
+def test_a_file_above_the_limit_is_refused_before_it_is_read(tmp_path):
+    for size, read in ((DATA_BYTES + 1, sha256_file), (DOCUMENT_BYTES + 1, read_text)):
+        with (tmp_path / "large").open("wb") as file:
+            file.truncate(size)  # it takes no room on the disk
+        with pytest.raises(InputError, match=r"large: has [\d,]+ MiB, and at most [\d,]+ MiB are read; check that"):
+            read(tmp_path / "large")
+
+
+def test_a_file_that_has_more_bytes_than_it_says_is_refused_where_the_limit_is_passed():
+    assert read_text("/proc/self/status").startswith("Name:"), "it says that it has none"
+    with pytest.raises(InputError, match="at most 0 MiB are read"):
+        list(chunks("/proc/self/status", most_bytes=10))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("nowhere", "no such file"), (".", "is a folder; a file is needed"), ("a\0b", "is no path: it holds a null"),
+     ("n" * 300, "cannot be read: File name too long"), ("loop", "cannot be read: Too many levels")],
+)  # fmt: skip
+def test_what_is_no_file_is_said_in_words(name, said, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match=said):
+        read_text(tmp_path / name if "\0" not in name else name)
+
+
+def test_text_that_is_none_is_told_with_its_line(tmp_path):
+    (tmp_path / "a").write_bytes(b"one\ntwo \xff\n")
+    with pytest.raises(InputError, match=r"a:2: is not UTF-8 text"):
+        read_text(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"id": "a", "prompt": "b", "answer": ' + "9" * 5000 + "}", "more than 4,300 digits"),
+        ('{"id": "\\ud800", "prompt": "b", "answer": 1}', "half of a surrogate pair"),
+        ("[" * 200_000, "nested too deeply"),
+    ],
+)
+def test_a_row_that_python_cannot_hold_is_told_with_its_line(row, said, tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"id": "x", "prompt": "b", "answer": 1}\n' + row + "\n")
+    with pytest.raises(InputError, match=said) as found:
+        read_prompts(tmp_path / "data.jsonl")
+    assert found.value.line == 2
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"id": "\\ud83d\\ude00", "prompt": "b", "answer": 1}\n')
+    assert read_prompts(tmp_path / "data.jsonl")[0].id == "😀"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "most"),
+    [
+        ("tokens", 99_999_999_999, "10000000"),
+        ("prompt_tokens", 10_000_001, "10000000"),
+        ("epoch", 10**30, "1000000000"),
+    ],
+)
+def test_a_length_trace_with_a_number_that_nothing_has_is_refused_at_its_line(key, value, most, tmp_path):
+    row = {"prompt": "a", "epoch": 0, "sample": 0, "tokens": 5, "truncated": False, "reward": 1.0, "prompt_tokens": 3}
+    lines = [row, {**row, "sample": 1, key: value}]
+    text = "".join(f"{str(line).replace(chr(39), chr(34)).replace('False', 'false')}\n" for line in lines)
+    (tmp_path / "l.jsonl").write_text(text)
+    with pytest.raises(InputError, match=f"{key} is {value}, and at most {most} is believed") as found:
+        read_lengths(tmp_path / "l.jsonl")
+    assert found.value.line == 2
+
+
+def test_a_models_config_that_is_a_pipe_or_no_json_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        model_heads(tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match="not valid JSON"):
+        model_heads(tmp_path)
+
+
+def test_the_limits_leave_room_for_what_people_have():
+    example = Path(__file__).resolve().parents[3] / "plans" / "examples" / "groups.yaml"
+    jobs = example.read_text().count("slowdown:")
+    assert 2 * 2000 * example.stat().st_size / jobs < DOCUMENT_BYTES, "a plan of 2,000 jobs"

@@ -1,0 +1,111 @@
+"""Length traces from logs of one's own: CSV, gzipped CSV and JSON Lines, and what is wrong with them by line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.imports.length_import import FIELDS, import_lengths
+from rlplan.profiles.imports.log_columns import assignments
+from rlplan.profiles.length_trace import read_lengths, write_lengths
+
+CSV = """\
+step,prompt_id,completion,score
+7,a,100,1
+7,a,200,0
+7,b,16384,0
+8,a,150,1
+"""
+COLUMNS = {"tokens": "completion"}
+
+
+def write(folder: Path, text: str, name: str = "log.csv") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_columns_are_found_by_their_usual_names_and_samples_are_counted(tmp_path: Path) -> None:
+    rows = import_lengths(write(tmp_path, CSV), COLUMNS, 16384)
+    assert [(r.prompt, r.epoch, r.sample, r.tokens, r.reward) for r in rows] == [
+        ("a", 7, 0, 100, 1.0), ("a", 7, 1, 200, 0.0), ("b", 7, 0, 16384, 0.0), ("a", 8, 0, 150, 1.0)
+    ]  # fmt: skip
+    assert [r.truncated for r in rows] == [False, False, True, False]
+
+
+def test_what_is_imported_is_a_length_trace(tmp_path: Path) -> None:
+    rows = import_lengths(write(tmp_path, CSV), COLUMNS, 16384)
+    write_lengths(tmp_path / "lengths.jsonl", rows)
+    trace = read_lengths(tmp_path / "lengths.jsonl")
+    assert sorted(r.tokens for r in trace.rows) == [100, 150, 200, 16384] and trace.cap_tokens == 16384
+
+
+def test_gzip_and_json_lines_give_the_same_rows(tmp_path: Path) -> None:
+    plain = import_lengths(write(tmp_path, CSV), COLUMNS)
+    packed = tmp_path / "log.csv.gz"
+    packed.write_bytes(gzip.compress(CSV.encode()))
+    assert import_lengths(packed, COLUMNS) == plain
+    lines = "".join(
+        f'{{"step": {s}, "uid": "{p}", "usage": {{"completion_tokens": {t}}}, "score": {r}}}\n'
+        for s, p, t, r in ((7, "a", 100, 1), (7, "a", 200, 0), (7, "b", 16384, 0), (8, "a", 150, 1))
+    )
+    nested = import_lengths(write(tmp_path, lines, "log.jsonl"), {"tokens": "usage.completion_tokens"})
+    assert nested == plain
+
+
+def test_a_prompts_text_is_kept_as_a_digest(tmp_path: Path) -> None:
+    text = "What is the sum of all primes below one hundred, and why would anybody ask? " * 3
+    (row,) = import_lengths(write(tmp_path, f'prompt,tokens\n"{text}",5\n'), {})
+    assert row.prompt != text and len(row.prompt) == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("prompt,length\na,5\n", 2, "none of its columns is tokens.*--column tokens=NAME.*length"),
+        ("prompt,tokens\na,5\nb,many\n", 3, "tokens must be a number, not 'many'"),
+        ("prompt,tokens\na,5.5\n", 2, "tokens must be a whole number"),
+        ("prompt,tokens\na,-1\n", 2, "tokens must be a whole number from 0"),
+        ("prompt,tokens\na,99999999999\n", 2, "to 10000000"),
+        ("prompt,tokens\na,inf\n", 2, "tokens must be finite"),
+        ("prompt,tokens\na,\n", 2, "tokens is empty"),
+        ("prompt,tokens\n,5\n", 2, "prompt is empty"),
+        ("prompt,sample,tokens\na,0,5\na,0,6\n", 3, "the same sample is also in line 2"),
+        ("prompt,tokens\n", None, "has no rows"),
+        ("", None, "has no rows"),
+        ('{"prompt": "a", "tokens": 5}\n{oops\n', 2, "not valid JSON"),
+    ],
+)
+def test_a_fault_is_one_line_with_its_place_and_what_to_do(
+    tmp_path: Path, text: str, line: int | None, why: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError, match=why) as caught:
+        import_lengths(path, {})
+    assert caught.value.line == line and caught.value.path == str(path) and "\n" not in str(caught.value)
+
+
+def test_a_column_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no column 'len'.*it has step, prompt_id, completion, score"):
+        import_lengths(write(tmp_path, CSV), {"tokens": "len"})
+    with pytest.raises(InputError, match="above --cap 150"):
+        import_lengths(write(tmp_path, CSV), COLUMNS, 150)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    for path, why in ((tmp_path, "is a folder"), (Path("/dev/zero"), "a device"), (tmp_path / "x.csv", "no such file")):
+        with pytest.raises(InputError, match=why):
+            import_lengths(path, {})
+    torn = tmp_path / "torn.csv.gz"
+    torn.write_bytes(gzip.compress(CSV.encode())[:30])
+    with pytest.raises(InputError, match="cannot be read"):
+        import_lengths(torn, {})
+
+
+def test_column_options_name_known_fields_once() -> None:
+    assert assignments(["tokens=a=b", "prompt=p"], FIELDS) == {"tokens": "a=b", "prompt": "p"}
+    for given, why in ((["tokens"], "FIELD=COLUMN"), (["size=a"], "a field of epoch"), (["tokens=a"] * 2, "once")):
+        with pytest.raises(InputError, match=why):
+            assignments(given, FIELDS)

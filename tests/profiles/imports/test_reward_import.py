@@ -1,0 +1,61 @@
+"""Reward times of one's own in a profile: their law, their evidence, and what is wrong with a table of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlplan.planner.costs.phase_costs import reward_cost
+from rlplan.plans.schema.sections.levers import timeout_numbers
+from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.imports.reward_import import import_rewards, law_of, with_imported
+from rlplan.profiles.library import library_profile
+from rlplan.profiles.reward_tables import reward_assumed
+
+ROWS = "".join(f"p{i // 4},{0.1 + 0.01 * (i // 4)},{int(i % 4 != 0)}\n" for i in range(36))
+CSV = "prompt,exec_s,passed\n" + ROWS + "".join(f"q{i},30,0\n" for i in range(4))
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "times.csv").write_text(text)
+    return folder / "times.csv"
+
+
+def test_right_and_wrong_answers_have_laws_of_their_own(tmp_path: Path) -> None:
+    law = law_of(import_rewards(write(tmp_path, CSV), {}))
+    assert law.unsolved == pytest.approx(4 / 13) and law.correct == pytest.approx(0.75)
+    assert max(law.correct_s) == pytest.approx(0.18) and law.wrong_s[-1] == 30
+
+
+def test_without_a_column_of_right_answers_all_have_one_law(tmp_path: Path) -> None:
+    law = law_of(import_rewards(write(tmp_path, "seconds\n" + "0.5\n" * 38 + "30\n30\n"), {}))
+    assert law.unsolved == 1 and law.correct_s == law.wrong_s and law.wrong_s[-1] > 20
+
+
+def test_an_imported_profile_is_no_longer_an_assumption_and_costs_what_was_imported(tmp_path: Path) -> None:
+    profile = library_profile("H100", "Qwen2.5-7B")
+    samples = import_rewards(write(tmp_path, CSV), {})
+    imported = with_imported(profile, samples, "times.csv")
+    assert reward_assumed(profile) and not reward_assumed(imported)
+    evidence = imported.reward.evidence["per_sample_s"]
+    assert "40 executions imported from times.csv" in imported.sources[evidence.source] and evidence.error > 0.1
+    mean_s = sum(sample.seconds for sample in samples) / len(samples)
+    found = reward_cost(imported.reward, 8, timeout_numbers(60.0, None)).mean_s()
+    assert found == pytest.approx(mean_s, rel=0.5), "right answers count once a prompt, its slowest"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("prompt,passed\na,1\n", "none of its columns is seconds.*--column seconds=NAME"),
+        ("seconds\nfast\n", ":2: seconds must be a number"),
+        ("seconds\n-1\n", ":2: seconds must be from 0 to 3600"),
+        ("seconds\n4000\n", ":2: seconds must be from 0 to 3600"),
+        ("seconds,correct\n1,maybe\n", ":2: correct must be a number"),
+        ("seconds\n1\n2\n", "has 2 rows; at least 20"),
+    ],
+)
+def test_a_fault_is_one_line_with_what_to_do(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        import_rewards(write(tmp_path, text), {})
