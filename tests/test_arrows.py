@@ -77,7 +77,7 @@ def test_all_rooms_are_there_and_looked_at() -> None:
     [
         ("rounds/exact.py", "from .events import Abort\nfrom ..plans.job import Job\n", [(1, "rounds"), (2, "plans")]),
         (
-            "executor/rewards/kinds/code_reward.py",
+            "executor/rewards/code.py",
             "from .. import engine\nfrom ... import planner\n",
             [(1, "executor"), (2, "planner")],
         ),
