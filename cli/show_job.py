@@ -85,7 +85,8 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
     best = (_TIED if solver.given_up else _PROOF)[solver.status]  # job.why.ties says by how much, and for what
     above = f" (+{solver.given_up:.1%})" if solver.given_up else ""
-    proof = f"{best}{above} of {solver.candidates:,} schedules, gap {solver.gap:.2%} in {goal}"
+    unit = "" if goal == "seconds" else f" in {goal}"
+    proof = f"{best}{above} of {solver.candidates:,} schedules, gap {solver.gap:.2%}{unit}"
     if solver.refreshed:
         proof = f"edited by hand and refreshed, {solver.gap:.2%} in {goal} from the solver's bound"
     money = f"{p.usd_per_hour:.4g} USD/h for {_count(p.nodes, 'node')}, {p.usd_per_1k_samples:.4g} USD per 1000 samples"

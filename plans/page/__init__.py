@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def plan_page(plan: Plan, *, title: str, notes: Sequence[str] = ()) -> str:
     """The page of a plan of one job. `notes`: what must not be overlooked and is not in the plan itself, such as that
     its inputs have changed since."""
-    from .plan_page import page
+    from .page_of_plan import page
 
     return page(plan, title, notes)
 
 
 def groups_page(plan: GroupsPlan, *, title: str, notes: Sequence[str] = ()) -> str:
     """The page of a plan of co-execution groups; `notes` as of `plan_page`."""
-    from .groups_page import page
+    from .page_of_groups import page
 
     return page(plan, title, notes)
 
@@ -40,13 +40,13 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
 
     `written_at`: now, in UTC; said on the pages of runs that may still go on, which others may open days later.
     """
-    from .run_page import page
+    from .page_of_run import page
 
     return page(report, title, written_at)
 
 
 def comparison_page(points: Sequence[ComparedPoint], *, job: str, title: str) -> str:
     """The page of a comparison; `points`: at least one, all of one job (compared_plans.py)."""
-    from .compare_page import page
+    from .page_of_compare import page
 
     return page(points, job, title)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlplan.executor.supported import unsupported
 from rlplan.planner.check.checker import Checker
 from rlplan.planner.choose import candidates
 from rlplan.planner.choose import prefix_placement as placement
@@ -23,6 +22,7 @@ from rlplan.planner.explain import length_error
 from rlplan.planner.simulate.columns import column_setting as setting
 from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.solve import solve_fully
+from rlplan.plans.facts.executable import unsupported
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
