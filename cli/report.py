@@ -43,7 +43,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     for message in result["unreadable"].values():
         click.echo(f"warning: left out: {one_line(message)}", err=True)
     if html is not None:
-        from ..plans.page import page_of_run as run_page
+        from ..plans.page import run_page
         from ..traces.report_state import utc
 
         atomic_write(html, run_page(result, title=run.resolve().name, written_at=utc(time.time())))

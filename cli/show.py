@@ -63,7 +63,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())
     if html is not None:
-        from ..plans.page import page_of_plan as plan_page
+        from ..plans.page import plan_page
 
         files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", notes=stale_notes(plan, path))
     result = {**data(plan, path), "memory": memory_rows(path), "notes": notes}
@@ -80,7 +80,7 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
     if timeline is not None:
         files["timeline"] = timeline, compact(chrome_trace(plan))
     if html is not None:
-        from ..plans.page import page_of_groups as groups_page
+        from ..plans.page import groups_page
 
         files["html"] = html, groups_page(plan, title=path.name, notes=stale_notes(plan, path))
     result = {**data(plan, path), "notes": notes}

@@ -16,10 +16,7 @@ import pytest
 
 from rlplan.plans.facts.compared_plans import ComparedPoint
 from rlplan.plans.facts.digest import groups_decisions, job_decisions
-from rlplan.plans.page import comparison_page
-from rlplan.plans.page import page_of_groups as groups_page
-from rlplan.plans.page import page_of_plan as plan_page
-from rlplan.plans.page import page_of_run as run_page
+from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import loads

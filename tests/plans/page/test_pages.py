@@ -9,10 +9,7 @@ import sys
 
 import pytest
 
-from rlplan.plans.page import comparison_page
-from rlplan.plans.page import page_of_groups as groups_page
-from rlplan.plans.page import page_of_plan as plan_page
-from rlplan.plans.page import page_of_run as run_page
+from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
 from rlplan.plans.page.charts.charts_many_runs import smoothed
 from rlplan.plans.page.charts.charts_plan import share_within
 from rlplan.plans.page.page_text import count, digits, listed, seconds, size, span, usd

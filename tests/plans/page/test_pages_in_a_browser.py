@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlplan.plans.page import page_of_plan as plan_page
-from rlplan.plans.page import page_of_run as run_page
+from rlplan.plans.page import plan_page, run_page
 from rlplan.traces.report import report
 
 from .conftest import BOXES, changed, payloads, pixels, undrawn, without_data
