@@ -18,7 +18,7 @@ child.wait()
 """
 ACTOR = """
 import os, subprocess, time
-from rlplan.executor.guard import guard_group
+from rlplan.executor.engines.guard import guard_group
 guard_group()
 print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
 time.sleep(600)
