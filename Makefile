@@ -60,7 +60,7 @@ lint: setup
 types: setup
 	@folder=$$(mktemp -d) && ln -s "$(CURDIR)" "$$folder/rlplan" && \
 	  MYPYPATH=$$folder $(BIN)/mypy --config-file pyproject.toml -p rlplan.rounds -p rlplan.plans -p rlplan.planner \
-	    -p rlplan.profiles -p rlplan.executor -p rlplan.cli -p rlplan.traces -p rlplan.traces -p rlplan.traces; code=$$?; rm -rf "$$folder"; exit $$code
+	    -p rlplan.profiles -p rlplan.executor -p rlplan.cli -p rlplan.traces; code=$$?; rm -rf "$$folder"; exit $$code
 
 clean:
 	rm -rf $(VENV) runs
