@@ -8,7 +8,7 @@ folder. Nothing is solved or simulated, and a fault of one file hides none of an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -167,6 +167,13 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
     return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, "pass a rlplan.policy.yaml"),))
 
 
+def _at_cap(lengths_tokens: Sequence[int], cap_tokens: int) -> float:
+    """The share of the responses that reach the cap, to a twentieth below, from their quantiles; 0.0 up to a fifth."""
+    reached = sum(length >= cap_tokens for length in lengths_tokens) - 1
+    share = reached / (len(lengths_tokens) - 1)
+    return share if share > 0.2 else 0.0
+
+
 def _notes(read: ReadDocument) -> tuple[str, ...]:
     """What the job, or the plan's job, sets otherwise than its algorithm does; inputs of a plan that have changed in
     nothing that the solver reads; and what a plan assumes."""
@@ -176,8 +183,11 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
     if isinstance(job, Plan):
         notes += [f"'{path}' {UNREAD_TEXT}" for path in unread_changes(job, read.path)]
         notes += ["the decisions were edited by hand, and predicted anew by rlplan refresh"] * job.solver.refreshed
+        lengths = job.predicted.lengths_tokens
         # A job that cannot be read is a finding of the plan's.
         job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
+        if isinstance(job, Job) and (share := _at_cap(lengths, job.rollout.max_response_tokens)):
+            notes.append(f"at least {share:.0%} of the responses reach the cap (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
     return (*notes, *overridden, *assumed)

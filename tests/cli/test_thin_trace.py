@@ -80,6 +80,8 @@ def test_responses_that_reach_the_cap_are_told_by_solve_and_by_show(tmp_path, mo
     (said,) = [line for line in result.stderr.splitlines() if "reach the cap" in line]
     assert "% of the responses reach the cap of 64 tokens (rollout.max_response_tokens)" in said
     assert "% of the responses reach 64" in rlplan("show", tmp_path / "plan.yaml").stdout
+    assert "% of the responses reach the cap" in rlplan("check", tmp_path / "plan.yaml").stdout
     shorter = rlplan("solve", tmp_path, "--mode", "sync")
     assert "reach the cap" not in shorter.stderr
     assert "responses reach" not in rlplan("show", tmp_path / "plan.yaml").stdout
+    assert "responses reach" not in rlplan("check", tmp_path / "plan.yaml").stdout
