@@ -93,7 +93,8 @@ def _machine(ratios: Mapping[str, float | None]) -> list[str]:
     now = "slower" if min(known) > 1 else "faster"
     return [
         f"all runs took {min(known):.2f} to {max(known):.2f} times the predicted seconds: the machine was {now} than "
-        f"when it was profiled. Beside each other they are within {max(known) / min(known) - 1:.0%} of the predictions"
+        f"when it was profiled. Compared with each other, the runs are within {max(known) / min(known) - 1:.0%} of the "
+        "predictions"
     ]
 
 

@@ -298,8 +298,10 @@ def _trace(plan: Plan) -> list[Text]:
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:
+    from ..plans.schema.sections.length_evidence import MUCH_AT_CAP
+
     q = plan.predicted.lengths_tokens
     drawn = f"{q[0]} {histogram(q, 30 if wide else 16)} {q[20]} tokens, log scale; p50 {q[10]}, p95 {q[19]}"
-    level = next(k for k, tokens in enumerate(q) if tokens == q[20])  # of twenty; all from there on are the longest
-    capped = f"; at least {1 - level / 20:.0%} of the responses reach {q[20]}" if q[0] < q[20] and level <= 16 else ""
+    share = plan.predicted.share_at_longest
+    capped = f"; at least {share:.0%} of the responses reach {q[20]}" if q[0] < q[20] and share >= MUCH_AT_CAP else ""
     return Text.assemble(("lengths  ", "bold"), drawn, (capped, "yellow"))

@@ -297,4 +297,4 @@ def _proof(plan: Plan) -> str:
     given_up = plan.solver.given_up
     if not given_up:
         return f"{plan.solver.status}, "
-    return f"tied best ({plan.solver.status}): {given_up:.1%} above the first, for a plan that is simpler to run; "
+    return f"tied: costs {given_up:.1%} more than the best schedule ({plan.solver.status}) and is simpler to run; "

@@ -8,7 +8,7 @@ folder. Nothing is solved or simulated, and a fault of one file hides none of an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -25,15 +25,14 @@ from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
 from ...plans.schema.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
+from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
 from ...plans.schema.workload import Workload
 from ...plans.words.assumed_words import assumed_notes
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
-from . import document_rules as of_rest
-from . import group_rules as of_groups
-from . import plan_rules as of_plan
+from . import document_rules, group_rules, plan_rules
 from .accelerator_rules import unlike_names
 from .check_options import Asked
 from .stale_figures import without_stale
@@ -167,13 +166,6 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
     return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, "pass a rlplan.policy.yaml"),))
 
 
-def _at_cap(lengths_tokens: Sequence[int], cap_tokens: int) -> float:
-    """The share of the responses that reach the cap, to a twentieth below, from their quantiles; 0.0 up to a fifth."""
-    reached = sum(length >= cap_tokens for length in lengths_tokens) - 1
-    share = reached / (len(lengths_tokens) - 1)
-    return share if share > 0.2 else 0.0
-
-
 def _notes(read: ReadDocument) -> tuple[str, ...]:
     """What the job, or the plan's job, sets otherwise than its algorithm does; inputs of a plan that have changed in
     nothing that the solver reads; and what a plan assumes."""
@@ -183,10 +175,11 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
     if isinstance(job, Plan):
         notes += [f"'{path}' {UNREAD_TEXT}" for path in unread_changes(job, read.path)]
         notes += ["the decisions were edited by hand, and predicted anew by rlplan refresh"] * job.solver.refreshed
-        lengths = job.predicted.lengths_tokens
+        predicted = job.predicted
         # A job that cannot be read is a finding of the plan's.
         job = read_document(str(input_path(job.inputs.job, read.path)), ALL_MODELS).value
-        if isinstance(job, Job) and (share := _at_cap(lengths, job.rollout.max_response_tokens)):
+        capped = isinstance(job, Job) and predicted.lengths_tokens[-1] >= job.rollout.max_response_tokens
+        if capped and (share := predicted.share_at_longest) >= MUCH_AT_CAP:
             notes.append(f"at least {share:.0%} of the responses reach the cap (rollout.max_response_tokens)")
     overrides = job.algorithm.overrides() if isinstance(job, Job) else ()
     overridden = [f"the job overrides its algorithm: {', '.join(overrides)}"] if overrides else []
@@ -196,15 +189,15 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
 def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
     value: Any = read.value
     if isinstance(value, Plan):
-        return of_plan.faults(value, read.path, asked)
+        return plan_rules.faults(value, read.path, asked)
     if isinstance(value, GroupsPlan):
-        return of_groups.faults(value, read.path, asked)
+        return group_rules.faults(value, read.path, asked)
     if isinstance(value, Workload):
-        return of_groups.workload_faults(value, read.path), f"{len(value.jobs)} job(s)"
+        return group_rules.workload_faults(value, read.path), f"{len(value.jobs)} job(s)"
     if isinstance(value, Job):
-        return of_rest.job_faults(value, read.path), f"job {value.name}"
+        return document_rules.job_faults(value, read.path), f"job {value.name}"
     if isinstance(value, Profile):
-        return of_rest.profile_faults(value, read.path, asked), of_rest.profile_said(value, asked)
+        return document_rules.profile_faults(value, read.path, asked), document_rules.profile_said(value, asked)
     if isinstance(value, Cluster):
         return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, Policy), "these are all kinds of document"

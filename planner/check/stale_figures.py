@@ -20,7 +20,8 @@ _MEMORY = ("train-memory", "host-memory")
 
 
 def without_stale(found: Sequence[Fault]) -> list[Fault]:
-    """`found` without them, and with a memory that does not hold named at the decision and not at its figure too."""
+    """The findings without those which only say that predicted figures belong to other decisions or inputs. A memory
+    that does not hold is then named at the decision alone."""
     if not any(fault.rule in _STALE for fault in found):
         return list(found)
     decided = {fault.rule for fault in found if fault.rule in _MEMORY and fault.loc[0] == "job"}

@@ -95,7 +95,7 @@ def over_issue(prompts: int, samples: int, target: int, group_size: int) -> floa
 def too_wasteful(
     rules: Iterable[Rule], allowed: Iterable[Rule], target: int, group_size: int, most: float
 ) -> str | None:
-    """What to say of modes that `search.max_over_issue` (`most`) leaves no short round; None if it leaves one to all.
+    """Why `search.max_over_issue` (`most`) leaves some modes without a short round; None if every mode keeps one.
 
     `rules`: of all short rounds; `allowed`: of those within the limit.
     """

@@ -32,7 +32,7 @@ def waste_text(parts: Sequence[Part], target: int, group_size: int) -> str | Non
     short = [p.key for p in parts if isinstance(p.key, ShortKey)]
     if short:
         begun = over_issue(short[0].prompts, short[0].samples, target, group_size)
-        text += f" ({begun:.2f} when a short round begins, which search.max_over_issue limits)"
+        text += f" ({begun:.2f} at a short round's start, limited by search.max_over_issue)"
     if wasted is None:
         return text if issued >= 1.0005 else None
     if wasted < 0.0005:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
 from ...profiles.length_trace import LengthTrace
 from .length_model import LengthModel
 from .table_lengths import TableTrace
 
-MUCH_AT_CAP = 0.2
-"""Share of the responses at the cap from which on the cap, and not the lengths, says how long rounds last."""
-
 
 def at_cap(model: LengthModel) -> str | None:
-    """That much of the responses reach the job's cap; None if few do."""
+    """A warning if more than `MUCH_AT_CAP` of the responses reach the job's cap, else None."""
     share = float((model.tables >= model.cap_tokens).mean())
     if share <= MUCH_AT_CAP:
         return None
@@ -22,7 +20,7 @@ def at_cap(model: LengthModel) -> str | None:
 
 
 def extrapolated(model: LengthModel, trace: LengthTrace) -> str | None:
-    """That lengths between the trace's cap and the job's are extrapolated; None if the trace shows them all."""
+    """A warning that lengths between the trace's cap and the job's are extrapolated; None if the trace shows all."""
     if model.caution is None or not isinstance(trace, TableTrace):
         return model.caution
     low, middle, high = model.tail.share_beyond(model.cap_tokens)

@@ -50,7 +50,7 @@ class EarlierEpoch:
         return np.array([name in expected for name in names])
 
     def long_prompts(self, share: float, count: int) -> list[str]:
-        """The first `count` prompts that are expected long."""
+        """The first `count` prompts that are expected to be long."""
         found: list[str] = []
         block = 0
         while len(found) < count:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...rounds.balance import shared_tokens
-from ...rounds.compiled import kernel_state as state
+from ...rounds.compiled import kernel_state
 from ...rounds.compiled.round_kernel import World, simulate
 from ...rounds.compiled.tournaments import tournament
 from ...rounds.hand_over import HandOver, HandOverSpec
@@ -19,7 +19,7 @@ from .round_arrays import Luck, Played, RanOut, RoundSetup
 
 @lru_cache(maxsize=256)
 def _steps_s(decode: DecodeCost, most: int) -> Any:
-    table = np.empty(most + 1, dtype=state.STEP)
+    table = np.empty(most + 1, dtype=kernel_state.STEP)
     table["base_s"] = [decode.base_s(count) for count in range(most + 1)]
     table["kv_s"] = [decode.kv_s(count) for count in range(most + 1)]
     return table
@@ -29,14 +29,14 @@ def _round(
     setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int, hand_over: HandOverSpec | None
 ) -> Any:
     short = setup.kind == "short"
-    kind = state.RACE if not setup.exact else state.EXACT_SHORT if short else state.EXACT_LONG
-    target = setup.prompts if kind == state.EXACT_LONG else min(setup.target, setup.prompts)
+    kind = kernel_state.RACE if not setup.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
+    target = setup.prompts if kind == kernel_state.EXACT_LONG else min(setup.target, setup.prompts)
     fields = {
         "kind": kind,
         "target": target,
         "group": setup.group_size,
         "issue": setup.group_size if setup.exact else setup.samples,
-        "limit": setup.cutoff_tokens if kind == state.EXACT_SHORT else setup.max_tokens,
+        "limit": setup.cutoff_tokens if kind == kernel_state.EXACT_SHORT else setup.max_tokens,
         "cap": luck.cap_tokens,
         "cutoff": setup.cutoff_tokens,
         "dynamic": setup.dynamic_sampling,
@@ -57,7 +57,7 @@ def _round(
         "after_rollout": reward.after_rollout,
         "held": -1,
     }
-    round_ = np.zeros(1, dtype=state.ROUND)
+    round_ = np.zeros(1, dtype=kernel_state.ROUND)
     if hand_over is not None:
         machine = HandOver(hand_over, target * setup.group_size, decode.key.engines)
         fields |= {"stay": machine.stay, "milestone": machine.milestone, "stride": machine.stride}
@@ -68,7 +68,7 @@ def _round(
 
 
 def _engines(decode: DecodeCost) -> Any:
-    engines = np.zeros(decode.key.engines, dtype=state.ENGINE)
+    engines = np.zeros(decode.key.engines, dtype=kernel_state.ENGINE)
     engines["now"] = decode.round_s
     engines["upcoming"] = np.inf
     engines["youngest"] = engines["first"] = engines["last"] = -1
@@ -76,7 +76,7 @@ def _engines(decode: DecodeCost) -> Any:
 
 
 def _prompts(luck: Luck, decode: DecodeCost) -> Any:
-    prompts = np.zeros(len(luck.prompt_tokens), dtype=state.PROMPT)
+    prompts = np.zeros(len(luck.prompt_tokens), dtype=kernel_state.PROMPT)
     tokens: Any = luck.prompt_tokens
     prompts["tokens"] = tokens
     prompts["shared"] = shared_tokens(tokens, decode.block_tokens)
@@ -117,7 +117,7 @@ def run(
     """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
     rows, width = luck.lengths.shape
     most = min(max_num_seqs, rows * setup.samples)
-    drawn = np.empty((rows, width), dtype=state.LUCK)
+    drawn = np.empty((rows, width), dtype=kernel_state.LUCK)
     drawn["natural"] = luck.lengths
     drawn["reward"] = luck.rewards
     drawn["reward_s"] = _reward_s(setup, luck, reward)
@@ -125,25 +125,25 @@ def run(
     world = World(
         R=_round(setup, luck, decode, reward, most, hand_over),
         E=engines,
-        S=np.empty(rows * setup.samples, dtype=state.SAMPLE),
-        D=np.empty(rows, dtype=state.DRAW),
+        S=np.empty(rows * setup.samples, dtype=kernel_state.SAMPLE),
+        D=np.empty(rows, dtype=kernel_state.DRAW),
         P=_prompts(luck, decode),
         # Each sample is put on an engine once, and once more if that is handed over.
-        X=np.empty((1 if hand_over is None else 2) * rows * setup.samples, dtype=state.PREFIX),
+        X=np.empty((1 if hand_over is None else 2) * rows * setup.samples, dtype=kernel_state.PREFIX),
         T=tournament(len(engines)),
         B=tournament(len(engines)),
         touched=np.empty(len(engines), dtype=np.int32),
         L=drawn,
-        Q=np.empty(rows * setup.samples, dtype=state.REWARD),
+        Q=np.empty(rows * setup.samples, dtype=kernel_state.REWARD),
         free=np.zeros(reward.workers),
         heaps=np.empty((len(engines), most), dtype=np.int32),
         steps_s=_steps_s(decode, most),
     )
     end_s = simulate(world, setup.prompts, setup.copies)
     [ended] = world.R
-    if ended["status"] == state.RAN_OUT:
+    if ended["status"] == kernel_state.RAN_OUT:
         raise RanOut
-    assert ended["status"] == state.DONE, "the round waits for nobody"
+    assert ended["status"] == kernel_state.DONE, "the round waits for nobody"
     draws = world.D[: ended["draws"]]
     samples = world.S[: ended["samples"]].reshape(len(draws), ended["issue"])
     return Played(
@@ -159,7 +159,7 @@ def run(
         row=draws["row"],
         prompt=draws["prompt"],
         fate=draws["fate"],
-        kept=samples["rewarded"] & (draws["fate"] == state.TRAINED)[:, None],
+        kept=samples["rewarded"] & (draws["fate"] == kernel_state.TRAINED)[:, None],
         exhausted=world.P["exhausted"],
-        ready_s=np.where(draws["fate"] == state.TRAINED, draws["ready_s"], np.nan),
+        ready_s=np.where(draws["fate"] == kernel_state.TRAINED, draws["ready_s"], np.nan),
     )

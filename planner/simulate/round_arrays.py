@@ -8,16 +8,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.compiled import kernel_state as state
+from ...rounds.compiled import kernel_state
 from ...rounds.outcome import Fate
 from .reference_round import RoundTimes
 
 FATES = {
-    Fate.TRAINED: state.TRAINED,
-    Fate.FILTERED: state.FILTERED,
-    Fate.DEFERRED: state.DEFERRED,
-    Fate.RETURNED: state.RETURNED,
-    Fate.DISCARDED: state.DISCARDED,
+    Fate.TRAINED: kernel_state.TRAINED,
+    Fate.FILTERED: kernel_state.FILTERED,
+    Fate.DEFERRED: kernel_state.DEFERRED,
+    Fate.RETURNED: kernel_state.RETURNED,
+    Fate.DISCARDED: kernel_state.DISCARDED,
 }
 """Numbers of a draw's fates in `Played.fate`."""
 

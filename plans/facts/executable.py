@@ -7,29 +7,10 @@ The planner prices more layouts and levers than the executor has, so that a plan
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
-from ..schema.base import Recompute
 from ..schema.plan import LongRound, PlannedJob, ShortRound
 from ..yaml.yaml_doc import Loc
-
-
-class UpdateLayout(Protocol):
-    """How an update is spread over accelerators: a plan's `train` section, or the costs of one."""
-
-    @property
-    def tp(self) -> int: ...
-    @property
-    def pp(self) -> int: ...
-    @property
-    def cp(self) -> int: ...
-    @property
-    def ep(self) -> int: ...
-    @property
-    def recompute(self) -> Recompute: ...
-    @property
-    def offload(self) -> bool: ...
-
+from .update_layout import UpdateLayout
 
 DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep")
 """Sizes that must be 1: the executor's trainers are data parallel only."""

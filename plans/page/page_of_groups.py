@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..facts.digest import groups_decisions
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.origin import InputFile
-from . import decision_tables as decisions
+from . import decision_tables
 from .charts import charts_groups
 from .page_text import NONE, code, count, esc, listed, percent, ratio, seconds, sentence, table, usd
 from .palette import job_colours
@@ -44,7 +44,7 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
         section("Why", f'<div class="panel">{_reasons(plan)}</div>'),
         section(
             "Inputs",
-            f'<div class="panel">{decisions.inputs(_files(plan), plan.decisions_sha256)}</div>',
+            f'<div class="panel">{decision_tables.inputs(_files(plan), plan.decisions_sha256)}</div>',
             intro=f"Solved {plan.volatile.solved_at} in {seconds(plan.volatile.solve_s)} by rlplan "
             f"{plan.volatile.rlplan}. When one of these files changes, the plan is stale.",
         ),

@@ -10,7 +10,7 @@ from ..schema.plan import Plan
 from ..schema.sections.origin import InputFile, Inputs
 from ..words.assumed_words import assumed_errors
 from ..words.drift_words import drift_text
-from . import decision_tables as decisions
+from . import decision_tables
 from .charts import charts_plan
 from .charts.charts_round import timeline
 from .page_text import count, digits, percent, ratio, seconds, sentence, size, usd
@@ -41,16 +41,16 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
             grid=True,
             intro=_lengths_said(plan),
         ),
-        section("Rounds", f'<div class="panel">{decisions.settings(plan)}</div>'),
+        section("Rounds", f'<div class="panel">{decision_tables.settings(plan)}</div>'),
         section(
             "Why",
-            f'<div class="panel">{decisions.reasons(plan)}</div>',
+            f'<div class="panel">{decision_tables.reasons(plan)}</div>',
             intro="For each decision: what it gains, and what the next best choice would cost.",
         ),
         section(
             "Inputs",
             '<div class="panel">'
-            + decisions.inputs(
+            + decision_tables.inputs(
                 [
                     ("cluster", origin.cluster),
                     ("job", origin.job),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .charts import charts_many_runs as charts_runs
-from .charts import charts_one_run as charts_run
+from .charts import charts_many_runs, charts_one_run
 from .charts.charts_one_run import Detail
 from .page_text import NONE, count, digits, esc, fixed, known, listed, percent, ratio, seconds, table
 from .palette import run_colours
@@ -32,10 +31,10 @@ def page(report: Mapping[str, Any], title: str, written_at: str | None) -> str:
     parts.append(section("Runs", f'<div class="panel">{_overview(runs, colours)}</div>'))
     if stepped:
         charts = [
-            charts_runs.reward(stepped, colours),
-            charts_runs.lengths(stepped, colours),
-            charts_runs.comparison(stepped, colours),
-            charts_runs.waste(stepped),
+            charts_many_runs.reward(stepped, colours),
+            charts_many_runs.lengths(stepped, colours),
+            charts_many_runs.comparison(stepped, colours),
+            charts_many_runs.waste(stepped),
         ]
         parts.append(section("What happened", *(c.html() for c in charts if c is not None), grid=True))
     for index, (name, detail) in enumerate(runs.items()):
@@ -84,7 +83,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "Seconds a step",
             seconds(detail["step_s"]),
             f"{of}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}"
-            + (f"; {owed}" if (owed := charts_run.owed_said(detail)) else ""),
+            + (f"; {owed}" if (owed := charts_one_run.owed_said(detail)) else ""),
         )
     )
     if known(detail.get("speedup")) and detail["mode"] != "sync":
@@ -146,9 +145,9 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
 
 
 def _run(key: str, name: str, detail: Detail) -> list[str]:
-    found = [charts_run.steps(key, name, detail)] if detail["steps"] else []
-    found.append(charts_run.phases(key, name, detail))
-    shape = charts_run.shape(key, name, detail) if detail["steps"] else None
+    found = [charts_one_run.steps(key, name, detail)] if detail["steps"] else []
+    found.append(charts_one_run.phases(key, name, detail))
+    shape = charts_one_run.shape(key, name, detail) if detail["steps"] else None
     html = [chart.html() for chart in [*found, *([shape] if shape is not None else [])]]
     if detail["steps"]:
         html.append(_coverage(detail))

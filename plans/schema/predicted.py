@@ -282,6 +282,12 @@ class Predicted(Strict):
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
 
+    @property
+    def share_at_longest(self) -> float:
+        """Share of the responses that are as long as the longest one, rounded down to a twentieth."""
+        steps = len(self.lengths_tokens) - 1
+        return 1 - self.lengths_tokens.index(self.lengths_tokens[-1]) / steps
+
     length_basis: Annotated[LengthBasis | None, Field(exclude_if=is_none)] = None
     """How far the length trace shows the lengths that are simulated; null: solved before this was stated."""
 

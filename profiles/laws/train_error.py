@@ -15,8 +15,8 @@ The first, which pads least, gives the factor; the error reaches to the others, 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
+from ...plans.facts.update_layout import UpdateSizes
 from ..profile_schema import TrainLaw
 
 PARALLEL_FACTOR = 1.9
@@ -26,33 +26,18 @@ PHYSICS_ERROR = 0.5
 """Mean relative error of a layout that no run was fitted to, likewise."""
 
 
-class Spread(Protocol):
-    """The sizes of an update's layout."""
-
-    @property
-    def dp(self) -> int: ...
-    @property
-    def tp(self) -> int: ...
-    @property
-    def pp(self) -> int: ...
-    @property
-    def cp(self) -> int: ...
-    @property
-    def ep(self) -> int: ...
-
-
 def parallel_factor(law: TrainLaw) -> float:
     """Seconds of a layout with tp, pp, cp or ep above 1, over what physics gives."""
     return PARALLEL_FACTOR if law.parallel_factor is None else law.parallel_factor
 
 
-def physics_only(law: TrainLaw, train: Spread) -> bool:
+def physics_only(law: TrainLaw, train: UpdateSizes) -> bool:
     """Whether no run was fitted to an update's layout: a replica has more than one rank, or ranks several nodes."""
     replica = train.tp * train.pp * train.cp
     return max(replica, train.ep) > 1 or train.dp * replica > law.accelerators_per_node
 
 
-def law_error(law: TrainLaw, train: Spread) -> float:
+def law_error(law: TrainLaw, train: UpdateSizes) -> float:
     """Mean relative error to be expected of an update's seconds by the law."""
     if not physics_only(law, train):
         return law.error

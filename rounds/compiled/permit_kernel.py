@@ -15,10 +15,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..permits import permit_rules as permit_policies
-from . import compiled_permit_rules as twin_policies
-from . import compiled_permit_state as twin_state
-from . import compiled_permits as twin_machine
+from ..permits import permit_rules
 from .compiled_permit_rules import MULTI_RATE, ROUND_ROBIN
 from .compiled_permit_state import Seats, State, has_unit
 from .compiled_permits import arrive, done, grant, grow
@@ -290,20 +287,19 @@ def _make_entry(digest: str) -> Any:
     return entry(long_run_many)
 
 
-_MODULES = (twin_machine, twin_policies, twin_state, permit_policies)
-_SOURCES = [Path(__file__), *(Path(str(module.__file__)) for module in _MODULES)]
+_SOURCES = sources_digest(Path(str(permit_rules.__file__)))
 
-trace = _make_trace(sources_digest(*_SOURCES))
+trace = _make_trace(_SOURCES)
 """(Seats, State, policy, interference, who (n,), what (n,), when (n,)) -> None; the first n phases that end: job, 0 for
 rollout or 1 for train, seconds."""
 
-period = _make_period(sources_digest(*_SOURCES))
+period = _make_period(_SOURCES)
 """(Seats, State, log (rows, jobs, 4), times (rows,), policy, interference) -> rows at its beginning and end."""
 
-completions = _make_completions(sources_digest(*_SOURCES))
+completions = _make_completions(_SOURCES)
 """(Seats, State, policy, interference, limit, ends (jobs, most), counts (jobs,)) -> None; when each job ended its
 iterations, the first `most` of them, until all have ended `limit`; `counts` says how many."""
 
-long_run_many = _make_entry(sources_digest(*_SOURCES))
+long_run_many = _make_entry(_SOURCES)
 """(Seats with a leading axis of groups, State, jobs by group (groups,), log (rows, jobs, 4), times (rows,), policy,
 interference, verdict, out (groups, jobs)) -> None; `out` gets mean seconds of an iteration, or BROKEN or KEPT."""

@@ -95,7 +95,7 @@ def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed()
 
     assert said(1.30, 1.34, 1.365) == (
         "all runs took 1.30 to 1.36 times the predicted seconds: the machine was slower than when it was profiled. "
-        "Beside each other they are within 5% of the predictions"
+        "Compared with each other, the runs are within 5% of the predictions"
     )
     assert "0.70 to 0.80 times" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
     for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None)):

@@ -72,7 +72,8 @@ class Cell:
         return max(1, round(self.parts))
 
     def scale(self, target: int) -> float:
-        """The sums of a round that trains `target` prompts over those of its cells, which train a few more or less."""
+        """Factor from sums over a round's cells, which train a few prompts more or less, to sums of a round that trains
+        exactly `target`."""
         return 1.0 if self.whole else target / (self.count * self.trained)
 
     def prompts(self, prompts: int) -> int:

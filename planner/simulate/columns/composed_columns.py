@@ -19,14 +19,38 @@ from .round_log import RoundLog
 from .whole_columns import LongColumn, ShortColumn
 
 
-class ComposedShort(ShortColumn):
+class _Composed:
+    """What columns of composed short rounds and of composed long rounds share."""
+
+    log: RoundLog
+    _setting: Setting
+    _cell: Cell
+    _cells: ShortColumn | LongColumn
+    _known: dict[int, ComposedLog]
+
+    def first(self, rounds: int) -> RoundLog:
+        """The log that this column had when it had `rounds` rounds, however far it was simulated since."""
+        if rounds not in self._known:
+            log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
+            self._compose(log, deal(self._cell.simulated(rounds), self._cell.count, rounds))
+            self._known[rounds] = log
+        return self._known[rounds]
+
+    def _compose(self, log: ComposedLog, picks: Picks) -> None:
+        """Add a round to `log` for each row of `picks`, which holds the numbers of its cells."""
+        compose(log, picks, self._cell.scale(self._setting.target))
+
+
+class ComposedShort(_Composed, ShortColumn):
     """Short rounds that end with the last of their cells; or whole ones, of which a few serve for many."""
+
+    _cells: ShortColumn
 
     def __init__(self, setting: Setting, key: ShortKey, cell: Cell) -> None:
         super().__init__(setting, key)
         self._cell = cell
         self._cells = self._make_cells(*((setting, key) if cell.whole else scaled(setting, key, cell)))
-        self._known: dict[int, ComposedLog] = {}
+        self._known = {}
 
     def _make_cells(self, setting: Setting, key: ShortKey) -> ShortColumn:
         return ShortColumn(setting, key)
@@ -39,42 +63,26 @@ class ComposedShort(ShortColumn):
         self.log = self.first(rounds)
         self.deferred_prompts = self._put_off()
 
-    def first(self, rounds: int) -> RoundLog:
-        """Rounds composed of the cells that so many rounds need, whatever else was simulated since."""
-        if rounds not in self._known:
-            log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
-            self._compose(log, deal(self._cell.simulated(rounds), self._cell.count, rounds))
-            self._known[rounds] = log
-        return self._known[rounds]
-
-    def _compose(self, log: ComposedLog, picks: Picks) -> None:
-        compose(log, picks, self._cell.scale(self._setting.target))
-
     def _put_off(self) -> list[str]:
+        """Names of the prompts that the simulated cells deferred."""
         return self._cells.deferred_prompts
 
 
-class ComposedLong(LongColumn):
+class ComposedLong(_Composed, LongColumn):
     """Long rounds that end with the last of their cells."""
+
+    _cells: LongColumn
 
     def __init__(self, setting: Setting, key: LongKey, cell: Cell) -> None:
         super().__init__(setting, key)
         self._cell = cell
         self._cells = LongColumn(*((setting, key) if cell.whole else scaled(setting, key, cell)))
-        self._known: dict[int, ComposedLog] = {}
+        self._known = {}
 
     def extend(self, rounds: int, pool: Sequence[str]) -> None:
-        """As of ComposedShort; `pool`: as of LongColumn."""
+        """Simulate cells until `rounds` rounds can be composed, and compose all of them anew; `pool`: as of
+        LongColumn."""
         if len(self.log) >= rounds:
             return
         self._cells.extend(self._cell.simulated(rounds), pool)
         self.log = self.first(rounds)
-
-    def first(self, rounds: int) -> RoundLog:
-        """As of ComposedShort."""
-        if rounds not in self._known:
-            log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
-            picks = deal(self._cell.simulated(rounds), self._cell.count, rounds)
-            compose(log, picks, self._cell.scale(self._setting.target))
-            self._known[rounds] = log
-        return self._known[rounds]

@@ -16,6 +16,10 @@ MUCH = 0.1
 gain below 0.5 (1.5x) the share of 0.5."""
 
 
+MUCH_AT_CAP = 0.2
+"""Share of the responses at the cap from which on the cap, and not the lengths, says how long rounds last."""
+
+
 class LengthBasis(Strict):
     """What of the simulated lengths the trace holds, and what rests on the rest, which is extrapolated."""
 
