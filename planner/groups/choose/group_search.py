@@ -50,6 +50,7 @@ class GroupSearch:
         self.master = Relaxation(self.names, self.limits)
         self.simulated = 0
         self.warm: set[Group] = set()
+        self.displaced: list[Group] = []
         self.greedy_usd = math.inf
         for column in self.columns.values():
             self.master.add(column)
@@ -72,6 +73,9 @@ class GroupSearch:
         column = Column(group, group.usd_per_hour(self.kinds))
         if self.held(group):
             return False
+        displaced = self.columns.get(self._key(group))
+        if displaced is not None:
+            self.displaced.append(displaced.group)
         self.columns[self._key(group)] = column
         self.master.add(column)
         return True
@@ -262,6 +266,10 @@ class GroupSearch:
         while unsound := [c for c in columns if not self.checker.holds(c.group, self.jobs)]:
             for column in unsound:
                 self.columns.pop(self._key(column.group), None)
+            # A dropped column may have displaced, or kept out, a dearer group of the same jobs that is feasible.
+            for group in [*self.displaced, *sorted(self.warm, key=repr)]:
+                if self.checker.holds(group, self.jobs):
+                    self.add(group)
             columns = self.shortlist()
         running = set(previous)
         rank = [
