@@ -21,6 +21,8 @@ import rlplan
 from rlplan.cli.documents import KINDS
 from rlplan.cli.main import cli
 from rlplan.plans.check.rules import RULES
+from rlplan.plans.yaml.yaml_io import loads
+from rlplan.profiles.document_models import ALL_MODELS
 
 ROOT = Path(rlplan.__file__).parent
 PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -120,6 +122,32 @@ def test_every_relative_link_leads_to_a_file(path):
     generated = {(ROOT / "docs" / page).resolve() for page in REFERENCE.PAGES}
     targets = {link: (path.parent / link).resolve() for link in relative}
     assert [link for link, target in targets.items() if not target.exists() and target not in generated] == []
+
+
+def documents() -> list[tuple[str, str]]:
+    """(file and line, text) for each code block in the prose that is a whole document of ours."""
+    found = []
+    for path in PROSE:
+        text = path.read_text(encoding="utf-8")
+        for match in re.finditer(r"```yaml\n(.*?)```", text, re.DOTALL):
+            if re.search(r"^rlplan\w*:", match[1], re.MULTILINE):
+                found.append((f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 2}", match[1]))
+    return found
+
+
+@pytest.mark.parametrize(("place", "text"), documents(), ids=[place for place, _ in documents()])
+def test_every_document_in_the_prose_is_valid(place, text):
+    mark = next(key for key in yaml.safe_load(text) if key in ALL_MODELS)
+    loads(text, ALL_MODELS[mark])
+
+
+def test_every_benchmark_in_the_prose_exists():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PROSE)
+    named = set(re.findall(r"-m benchmarks\.([a-z]\w*)", text))
+    table = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    named |= set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
+    assert len(named) > 10
+    assert [name for name in named if importlib.util.find_spec(f"rlplan.benchmarks.{name}") is None] == []
 
 
 def test_every_page_is_in_the_navigation():
