@@ -187,7 +187,7 @@ def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
 
 def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundSetup, Luck]:
     """`prompts` x 10 requests, of which 8 samples of 4 prompts in 5 are trained."""
-    setup = RoundSetup("short", False, prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
+    setup = RoundSetup("short", prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
     lengths = np.exp(rng.normal(6.5, 0.8, (prompts, 1)) + rng.normal(0, 0.8, (prompts, 10)))
     luck = Luck(
         lengths=np.clip(lengths, 1, CAP).astype(np.int32),
@@ -217,14 +217,14 @@ def columns(seconds: float) -> dict[str, float]:
     """Responses per second of CPU of columns, by kind of round."""
     cost = engines(16, 40_000)
     setting = Setting(PROMPTS, SAMPLES, CAP, False, {cost.key: cost}, REWARD, Draws(fit_lengths(trace()), 0, 16))
-    cutoff = setting.draws.model.group_max_quantiles(SAMPLES, (0.8,))[0]
-    pool = long_draws(setting.draws, SAMPLES, cutoff, 64 * PROMPTS)
+    cutoff_tokens = setting.draws.model.group_max_quantiles(SAMPLES, (0.8,))[0]
+    pool = long_draws(setting.draws, SAMPLES, cutoff_tokens, 64 * PROMPTS)
     found: dict[str, float] = {}
     for name, column in {
-        "race": ShortColumn(setting, ShortKey("race", 160, 10, 0, cost.key)),
-        "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff, cost.key)),
-        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff), 1, cost.key)),
-        "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, 0, cost.key)),
+        "race": ShortColumn(setting, ShortKey("race", 160, 10, None, cost.key)),
+        "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff_tokens, cost.key)),
+        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff_tokens), 1, cost.key)),
+        "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, None, cost.key)),
     }.items():
         began, rounds = time.process_time(), 0
         while time.process_time() - began < seconds:

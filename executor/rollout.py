@@ -434,7 +434,7 @@ class _RoundInProgress:
                     request_id=request_id,
                     prompt_tokens=prompt.tokens,
                     max_tokens=issue.max_tokens,
-                    watch_tokens=issue.watch_tokens,
+                    cutoff_tokens=issue.cutoff_tokens,
                     temperature=self._r._temperature,
                     ignore_eos=self._r._ignore_eos,
                     seed=None if self._seeds is None else self._seeds.issue(issue),

@@ -163,7 +163,7 @@ def _search(
     space, limits, pool = search.space, search.limits, cluster.pools[search.space.pool]
     # Plain rounds on the plan's own engines, to compare it with and, of `predict`, for its first epoch.
     plain = {
-        ShortKey("sync", prompts, samples, 0, short.layout)
+        ShortKey("sync", prompts, samples, None, short.layout)
         for prompts, samples in (
             (planned.issue.prompts_per_step, planned.issue.samples_per_prompt),
             *([(short.prompts, short.samples)] if mode == "predict" else []),
@@ -231,7 +231,7 @@ def _short_key(planned: PlannedJob) -> ShortKey:
         mode=planned.bias.mode,
         prompts=short.issue.prompts,
         samples=short.issue.samples,
-        cutoff=short.cutoff_tokens or 0,
+        cutoff_tokens=short.cutoff_tokens,
         layout=_layout(short),
         long_share=short.long_share or 0.0,
         draft_tokens=short.rollout.drafts.tokens if short.rollout.drafts else 0,

@@ -380,7 +380,7 @@ def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
     return Rounds(
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
-            cutoff_tokens=short.cutoff or None,
+            cutoff_tokens=short.cutoff_tokens,
             long_share=short.long_share or None,
             rollout=rollout(short),
             train=train(cycle.train),

@@ -1,8 +1,8 @@
 """Which rounds are worth simulating: over-issue, cutoffs, copies and layouts that the cluster can hold.
 
-A *law* is what decides whom a short round defers: (mode, prompts, samples, cutoff). A long round belongs to a law,
-since it runs the prompts that such short rounds defer. In `exact` the law is the cutoff alone: which draws count does
-not depend on how many are issued. In `predict` it is the share of the prompts that go to long rounds unseen.
+A *law* is what decides whom a short round defers: (mode, prompts, samples, cutoff_tokens). A long round belongs to a
+law, since it runs the prompts that such short rounds defer. In `exact` the law is the cutoff alone: which draws count
+does not depend on how many are issued. In `predict` it is the share of the prompts that go to long rounds unseen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..costs.phase_costs import DecodeCost, LayoutKey, TrainCost, layout_cost, t
 from ..lengths.length_model import LengthModel
 from .job_limits import must_be_plannable
 from .memory_fit import engines_fault, fitting_beside
-from .no_candidates import LEAST_SHORT, no_cutoff, no_tp, no_update, over_issue, too_wasteful
+from .no_candidates import LEAST_SHORT, Rule, no_cutoff, no_tp, no_update, over_issue, too_wasteful
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -58,7 +58,8 @@ CUTOFF_GRAIN_TOKENS = 8
 
 
 class Law(NamedTuple):
-    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff` is 0 elsewhere.
+    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff_tokens` is None
+    elsewhere.
 
     `long_share` is of `predict`, and 0 elsewhere.
     """
@@ -66,7 +67,7 @@ class Law(NamedTuple):
     mode: Mode
     prompts: int
     samples: int
-    cutoff: int
+    cutoff_tokens: int | None
     long_share: float = 0.0
 
 
@@ -76,7 +77,7 @@ class ShortKey(NamedTuple):
     mode: Mode
     prompts: int
     samples: int
-    cutoff: int
+    cutoff_tokens: int | None
     layout: LayoutKey
     long_share: float = 0.0
     draft_tokens: int = 0
@@ -85,8 +86,8 @@ class ShortKey(NamedTuple):
     def law(self) -> Law:
         """Whom it defers."""
         if self.mode == "exact":
-            return Law("exact", 0, 0, self.cutoff)
-        return Law(self.mode, self.prompts, self.samples, 0, self.long_share)
+            return Law("exact", 0, 0, self.cutoff_tokens)
+        return Law(self.mode, self.prompts, self.samples, None, self.long_share)
 
 
 class LongKey(NamedTuple):
@@ -156,28 +157,28 @@ def enumerate_space(
     train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     cap = job.rollout.max_response_tokens
-    rules: set[tuple[Mode, int, int, int]] = set()
+    rules: set[Rule] = set()
     if "sync" in modes:
-        rules.add(("sync", target, size, 0))
+        rules.add(("sync", target, size, None))
     issued = sorted({round(target * f) for f in PROMPT_FACTORS} | {target + 1})
     samples = sorted({round(size * f) for f in SAMPLE_FACTORS} | {size + 1})
     if "race" in modes:
-        rules |= {("race", p, n, 0) for p in issued for n in samples if n > size}
+        rules |= {("race", p, n, None) for p in issued for n in samples if n > size}
     if "defer" in modes:
-        rules |= {("defer", p, size, 0) for p in issued if p > target}
+        rules |= {("defer", p, size, None) for p in issued if p > target}
     if "exact" in modes:
         tried = cutoffs(model, size, cap)
         if not tried and len(modes) == 2:
             raise Infeasible(no_cutoff(model, size, cap))
-        for cutoff in tried:
-            needed = target / model.short_groups(cutoff, size)
-            rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
+        for cutoff_tokens in tried:
+            needed = target / model.short_groups(cutoff_tokens, size)
+            rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff_tokens) for f in ROW_FACTORS}
     most = job.search.max_over_issue
     allowed = {rule for rule in rules if over_issue(rule[1], rule[2], target, size) <= most}
     wasteful = too_wasteful(rules, allowed, target, size, most)
     short = [ShortKey(*rule, layout) for rule in sorted(allowed) for layout in decode]
     if "predict" in modes:
-        short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+        short += [ShortKey("predict", target, size, None, layout, share) for share in LONG_SHARES for layout in decode]
     if wasteful is not None:
         if len(modes) == 2 and not any(key.mode == modes[-1] for key in short):
             raise Infeasible(f"{wasteful}; raise it, or plan mode sync")

@@ -17,8 +17,8 @@ from ...profiles.laws.train_layouts import MEMORY_SHARE, least_peak_bytes, physi
 from ...profiles.profile_schema import Profile
 from ..lengths.length_model import LengthModel
 
-Rule = tuple[Mode, int, int, int]
-"""(mode, prompts, samples, cutoff in tokens or 0) of a short round."""
+Rule = tuple[Mode, int, int, int | None]
+"""(mode, prompts, samples, cutoff_tokens) of a short round; no cutoff but in `exact`."""
 
 LEAST_SHORT = 0.2
 """Least share of the groups that end within a cutoff, for its short rounds to train enough of what they issue."""

@@ -55,7 +55,7 @@ def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: in
         if cell.trained not in drawn:
             rounds = max(cell.simulated(ROUNDS), SAMPLES // (cell.trained * samples))
             drawn[cell.trained] = _lucks(draws, rounds, cell.trained, samples)
-        setup = RoundSetup("short", False, cell.trained, cell.trained, samples, samples, cap_tokens)
+        setup = RoundSetup("short", cell.trained, cell.trained, samples, samples, cap_tokens)
         best = _best(on_engines(cost, cell.engines), setup, drawn[cell.trained])
         if best is not None:
             found[layout] = best

@@ -108,7 +108,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
         )
     if mode == "exact":
         found.append(
-            ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
+            (
+                "rounds.short.cutoff_tokens",
+                lambda c: short(c).cutoff_tokens,
+                lambda c: f"cutoff {short(c).cutoff_tokens} tokens",
+            )
         )
     if search.space.drafted:
         found.append(
@@ -271,7 +275,7 @@ def _shares(unseen: Unseen) -> str:
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
     """What a reader must know before taking the speed of `predict` for that of a run."""
     key = cast(ShortKey, cycle.short.key)
-    plain = search.short[ShortKey("sync", key.prompts, key.samples, 0, key.layout)].log
+    plain = search.short[ShortKey("sync", key.prompts, key.samples, None, key.layout)].log
     seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
     return (
         f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "

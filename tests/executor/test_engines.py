@@ -329,13 +329,13 @@ def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(
 
 
 def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tiny_model):
-    short = ExactShortRound(list(PROMPTS)[:6], 3, 2, cutoff=12, max_tokens=100)
+    short = ExactShortRound(list(PROMPTS)[:6], 3, 2, cutoff_tokens=12, max_tokens=100)
     result = run_round(fleet, loop, tiny_model, short, Layout(1, 2), "exact-short")
     outcome = short.outcome()
     assert all(max(group.tokens) <= 12 for group in outcome.trained)
     assert all(len(s.tokens) <= 12 for s in result.samples.values())
 
-    long = ExactLongRound(["p1", "p2"], 2, cutoff=12, copies=2, max_tokens=100)
+    long = ExactLongRound(["p1", "p2"], 2, cutoff_tokens=12, copies=2, max_tokens=100)
     run_round(fleet, loop, tiny_model, long, Layout(1, 1), "exact-long")
     assert [group.prompt for group in long.outcome().trained] == ["p1", "p2"]
     assert all(max(group.tokens) >= 12 for group in long.outcome().trained)

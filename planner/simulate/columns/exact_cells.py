@@ -57,7 +57,8 @@ class ExactCells(ShortColumn):
 
     def _accepted(self, luck: Luck) -> NDArray[np.bool_]:
         size = self._setting.group_size
-        accepted: NDArray[np.bool_] = luck.lengths[:, :size].max(axis=1) <= self.key.cutoff
+        assert self.key.cutoff_tokens is not None, "mode exact has one"
+        accepted: NDArray[np.bool_] = luck.lengths[:, :size].max(axis=1) <= self.key.cutoff_tokens
         if self._setting.dynamic_sampling:
             rewards = np.broadcast_to(luck.rewards, luck.lengths.shape)[:, :size]
             accepted = accepted & (rewards != rewards[:, :1]).any(axis=1)

@@ -47,7 +47,7 @@ def test_long_contexts_gain_as_well_because_the_kv_is_read_once_a_step() -> None
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_tail_is_faster_by_what_a_step_emits(reference: bool) -> None:
-    setup = RoundSetup("short", False, 1, 1, 2, 2, 4096)
+    setup = RoundSetup("short", 1, 1, 2, 2, 4096)
     luck = Luck(np.array([[2000, 2000]], dtype=np.int32), np.ones(1, dtype=np.int32), 4096, 1.0)
     free = DecodeCost(LayoutKey(1, 1), 0.01, 0.0, 0.0, 0.0, 0.0, 10**6, 64, 0.0, 0)
     reward = RewardCost(1, 0.0, 0.0)

@@ -24,7 +24,7 @@ def part(profile, layout: LayoutKey, rollout_s: float, share: float = 1.0, rewar
     """Rounds of 1,000 tokens, which take the profile's third update 0.08 s and 1 ms for their squares."""
     log = RoundLog(sync_s=0.15, rollout_s=[rollout_s] * 2, reward_s=[reward_s] * 2, tokens=[1000] * 2)
     log.squares = [10**6] * 2
-    return Part(share, ShortKey("sync", 4, 4, 0, layout), log, train_cost(profile.train[2]), 0.0)
+    return Part(share, ShortKey("sync", 4, 4, None, layout), log, train_cost(profile.train[2]), 0.0)
 
 
 def test_a_mean_error_is_four_fifths_of_a_deviation():

@@ -26,7 +26,7 @@ def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: in
     """(watch, played) of a round on one engine that takes a second a token, prompts being 5 tokens long."""
     cost = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
-    setup = RoundSetup("short", False, groups, groups, samples, samples, 1000)
+    setup = RoundSetup("short", groups, groups, samples, samples, 1000)
     luck = Luck(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
     watch = RoundWatch()
     return watch, play(setup, luck, cost, reward, 64, observe=watch.observe)
@@ -96,11 +96,11 @@ def setting(make_trace, make_profile) -> Setting:
 
 EXACT = Law("exact", 0, 0, CUTOFF)
 KEYS = {
-    "sync": ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
+    "sync": ShortKey("sync", TARGET, GROUP, None, LAYOUT),
     "exact": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT),
-    "race": ShortKey("race", 6, 6, 0, LAYOUT),
-    "defer": ShortKey("defer", 5, GROUP, 0, LAYOUT),
-    "predict": ShortKey("predict", TARGET, GROUP, 0, LAYOUT, 0.2),
+    "race": ShortKey("race", 6, 6, None, LAYOUT),
+    "defer": ShortKey("defer", 5, GROUP, None, LAYOUT),
+    "predict": ShortKey("predict", TARGET, GROUP, None, LAYOUT, 0.2),
     "drafts": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT, 0.0, 3),
     "long": LongKey(EXACT, 2, LAYOUT),
     "long with a hand-over": LongKey(EXACT, 1, LAYOUT, 0, 0.5),

@@ -43,7 +43,7 @@ def most_running(setting, key):
             seen.append(b)
 
     column = LongColumn(replace(setting, watch=lambda: observe), key)
-    column.extend(6, long_draws(setting.draws, GROUP, key.law.cutoff, 6 * TARGET))
+    column.extend(6, long_draws(setting.draws, GROUP, key.law.cutoff_tokens, 6 * TARGET))
     return max(seen), column
 
 
@@ -84,10 +84,10 @@ def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monk
 
 
 def test_no_sample_waits_where_more_was_measured_than_a_round_can_have_in_flight(setting):
-    short = ShortKey("race", 6, 5, 0, LAYOUT)
+    short = ShortKey("race", 6, 5, None, LAYOUT)
     assert setting.at_once(short) == 15
     assert setting.at_once(LongKey(short.law, 1, LAYOUT)) == TARGET * GROUP // 2
-    assert setting.at_once(ShortKey("sync", 4, 4, 0, LayoutKey(2, 1))) == 16
+    assert setting.at_once(ShortKey("sync", 4, 4, None, LayoutKey(2, 1))) == 16
 
 
 def sharing_setting(setting, lead, engines):
@@ -114,7 +114,7 @@ def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are
     together, layout = sharing_setting(setting, lead, engines)
     sharing, names = together.decode[layout].sharing, [f"k{p}" for p in range(prompts)]
     rng = random.Random(prompts)
-    short = ShortKey("race", prompts, samples, 0, layout)
+    short = ShortKey("race", prompts, samples, None, layout)
     for _ in range(20):
         tokens = {name: rng.choice((1, 100, 321)) for name in names}
         for of in (tokens.__getitem__, lambda name: 321):
@@ -127,7 +127,7 @@ def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are
 
 def test_one_engine_gets_ahead_of_an_even_share_and_the_cap_grows_by_no_more_than_the_lead(setting):
     together, layout = sharing_setting(setting, 4, 2)
-    key, even = ShortKey("race", 5, 4, 0, layout), 10
+    key, even = ShortKey("race", 5, 4, None, layout), 10
     names = [f"k{p}" for p in range(5)]
     most = max(placed(RaceRound(names, TARGET, GROUP, 4, CAP), together.decode[layout].sharing, 2, lambda _: 321))
     assert even < most <= together.at_once(key) <= even + 4

@@ -251,7 +251,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                         "have": 0,
                         "tokens": min(length, limit_tokens),
                         "cut": length > limit_tokens or length >= CAP,
-                        "watch": action.watch_tokens,
+                        "watch": action.cutoff_tokens,
                     }
                 )
             elif isinstance(action, Abort):
@@ -297,14 +297,14 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
     return now
 
 
-def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Round:
+def build(kind: str, prompts: int, samples: int, cutoff_tokens: int, copies: int) -> Round:
     names = [f"p{i}" for i in range(prompts)]
     if kind == "race":
         return RaceRound(names, max(1, prompts - 1), max(1, samples - 1), samples, CAP)
     if kind == "short":
-        return ExactShortRound(names, max(1, prompts - 1), samples, cutoff, CAP)
+        return ExactShortRound(names, max(1, prompts - 1), samples, cutoff_tokens, CAP)
     if kind == "long":
-        return ExactLongRound(names, samples, cutoff, copies, CAP)
+        return ExactLongRound(names, samples, cutoff_tokens, copies, CAP)
     return RaceRound(names, prompts, samples, samples, CAP)
 
 
@@ -313,7 +313,7 @@ def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Ro
     kind=st.sampled_from(["sync", "race", "short", "long"]),
     prompts=st.integers(1, 5),
     samples=st.integers(1, 4),
-    cutoff=st.integers(1, 40),
+    cutoff_tokens=st.integers(1, 40),
     copies=st.integers(1, 3),
     engines=st.integers(1, 3),
     limit=st.integers(1, 12),
@@ -321,11 +321,14 @@ def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Ro
     data=st.data(),
 )
 def test_closed_forms_agree_exactly_with_a_loop_over_every_step(
-    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, block: int, data
+    kind: str, prompts: int, samples: int, cutoff_tokens: int, copies: int, engines: int, limit: int, block: int, data
 ) -> None:
     lists = st.lists(st.integers(1, CAP), min_size=8, max_size=8)
     lengths = table({f"p{i}": data.draw(lists) for i in range(prompts)})
-    fast, slow = build(kind, prompts, samples, cutoff, copies), build(kind, prompts, samples, cutoff, copies)
+    fast, slow = (
+        build(kind, prompts, samples, cutoff_tokens, copies),
+        build(kind, prompts, samples, cutoff_tokens, copies),
+    )
     priced = cost(engines, block_tokens=block)
     times = simulate_round(fast, lengths, priced, FAST_REWARD, limit)
     assert times.end_s == naive(slow, lengths, priced, FAST_REWARD.delay_s, limit)

@@ -22,7 +22,7 @@ def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool 
     """16 samples on 4 engines: 12 end at 100 tokens, one of each engine's at 1000."""
     lengths = np.full((16, 1), 100, dtype=np.int32)
     lengths[:4] = 1000
-    setup = RoundSetup("short", False, 16, 16, 1, 1, 4096)
+    setup = RoundSetup("short", 16, 16, 1, 1, 4096)
     luck = Luck(lengths, np.full(16, 10, dtype=np.int32), 4096, 1.0)
     decode = DecodeCost(LayoutKey(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
     return play(setup, luck, decode, REWARD, 64, hand_over, reference=reference)

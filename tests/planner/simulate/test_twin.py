@@ -42,13 +42,12 @@ def rounds(draw) -> tuple[RoundSetup, Luck]:
     prompts, group = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     setup = RoundSetup(
         kind=kind,
-        exact=exact,
         prompts=prompts,
         target=draw(st.integers(1, prompts)),
         group_size=group,
         samples=group + (0 if exact else draw(st.integers(0, 2))),
         max_tokens=CAP,
-        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else 0,
+        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else None,
         copies=draw(st.integers(1, 3)),
         dynamic_sampling=draw(st.booleans()),
     )
@@ -144,9 +143,9 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
 @pytest.mark.parametrize(
     "setup",
     [
-        RoundSetup("short", False, 30, 24, 4, 5, CAP),
-        RoundSetup("short", True, 30, 24, 4, 4, CAP, cutoff_tokens=25),
-        RoundSetup("long", True, 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
+        RoundSetup("short", 30, 24, 4, 5, CAP),
+        RoundSetup("short", 30, 24, 4, 4, CAP, cutoff_tokens=25),
+        RoundSetup("long", 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
     ],
 )
 @pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
@@ -162,12 +161,12 @@ def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool)
     decode = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1)
     costs_ = (decode, RewardCost(1, 0.0, 0.0), 9)
     lengths, ones = np.array([[5, 5], [40, 5]], dtype=np.int32), np.ones(2, dtype=np.int32)
-    short = RoundSetup("short", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    short = RoundSetup("short", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
         play(short, Luck(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
     ended = play(short, Luck(lengths, ones, CAP, 1.0), *costs_, reference=reference)
     assert ended.fate.tolist() == [state.TRAINED, state.DEFERRED]
-    long = RoundSetup("long", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    long = RoundSetup("long", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
         play(long, Luck(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference)
 

@@ -20,7 +20,7 @@ from rlplan.rounds.schedule import RoundSpec
 
 TARGET, GROUP, CAP, SHARE = 8, 4, 1024, 0.25
 LAYOUT = LayoutKey(1, 2)
-KEY = ShortKey("predict", TARGET, GROUP, 0, LAYOUT, SHARE)
+KEY = ShortKey("predict", TARGET, GROUP, None, LAYOUT, SHARE)
 
 
 @pytest.fixture
