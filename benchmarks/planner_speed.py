@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks import planner_scale
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
@@ -44,6 +44,7 @@ from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.profile_schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
@@ -172,7 +173,7 @@ def solve_once() -> tuple[Plan, float]:
 def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
     """`count` engines of TP 2 that hold so many KV tokens each."""
     return DecodeCost(
-        key=LayoutKey(2, count),
+        key=EngineLayout(2, count),
         a=0.012,
         b=2e-5,
         c=4e-8,

@@ -16,6 +16,7 @@ from ...plans.facts.executable import update_faults
 from ...plans.schema.base import Mode
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.job import Job
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.words.units import bytes_text
 from ...plans.yaml.errors import Infeasible
 from ...profiles.hardware import gpu_of
@@ -26,7 +27,7 @@ from ..costs.colocation import shares_gpus
 from ..costs.draft_costs import DraftedCost, affordable
 from ..costs.host_memory import Share
 from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.phase_costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
+from ..costs.phase_costs import DecodeCost, TrainCost, layout_cost, train_cost, train_costs
 from ..lengths.length_model import LengthModel
 from .job_limits import must_be_plannable
 from .memory_fit import engines_fault, fitting_beside
@@ -78,7 +79,7 @@ class ShortKey(NamedTuple):
     prompts: int
     samples: int
     cutoff_tokens: int | None
-    layout: LayoutKey
+    layout: EngineLayout
     long_share: float = 0.0
     draft_tokens: int = 0
 
@@ -95,7 +96,7 @@ class LongKey(NamedTuple):
 
     law: Law
     copies: int
-    layout: LayoutKey
+    layout: EngineLayout
     draft_tokens: int = 0
     hand_over: float = 0.0
 
@@ -117,7 +118,7 @@ class Space:
     """
 
     pool: str
-    decode: dict[LayoutKey, DecodeCost]
+    decode: dict[EngineLayout, DecodeCost]
     train: tuple[TrainCost, ...]
     short: tuple[ShortKey, ...]
     long: tuple[LongKey, ...]
@@ -125,14 +126,14 @@ class Space:
     refused: tuple[str, ...]
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
-    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
-    kept_together: dict[LayoutKey, float] = field(default_factory=dict)
+    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
+    kept_together: dict[EngineLayout, float] = field(default_factory=dict)
     train_host: tuple[Share, ...] = ()
 
     @property
     def sharding(self) -> tuple[int, ...]:
         """For each update choice a number; those that shard the model alike have the same one."""
-        kinds = [(t.dp, t.tp, t.pp, t.ep) for t in self.train]
+        kinds = [(t.layout.dp, t.layout.tp, t.layout.pp, t.layout.ep) for t in self.train]
         return tuple(kinds.index(kind) for kind in kinds)
 
 
@@ -228,7 +229,7 @@ def _with_prompts(keys: Sequence[ShortKey], target: int, prompts: int) -> tuple[
     return found, f"the data has {prompts} prompts; a round's and those that wait for another are at least: {needs}"
 
 
-def _drafted(job: Job, decode: dict[LayoutKey, DecodeCost]) -> dict[tuple[LayoutKey, int], DraftedCost]:
+def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:
     """Costs with drafts where the job considers them and they make some batch faster."""
     drafts = job.search.drafts
     if drafts is None:
@@ -273,7 +274,7 @@ def cutoffs(model: LengthModel, group_size: int, cap_tokens: int) -> tuple[int, 
 
 def feasible_layouts(
     cluster: Cluster, job: Job, profile: Profile, fewer_nodes: bool = False
-) -> tuple[str, dict[LayoutKey, DecodeCost], tuple[str, ...]]:
+) -> tuple[str, dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
     The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
@@ -291,7 +292,7 @@ def feasible_layouts(
     short_of = less_memory(profile, pool, pools[0])
     if short_of is not None:
         raise Infeasible(short_of)
-    decode: dict[LayoutKey, DecodeCost] = {}
+    decode: dict[EngineLayout, DecodeCost] = {}
     refused: list[str] = []
     for tp in sorted({entry.tp for entry in profile.rollout}):
         counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
@@ -300,7 +301,7 @@ def feasible_layouts(
             counts = {count for count in counts if count > 1}
             counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
         for count in sorted(counts):
-            cost = layout_cost(profile, LayoutKey(tp, count))
+            cost = layout_cost(profile, EngineLayout(tp, count))
             assert cost is not None, "there is an entry of this tp"
             fault = _layout_fault(cost, job, profile, pool, pools[0])
             if fault is None:
@@ -354,7 +355,7 @@ def feasible_train(
     longest = job.rollout.longest_tokens
     budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
     fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets]
-    fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
+    fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
             ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
@@ -362,7 +363,12 @@ def feasible_train(
             fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets)}")
-    return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
+
+    def size(cost: TrainCost) -> tuple[int, ...]:
+        u = cost.layout
+        return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.ep, u.micro_batch_tokens
+
+    return tuple(sorted(fits, key=size))
 
 
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
@@ -378,22 +384,22 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
         return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
-        if _complexity(one) > _complexity(other):
+        if _complexity(one.layout) > _complexity(other.layout):
             return False
-        if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
+        if hand_over and other.layout.replica % one.layout.replica:
             return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]
 
 
-def _complexity(t: TrainCost) -> int:
+def _complexity(layout: UpdateLayout) -> int:
     """0: what the executor runs; 1: data parallel, recomputing or offloading; then with tensor or expert parallelism,
     with context parallelism, with a pipeline."""
-    if t.pp > 1:
+    if layout.pp > 1:
         return 4
-    if t.cp > 1:
+    if layout.cp > 1:
         return 3
-    if max(t.tp, t.ep) > 1:
+    if max(layout.tp, layout.ep) > 1:
         return 2
-    return int(any(update_faults(t)))
+    return int(any(update_faults(layout)))

@@ -69,7 +69,7 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) ->
             f"it was measured with micro-batches of {measured} tokens, and of the job's search.micro_batch_tokens "
             f"{sorted(budgets)} hold the longest sequence of {longest}; profile again, or add a measured one that does"
         )
-    least = min(e.dp * e.tp * e.cp * e.pp for e in profile.train if e.micro_batch_tokens in budgets)
+    least = min(e.layout.accelerators for e in profile.train if e.micro_batch_tokens in budgets)
     return (
         f"the smallest needs {least} accelerators, the pool has {total}; add accelerators, or profile on this cluster"
     )

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing, shared_tokens
-from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from ..costs.phase_costs import DecodeCost, RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cells import on_engines, sized_cell
 from ..simulate.columns.column_setting import CELL_PROMPTS
@@ -48,7 +49,7 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    found: dict[LayoutKey, Placement] = {}
+    found: dict[EngineLayout, Placement] = {}
     drawn: dict[int, list[Luck]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)

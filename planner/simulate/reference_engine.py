@@ -41,9 +41,7 @@ class Sample:
         self.prompt_tokens = prompt_tokens
         self.tokens = tokens  # that it will have when it ends
         self.truncated = truncated
-        self.cutoff_tokens = (
-            cutoff_tokens  # where the engine reports the cutoff; None: nowhere, or reported
-        )
+        self.cutoff_tokens = cutoff_tokens  # where the engine reports the cutoff; None: nowhere, or reported
         self.base = 0  # tokens that it had when it was last admitted
         self.admitted = 0  # engine step of that
         self.life = 0  # counts admissions; heap entries of an earlier one are stale

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ....plans.schema.sections.layouts import EngineLayout
 from ...choose.candidates import ShortKey
 from ...choose.prompt_supply import accepted_share
-from ...costs.phase_costs import LayoutKey
 from ...lengths.draws import Numbers
 from ..round_arrays import Luck, Played
 from .cells import Cell, Cost, on_engines
@@ -129,7 +129,7 @@ class ComposedExact(ComposedShort):
         missing = min(math.ceil(missing), target - 1)
         prompts = math.ceil(missing * max(1.0, key.prompts / target))
         engines = min(key.layout.engines, prompts * key.samples)
-        layout = LayoutKey(key.layout.tp, engines)
+        layout = EngineLayout(key.layout.tp, engines)
 
         def idle(cost: Cost) -> Cost:
             return dataclasses.replace(on_engines(cost, engines), round_s=0)

@@ -13,10 +13,10 @@ from rlplan.planner.choose.candidate_search import column_name
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import Column, Cycle, Limits, all_cycles
 from rlplan.planner.choose.round_program import solve_program
-from rlplan.planner.costs.phase_costs import LayoutKey
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
-A, B = LayoutKey(1, 2), LayoutKey(2, 1)
+A, B = EngineLayout(1, 2), EngineLayout(2, 1)
 SYNC, FREE, TIGHT = Law("sync", 16, 8, None), Law("race", 20, 10, None), Law("exact", 0, 0, 100)
 NEEDS_LONG = {FREE, TIGHT}
 P, N = 16, 8

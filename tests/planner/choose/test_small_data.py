@@ -95,5 +95,5 @@ def test_the_share_that_is_accepted_is_that_of_drawn_groups():
     mixed = np.array([len(set(rng.choice(model.rewards[k], 8))) > 1 for k in indices])
     assert accepted_share(model, key, 8, False) == pytest.approx(short.mean(), abs=0.02)
     assert accepted_share(model, key, 8, True) == pytest.approx((short & mixed).mean(), abs=0.02)
-    sync = key._replace(mode="sync", cutoff_tokens=0)
+    sync = key._replace(mode="sync", cutoff_tokens=None)
     assert accepted_share(model, sync, 8, False) == 1.0

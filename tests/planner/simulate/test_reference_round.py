@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.simulate.reference_engine import Engine, Sample
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.exact import ExactLongRound, ExactShortRound
@@ -32,7 +33,7 @@ def cost(engines: int = 1, capacity: int = 10**6, **changes: Any) -> DecodeCost:
         "finish_s": Fraction(3, 19),
     }
     return DecodeCost(
-        key=LayoutKey(1, engines),
+        key=EngineLayout(1, engines),
         kv_capacity_tokens=capacity,
         max_sequences=64,
         sync_s=0,

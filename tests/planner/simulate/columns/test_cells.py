@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
 from rlplan.planner.costs.reward_executions import Executions
 from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
@@ -20,15 +20,16 @@ from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import FATES, Luck, Played, RoundSetup
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.rounds.outcome import Fate
 from rlplan.rounds.timeouts import TimeoutSpec
 
 from ...conftest import heavy_trace
 
 TARGET, GROUP, CAP, CELL = 640, 4, 1024, 128
-LAYOUT = LayoutKey(2, 40)
+LAYOUT = EngineLayout(2, 40)
 COST = DecodeCost(LAYOUT, 7e-3, 3e-5, 2e-8, 2e-4, 1e-5, 60_000, 512, 0.15, 1)
-TRAIN = TrainCost(dp=64, micro_batch_tokens=2048, step_s=0.05, per_token_s=2e-6, per_token_squared_s=0.0)
+TRAIN = TrainCost(UpdateLayout(dp=64, micro_batch_tokens=2048), step_s=0.05, per_token_s=2e-6, per_token_squared_s=0.0)
 REWARD = RewardCost(workers=64, per_sample_s=1e-3, delay_s=0.01)
 
 
@@ -99,7 +100,7 @@ def test_and_so_they_do_where_dynamic_sampling_refills_the_row(make_setting) -> 
 
 # 16 engines and samples of four: prompt p is on engines 4 (p mod 4) to 4 (p mod 4) + 3, a cell of its own.
 SIDES = 4
-TIGHT = dataclasses.replace(COST, key=LayoutKey(2, 16), kv_capacity_tokens=1100)
+TIGHT = dataclasses.replace(COST, key=EngineLayout(2, 16), kv_capacity_tokens=1100)
 MANY = RewardCost(workers=1000, per_sample_s=0.2, delay_s=0.3)
 
 
@@ -208,7 +209,7 @@ def test_a_cell_is_as_crowded_as_its_round(engines: int, target: int) -> None:
 
 
 def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer_of_them(make_setting) -> None:
-    few = LayoutKey(2, 8)
+    few = EngineLayout(2, 8)
     cost = dataclasses.replace(COST, key=few)
     setting = make_setting(decode={few: cost}, target=1024)
     key = ShortKey("sync", 1024, GROUP, None, few)
@@ -292,7 +293,7 @@ def test_what_the_mean_of_a_log_is_off_by_is_told_from_its_cells(make_setting) -
 
 def test_a_larger_step_draws_no_more_lengths(make_setting) -> None:
     def drawn(target: int) -> int:
-        layout = LayoutKey(2, target // 16)
+        layout = EngineLayout(2, target // 16)
         setting = make_setting(target=target, decode={layout: dataclasses.replace(COST, key=layout)})
         short = short_column(setting, ShortKey("exact", 2 * target, GROUP, 200, layout))
         short.extend(24)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost, train_cost
+from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
 from rlplan.planner.costs.reward_executions import Executions
 from rlplan.planner.costs.round_costs import Kind
 from rlplan.planner.lengths.draws import Draws, prompt_name
@@ -21,17 +21,18 @@ from rlplan.planner.simulate.columns.whole_columns import (
     long_draws,
 )
 from rlplan.planner.simulate.whole_run import simulate_run
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.schedule import RoundSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
-LAYOUT = LayoutKey(1, 2)
+LAYOUT = EngineLayout(1, 2)
 
 
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws)
 
