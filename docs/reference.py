@@ -303,7 +303,7 @@ def rules_page() -> str:
     lines = [
         "# Rules of rlplan check",
         "",
-        "`rlplan check --rules` prints the same list. A warning keeps exit code 0.",
+        "`rlplan check --rules` prints the same list. Warnings and notes keep exit code 0.",
         "",
     ]
     for family in dict.fromkeys(rule.family for rule in RULES.values()):
