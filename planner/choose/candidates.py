@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from ...plans.facts.executable import update_faults
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.base import Mode
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.words.units import bytes_text
 from ...plans.yaml.errors import Infeasible
 from ...profiles.hardware import gpu_of
 from ...profiles.profile_schema import Profile

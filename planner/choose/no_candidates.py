@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.base import Mode
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
-from ...plans.words.units import bytes_text
 from ...profiles.laws.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
 from ...profiles.profile_schema import Profile
 from ..lengths.length_model import LengthModel

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ...plans.facts.critical_path import CriticalPath
+from ...plans.phrases.phase_names import PHASE_NAMES
+from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.sections.layouts import UpdateLayout
-from ...plans.words.phase_words import PHASE_WORDS
-from ...plans.words.why_line import TIE_PERCENT, Alternative
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates import LongKey, ShortKey
@@ -230,7 +230,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
     change = 100 * (price * sum(theirs.values()) / total - 1)
     moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{PHASE_WORDS[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
     nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
     if search.limits.objective == "usd" and nodes != instead:
         # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.

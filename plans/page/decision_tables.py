@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..phrases.numbers import NONE, percent
 from ..schema.plan import LongRound, Plan, RoundRollout, ShortRound
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.origin import InputFile
-from .page_text import NONE, code, esc, table
+from .page_text import code, esc, table
 
 
 def settings(plan: Plan) -> str:
@@ -34,7 +35,7 @@ def settings(plan: Plan) -> str:
     if rounds.short.cutoff_tokens is not None:
         rows.insert(1, ["cutoff", f"{rounds.short.cutoff_tokens:,} tokens", NONE])
     if rounds.short.long_share is not None:
-        rows.insert(1, ["prompts expected to be long", NONE, f"{100 * rounds.short.long_share:.0f} %"])
+        rows.insert(1, ["prompts expected to be long", NONE, percent(rounds.short.long_share)])
     rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
     head = ["", "short round", "long round"] if rounds.long is not None else ["", "every round"]
     return table(head, [[esc(cell) for cell in row] for row in rows], kind="two")
