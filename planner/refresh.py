@@ -31,7 +31,7 @@ from .choose.ties import simplest, tolerance_of
 from .costs.host_memory import trainer_share
 from .costs.memory_bars import WEIGHT_BYTES
 from .costs.phase_costs import TrainCost
-from .costs.round_costs import Kind, kinds, scoring
+from .costs.round_costs import RoundCosts, round_costs, scoring
 from .explain.assumed_why import rewards_named
 from .explain.holdout_rounds import Unseen, simulate_unseen
 from .lengths.length_model import LengthModel
@@ -156,10 +156,10 @@ def _search(
         prompts=prompts,
     )
     _must_be_of_a_candidates_form(planned, search, search.setting.draws.model)
-    priced = kinds(planned, profile, job.search.drafts)
+    priced = round_costs(planned, profile, job.search.drafts)
     short = _short_key(planned)
     long = _long_key(short, planned.rounds.long) if planned.rounds.long is not None else None
-    keys: list[tuple[ShortKey | LongKey, Kind]] = [(short, priced[0])] + ([(long, priced[1])] if long else [])
+    keys: list[tuple[ShortKey | LongKey, RoundCosts]] = [(short, priced[0])] + ([(long, priced[1])] if long else [])
     space, limits, pool = search.space, search.limits, cluster.pools[search.space.pool]
     # Plain rounds on the plan's own engines, to compare it with and, of `predict`, for its first epoch.
     plain = {
@@ -195,7 +195,7 @@ def _search(
     return found, _Mine(short, long, places[0], places[-1])
 
 
-def _differs(setting: Setting, key: ShortKey | LongKey, kind: Kind) -> bool:
+def _differs(setting: Setting, key: ShortKey | LongKey, kind: RoundCosts) -> bool:
     """Whether a kind of round is not what a candidate of its key would be."""
     if key.draft_tokens and (key.layout, key.draft_tokens) not in setting.drafted:
         return True

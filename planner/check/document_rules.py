@@ -18,7 +18,7 @@ from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import sha256_file
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
-from ...rounds.schedule import prompts_wanted
+from ...rounds.round_spec import prompts_wanted
 from .check_options import Asked, M, age_faults, age_said, trace_faults
 from .reward_rules import deadline_faults
 

@@ -28,7 +28,7 @@ from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import PASSES, Pass, Progress
 from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.round_costs import kinds, nodes_of, scoring
+from ..costs.round_costs import nodes_of, round_costs, scoring
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..simulate.whole_run import round_spec, simulate_run
@@ -242,7 +242,7 @@ def _simulate(
 
     `allowed`: the drafts that the job considers.
     """
-    short, long = kinds(planned, profile, allowed)
+    short, long = round_costs(planned, profile, allowed)
     reward = scoring(planned, profile)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)

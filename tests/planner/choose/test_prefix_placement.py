@@ -7,7 +7,7 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, decode_cost
-from rlplan.planner.costs.round_costs import kinds
+from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import prepare, solve_fully
@@ -53,7 +53,7 @@ def test_a_plan_that_keeps_samples_together_says_why_and_is_simulated_so(given, 
     prefix = plan.job.rounds.short.rollout.prefix
     assert prefix is not None
     assert "saves" in plan.job.why["rounds.short.rollout.prefix"]
-    short, _ = kinds(plan.job, profile)
+    short, _ = round_costs(plan.job, profile)
     assert short.decode.sharing == PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
     def mean_s(**changes) -> float:

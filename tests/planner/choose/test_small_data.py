@@ -13,7 +13,7 @@ from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve_fully
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.schedule import prompts_wanted
+from rlplan.rounds.round_spec import prompts_wanted
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile
 from ..synthetic_run import QUICK, solved

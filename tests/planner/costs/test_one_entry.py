@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from rlplan.planner.check.memory_rules import bars_as_they_are, priced
 from rlplan.planner.choose.candidates import feasible_layouts
 from rlplan.planner.costs.phase_costs import checks_of, decode_cost, entry_of
-from rlplan.planner.costs.round_costs import kinds
+from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.explain.cost_error import rollout_error
 from rlplan.planner.solve import solve_fully
 from rlplan.planner.tune.executed_run import load_run
@@ -40,7 +40,7 @@ def test_solve_predict_check_simulate_and_tune_price_a_layout_by_one_and_the_sam
     assert EngineLayout(plan.job.rounds.short.rollout.tp, plan.job.rounds.short.rollout.engines) == PAIR
     cost = found.search.space.decode[PAIR]
     assert cost == decode_cost(profile, TWO), "the entry that was measured with as many engines as the layout has"
-    assert kinds(plan.job, profile)[0].decode == cost
+    assert round_costs(plan.job, profile)[0].decode == cost
     kv = plan.predicted.rounds.short.memory.kv
     assert kv.capacity_bytes == TWO.kv_capacity_tokens * TWO.kv_bytes_per_token
     assert [*priced(plan, job, profile, pool), *bars_as_they_are(plan, profile, pool)] == []

@@ -15,9 +15,10 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
+from rlplan.rounds.round_spec import RoundKind
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = EngineLayout(1, 2)
@@ -27,10 +28,10 @@ def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: in
     """(watch, played) of a round on one engine that takes a second a token, prompts being 5 tokens long."""
     cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
-    setup = RoundSetup("short", groups, groups, samples, samples, 1000)
+    round_kind = RoundKind("short", groups, groups, samples, samples, 1000)
     luck = Luck(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
     watch = RoundWatch()
-    return watch, play(setup, luck, cost, reward, 64, observe=watch.observe)
+    return watch, play(round_kind, luck, cost, reward, 64, observe=watch.observe)
 
 
 def test_the_shape_of_a_rollout_is_who_still_runs():

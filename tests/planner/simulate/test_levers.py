@@ -9,7 +9,7 @@ from rlplan.planner.choose.candidate_search import Pass, column_name
 from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.phase_costs import TrainCost, decode_cost, reward_cost, train_cost, train_costs
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
@@ -22,7 +22,7 @@ from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.hand_over import HandOverSpec
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 from ..conftest import small_job
 
@@ -101,8 +101,8 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
     cost, fast = setting.decode[LAYOUT], setting.drafted[LAYOUT, 3]
     kinds = (
-        Kind(cost, cost.max_sequences, slow_train),
-        Kind(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
+        RoundCosts(cost, cost.max_sequences, slow_train),
+        RoundCosts(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
     )
     run = simulate_run(spec, *kinds, setting.reward, setting.draws, steps=300, prompts=1200)
     steps = [s for s in run.steps if s.kind == "long" and s.groups == TARGET]
