@@ -21,6 +21,9 @@ import rlplan
 from rlplan.cli.documents import KINDS
 from rlplan.cli.main import cli
 from rlplan.plans.check.rules import RULES
+from rlplan.plans.facts.executable import DATA_PARALLEL_ONLY, unsupported
+from rlplan.plans.schema.groups_plan import load_groups_plan
+from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.document_models import ALL_MODELS
 
@@ -148,6 +151,28 @@ def test_every_benchmark_in_the_prose_exists():
     named |= set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
     assert len(named) > 10
     assert [name for name in named if importlib.util.find_spec(f"rlplan.benchmarks.{name}") is None] == []
+
+
+def test_the_cluster_page_quotes_what_execute_refuses():
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    plan = load_plan(ROOT / "plans" / "examples" / "math-32b.yaml")
+    faults = list(unsupported(plan.job))
+    assert len(faults) == 2
+    for loc, what, remedy in faults:
+        assert f"{'.'.join(map(str, loc))}: {what}; {remedy}" in page
+    for key in (*DATA_PARALLEL_ONLY, "recompute", "offload", "drafts", "hand_over", "judge", "synchronous"):
+        assert re.search(rf"^\|.*`[\w.*]*\b{key}`", page, re.MULTILINE), key
+
+
+def test_the_page_of_many_jobs_has_the_figures_of_the_shipped_groups():
+    page = (ROOT / "docs" / "many-jobs.md").read_text(encoding="utf-8")
+    plan = load_groups_plan(ROOT / "plans" / "examples" / "groups.yaml")
+    for cost in (plan.predicted.plan, plan.predicted.algorithm_1, plan.predicted.solo_d):
+        assert f"{cost.usd_per_hour:.2f} USD/h  {cost.usd_per_unit:.3f} USD/unit" in page
+    for group in plan.groups.values():
+        for name, member in group.jobs.items():
+            slowdown = member.slowdown
+            assert f"{name}: {slowdown.mean:.3f}x (p50 {slowdown.p50:.3f}, p95 {slowdown.p95:.3f})" in page
 
 
 def test_every_page_is_in_the_navigation():
