@@ -172,8 +172,8 @@ def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | N
             told = f"all lengths times {trace.scale:g}, as stated"
         dependence = effects.text("icc", f"ICC {icc_error:g} lower", f"ICC {icc_error:g} higher")
         why["lengths"] = (
-            f"assumed, not of this job: '{table.name}', {source}, cap {table.cap_tokens} tokens, ICC {table.icc:g}; {told}"
-            f"; {dependence}"
+            f"assumed, not of this job: '{table.name}', {source}, cap {table.cap_tokens} tokens, ICC {table.icc:g}; "
+            f"{told}; {dependence}"
         )
     if rewards is not None:
         factor = math.exp(rewards.error.scale)

@@ -215,7 +215,7 @@ def test_a_forced_mode_that_is_slower_than_sync_is_still_simulated_to_the_end(gi
 
 def test_progress_goes_up_to_the_end(given, make_job) -> None:
     told: list[float] = []
-    quick(*given(make_job(SMALL)), mode="sync", progress=lambda text, share: told.append(share))
+    solve(*given(make_job(SMALL)), SolveOptions(mode="sync", passes=QUICK), lambda text, share: told.append(share))
     assert told == sorted(told) and told[-1] == 1.0
 
 
