@@ -102,7 +102,7 @@ def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: f
         layout_switch_s=space.layout_switch_s,
         objective=options.objective,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
-        train_nodes=tuple(pool.nodes_of(1, update.accelerators) for update in space.train),
+        train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in space.train),
         usd_per_node_s=usd_per_node_hour(pool) / 3600,
         pool_nodes=pool.nodes,
         # Layouts that were measured are the executor's own, and it starts trainers once, for both kinds of round.

@@ -21,7 +21,6 @@ from ..plans.schema.plan import (
     RoundIssue,
     RoundRollout,
     Rounds,
-    RoundTrain,
     ShortRound,
     StepIssue,
     SyncPlan,
@@ -119,17 +118,17 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
     return Rounds(
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
-            cutoff_tokens=short.cutoff or None,
+            cutoff_tokens=short.cutoff_tokens,
             long_share=short.long_share or None,
             rollout=_planned_rollout(search, short),
-            train=_planned_update(search, cycle.train),
+            train=search.space.train[cycle.train].layout,
         ),
         long=None
         if long is None
         else LongRound(
             issue=LongIssue(prompts=target, samples=size, copies=long.copies),
             rollout=_planned_rollout(search, long),
-            train=_planned_update(search, cycle.long_train),
+            train=search.space.train[cycle.long_train].layout,
             hand_over=RoundHandOver(engines=long.freed_engines, at_finished=long.hand_over) if long.hand_over else None,
         ),
     )
@@ -148,21 +147,6 @@ def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
         prefix = RoundPrefix(block_tokens=sharing.block_tokens, tokens_per_sample=sharing.tokens_per_sample)
     return RoundRollout(
         pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts, prefix=prefix
-    )
-
-
-def _planned_update(search: Search, choice: int) -> RoundTrain:
-    """The layout of update choice `choice` of the search."""
-    cost = search.space.train[choice]
-    return RoundTrain(
-        dp=cost.dp,
-        tp=cost.tp,
-        pp=cost.pp,
-        cp=cost.cp,
-        ep=cost.ep,
-        micro_batch_tokens=cost.micro_batch_tokens,
-        recompute=cost.recompute,
-        offload=cost.offload,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
+from ..plans.schema.plan import LongRound, Plan, PlannedJob
 from ..plans.yaml.errors import InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
@@ -16,8 +16,8 @@ from .choose.candidates import LongKey, ShortKey
 from .choose.cycle_cost import Objective
 from .costs.host_memory import trainer_share
 from .costs.memory_bars import WEIGHT_BYTES
-from .costs.phase_costs import LayoutKey, TrainCost
-from .costs.round_costs import Kind, kinds, scoring, sizes
+from .costs.phase_costs import TrainCost
+from .costs.round_costs import RoundCosts, round_costs, scoring
 from .lengths.length_model import LengthModel
 from .search_inputs import prepare
 from .simulate.columns.column_setting import AsWritten, Setting
@@ -64,14 +64,14 @@ def search_with_plan(
     )
     search = prepare(cluster, job, profile, trace, options)
     _must_be_a_candidate(planned, search, search.setting.draws.model)
-    priced = kinds(planned, profile, job.search.drafts)
+    priced = round_costs(planned, profile, job.search.drafts)
     short = _short_key(planned)
     long = _long_key(short, planned.rounds.long) if planned.rounds.long is not None else None
-    keys: list[tuple[ShortKey | LongKey, Kind]] = [(short, priced[0])] + ([(long, priced[1])] if long else [])
+    keys: list[tuple[ShortKey | LongKey, RoundCosts]] = [(short, priced[0])] + ([(long, priced[1])] if long else [])
     space, limits, pool = search.space, search.limits, cluster.pools[search.space.pool]
     # Plain rounds on the plan's own engines, to compare it with and, of `predict`, for its first epoch.
     plain = {
-        ShortKey("sync", issued, samples, 0, short.layout)
+        ShortKey("sync", issued, samples, None, short.layout)
         for issued, samples in (
             (planned.issue.prompts_per_step, planned.issue.samples_per_prompt),
             *([(short.prompts, short.samples)] if mode == "predict" else []),
@@ -92,7 +92,7 @@ def search_with_plan(
         host_bytes={**{key: cost.host_bytes for key, cost in layouts.items()}, **limits.host_bytes},
         nodes={**limits.nodes, **{key: pool.nodes_of(key.engines, key.tp) for key in layouts}},
         sharding=space.sharding,
-        train_nodes=tuple(pool.nodes_of(1, update.accelerators) for update in train),
+        train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in train),
         train_host=tuple(trainer_share(profile, pool, weight_bytes, update.layout) for update in train),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
@@ -103,7 +103,7 @@ def search_with_plan(
     return whole, WrittenRounds(short, long, updates[0], updates[-1])
 
 
-def _differs(setting: Setting, key: ShortKey | LongKey, kind: Kind) -> bool:
+def _differs(setting: Setting, key: ShortKey | LongKey, kind: RoundCosts) -> bool:
     """Whether a kind of round is not what a candidate of its key would be."""
     if key.draft_tokens and (key.layout, key.draft_tokens) not in setting.drafted:
         return True
@@ -139,8 +139,8 @@ def _short_key(planned: PlannedJob) -> ShortKey:
         mode=planned.bias.mode,
         prompts=short.issue.prompts,
         samples=short.issue.samples,
-        cutoff=short.cutoff_tokens or 0,
-        layout=_layout(short),
+        cutoff_tokens=short.cutoff_tokens,
+        layout=short.rollout.layout,
         long_share=short.long_share or 0.0,
         draft_tokens=short.rollout.drafts.tokens if short.rollout.drafts else 0,
     )
@@ -150,21 +150,14 @@ def _long_key(short: ShortKey, long: LongRound) -> LongKey:
     return LongKey(
         law=short.law,
         copies=long.issue.copies,
-        layout=_layout(long),
+        layout=long.rollout.layout,
         draft_tokens=long.rollout.drafts.tokens if long.rollout.drafts else 0,
         hand_over=long.hand_over.at_finished if long.hand_over else 0.0,
     )
 
 
-def _layout(planned: ShortRound | LongRound) -> LayoutKey:
-    return LayoutKey(planned.rollout.tp, planned.rollout.engines)
-
-
-def _update_index(train: list[TrainCost], update: TrainCost | RoundTrain) -> int:
-    """The update's index among the candidates', which it joins if it is none of them."""
-    for index, cost in enumerate(train):
-        if sizes(cost) == sizes(update):
-            return index
-    assert isinstance(update, TrainCost), "it is priced"
-    train.append(update)
-    return len(train) - 1
+def _update_index(train: list[TrainCost], update: TrainCost) -> int:
+    """Index of the update among the candidates', to which it is appended if it is none of them."""
+    if all(cost.layout != update.layout for cost in train):
+        train.append(update)
+    return [cost.layout for cost in train].index(update.layout)

@@ -39,8 +39,6 @@ LONG = {
     "plans/yaml/fault_lines.py",
     "profiles/profile_schema.py",
     "rounds/compiled/permit_kernel.py",
-    "rounds/exact.py",
-    "rounds/schedule.py",
 }
 TWICE = {
     "compare.py",

@@ -17,7 +17,7 @@ from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
-from ...rounds.schedule import prompts_wanted
+from ...rounds.round_spec import prompts_wanted
 from .check_options import M
 from .reward_rules import deadline_faults
 

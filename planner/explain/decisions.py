@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from ...plans.schema.sections.layouts import UpdateLayout
 from ..choose.candidate_search import Search
 from ..choose.candidates import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
-from ..costs.phase_costs import TrainCost
 
 Value = Callable[[Cycle], Any]
 Text = Callable[[Cycle], str]
@@ -49,7 +49,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
         (
             mode == "exact",
             "rounds.short.cutoff_tokens",
-            (lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens"),
+            (lambda c: short(c).cutoff_tokens, lambda c: f"cutoff {short(c).cutoff_tokens} tokens"),
         ),
         (
             drafted,
@@ -70,14 +70,14 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             "rounds.short.train",
             (
                 lambda c: c.train,
-                lambda c: f"short rounds train by {_update(trains[c.train])}",
+                lambda c: f"short rounds train by {_update(trains[c.train].layout)}",
             ),
         ),
         (deferring, "rounds.long.rollout", of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}")),
         (
             deferring,
             "rounds.long.train",
-            (lambda c: c.long_train, lambda c: f"long rounds train by {_update(trains[c.long_train])}"),
+            (lambda c: c.long_train, lambda c: f"long rounds train by {_update(trains[c.long_train].layout)}"),
         ),
         (
             deferring and drafted,
@@ -108,9 +108,9 @@ def _hand_over(key: LongKey) -> str:
     return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
 
 
-def _update(cost: TrainCost) -> str:
+def _update(layout: UpdateLayout) -> str:
     """Text on an update layout, without its sizes of 1."""
-    sizes = {"dp": cost.dp, "tp": cost.tp, "pp": cost.pp, "cp": cost.cp, "ep": cost.ep}
+    sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
     parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    parts += [f"recompute {cost.recompute}"] * (cost.recompute != "none") + ["offload"] * cost.offload
-    return ", ".join([*parts, f"micro-batches of {cost.micro_batch_tokens} tokens"])
+    parts += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
+    return ", ".join([*parts, f"micro-batches of {layout.micro_batch_tokens} tokens"])

@@ -64,7 +64,7 @@ def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether the schedule has something to train on these lengths: enough groups end within its cutoff, and, under
     dynamic sampling, some prompt has rewards that differ."""
     law = cycle.short.law
-    if law.mode == "exact" and model.short_groups(law.cutoff, setting.group_size) < LEAST_ACCEPTED:
+    if law.cutoff_tokens is not None and model.short_groups(law.cutoff_tokens, setting.group_size) < LEAST_ACCEPTED:
         return False
     return not setting.dynamic_sampling or any(len(set(rewards)) > 1 for rewards in model.rewards)
 

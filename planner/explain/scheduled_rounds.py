@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from ...plans.schema.predicted import PredictedPhases
+from ...plans.schema.sections.layouts import EngineLayout
 from ..choose.candidate_search import Search
 from ..choose.candidates import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
-from ..costs.phase_costs import LayoutKey, TrainCost
+from ..costs.phase_costs import TrainCost
 from ..costs.step_noise import Mixture, spread_of, step_deviations
 from ..simulate.columns.round_log import RoundLog, mean
 
@@ -31,7 +32,7 @@ class ScheduledRounds(NamedTuple):
     switch_s: float
 
     @property
-    def layout(self) -> LayoutKey:
+    def layout(self) -> EngineLayout:
         """Its engines."""
         return self.key.layout
 

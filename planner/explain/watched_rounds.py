@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...rounds.events import SampleKey
+from ...rounds.machines.events import SampleKey
 from ...rounds.round_shape import shape, tail_begins_s
 from ..choose.candidates import LongKey, ShortKey
 from ..simulate.columns.cells import scaled, similar_cell

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.critical_path import path_of
+from ...plans.phrases.phase_names import PHASE_NAMES
+from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
-from ...plans.words.phase_words import PHASE_WORDS
-from ...plans.words.why_line import TIE_PERCENT, Alternative
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
@@ -92,7 +92,7 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
 def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
     """What speaks for the schedule beside its speed, and what it is compared with."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
-    turns = [(kind.layout.tp, kind.train.accelerators, kind.train.offload) for kind in rounds]
+    turns = [(kind.layout.tp, kind.train.layout.accelerators, kind.train.layout.offload) for kind in rounds]
     texts = {
         "ties": _tie(search, decided),
         "waste": waste_text(rounds, search.setting.target, search.limits.group_size),
@@ -148,7 +148,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
     change = 100 * (price * sum(theirs.values()) / total - 1)
     moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{PHASE_WORDS[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
     nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
     if search.limits.objective == "usd" and nodes != instead:
         # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
@@ -200,7 +200,7 @@ def _shares(holdout: Holdout) -> str:
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
     """The caution that the speed of `predict` begins with the second epoch."""
     key = cast(ShortKey, cycle.short.key)
-    plain = search.short[ShortKey("sync", key.prompts, key.samples, 0, key.layout)].log
+    plain = search.short[ShortKey("sync", key.prompts, key.samples, None, key.layout)].log
     seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
     return (
         f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "

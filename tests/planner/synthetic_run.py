@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.round_costs import kinds, scoring
+from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, RoundLuck, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
@@ -25,7 +25,7 @@ from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.profile_schema import Profile
-from rlplan.rounds.outcome import Fate
+from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.schedule import Schedule
 from rlplan.traces.run_log import PLAN_COPY, TRACE
 from rlplan.traces.trace import TraceWriter
@@ -74,7 +74,7 @@ def synthesize(
     dump(plan, folder / PLAN_COPY)
     rng = np.random.default_rng(seed)
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
-    short, long = kinds(plan.job, profile)
+    short, long = round_costs(plan.job, profile)
     reward = scoring(plan.job, profile)
     draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)
     luck = RoundLuck(draws, True)
