@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shlex
@@ -33,16 +34,15 @@ ROOT_CONTEXT = click.Context(cli, info_name="rlplan")
 COMMANDS = {name: cli.get_command(ROOT_CONTEXT, name) for name in cli.list_commands(ROOT_CONTEXT)}
 
 
-def reference_hook() -> ModuleType:
-    """docs/reference.py, which no package holds."""
-    spec = importlib.util.spec_from_file_location("reference_hook", ROOT / "docs" / "reference.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def adjacent_module(name: str) -> ModuleType:
+    """A module of docs/, which is no package; MkDocs imports its hook and what lies beside it in the same way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        return importlib.import_module(name)
 
 
-REFERENCE = reference_hook()
+REFERENCE = adjacent_module("reference")
+DOCUMENT_PAGES = adjacent_module("document_pages")
 
 
 def models_within(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -71,13 +71,13 @@ def rows(page: str) -> list[list[str]]:
 
 
 def test_every_document_has_a_page():
-    assert set(REFERENCE.DOCUMENTS) == {*KINDS, "lengths"}
+    assert set(DOCUMENT_PAGES.DOCUMENTS) == {*KINDS, "lengths"}
 
 
-@pytest.mark.parametrize("name", REFERENCE.DOCUMENTS)
+@pytest.mark.parametrize("name", DOCUMENT_PAGES.DOCUMENTS)
 def test_the_page_of_a_document_has_a_row_for_every_key_and_says_what_it_means(name):
-    keys = Counter(key for model in models_below(REFERENCE.model_of_page(name)) for key in model.model_fields)
-    page = rows(REFERENCE.document_page(name))
+    keys = Counter(key for model in models_below(DOCUMENT_PAGES.model_of_page(name)) for key in model.model_fields)
+    page = rows(DOCUMENT_PAGES.document_page(name))
     assert Counter(row[0] for row in page) == {f"<code>{key}</code>": count for key, count in keys.items()}
     assert [row[0] for row in page if not all((row[1], row[2], row[-1]))] == []
 
