@@ -144,6 +144,15 @@ def test_every_document_in_the_prose_is_valid(place, text):
     loads(text, ALL_MODELS[mark])
 
 
+def test_every_file_of_ours_in_the_guides_exists():
+    rooms = "benchmarks|cli|docs|executor|planner|plans|profiles|rounds|tests|traces"
+    guides = [path for path in PROSE if path.name != "CONTRIBUTING.md"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in guides)
+    named = set(re.findall(rf"`((?:{rooms})/[\w./-]+)`", text))
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_every_benchmark_in_the_prose_exists():
     text = "\n".join(path.read_text(encoding="utf-8") for path in PROSE)
     named = set(re.findall(r"-m benchmarks\.([a-z]\w*)", text))
