@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlplan.planner.lengths.copula_lengths import copula_lengths
+from benchmarks.copula_trace import copula_lengths
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile

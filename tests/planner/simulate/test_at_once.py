@@ -17,8 +17,7 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, l
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
-from rlplan.rounds.machines.exact import MAX_DRAWS, most_draws_at_once
-from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_long import MAX_DRAWS, ExactLongRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP, heavy_trace, small_profile
