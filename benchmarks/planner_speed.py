@@ -167,7 +167,7 @@ def solve_once() -> tuple[Plan, float]:
         lengths=file("lengths.jsonl"),
     )
     began = time.perf_counter()
-    plan = solve(cluster(), job(), profile(), trace(), inputs)
+    plan = solve(cluster(), job(), profile(), trace(), inputs).plan
     return plan, time.perf_counter() - began
 
 

@@ -33,7 +33,6 @@ LONG = {
     "planner/costs/phase_costs.py",
     "planner/groups/replan/moves.py",
     "planner/simulate/whole_run.py",
-    "planner/solve.py",
     "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",

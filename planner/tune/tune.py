@@ -32,7 +32,8 @@ from ..costs.round_costs import nodes_of, round_costs, scoring
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..simulate.whole_run import round_spec, simulate_run
-from ..solve import solve_fully
+from ..solve import solve
+from ..solve_options import SolveOptions
 from ..what_if import Documents
 from .executed_run import MeasuredRun, Replayed
 from .phase_attribution import Phase, phases
@@ -117,19 +118,22 @@ def tune(
         "costs": _cost_error(run, replays, force.profile, cap, dynamic),
         "run": _run_error(run, profile, model, dynamic, seed),
     }
-    plan = solve_fully(
+    options = SolveOptions(
+        mode=force.plan.solver.forced_mode,
+        bias_budget=_asked_budget(force.plan),
+        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
+        seed=seed,
+        prompts=prompts,
+        passes=passes,
+    )
+    plan = solve(
         force.cluster,
         force.job,
         profile,
         trace,
         force.plan.inputs,
-        mode=force.plan.solver.forced_mode,
-        bias_budget=_asked_budget(force.plan),
-        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
-        seed=seed,
-        progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
-        passes=passes,
-        prompts=prompts,
+        options,
+        lambda text, share: progress(text, 0.2 + 0.7 * share),
     ).plan
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0

@@ -16,7 +16,8 @@ from rlplan.planner.lengths.draws import Draws, RoundLuck, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
 from rlplan.planner.simulate.whole_run import round_spec
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
@@ -51,7 +52,7 @@ def solved(
     sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
     job = small_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [2048, 4096]})
     cluster, costs, trace = laptop(), profile(small_profile()), heavy_trace()
-    plan = solve_fully(cluster, job, costs, trace, inputs, passes=passes, **options).plan
+    plan = solve(cluster, job, costs, trace, inputs, SolveOptions(passes=passes, **options)).plan
     return Documents(plan, job, cluster, costs, trace)
 
 

@@ -16,7 +16,8 @@ from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
@@ -128,7 +129,7 @@ def solved(make_cluster, make_profile, make_trace, make_job, inputs):
         slower = [t.model_copy(update={"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train]
         profile = profile.model_copy(update={"train": tuple(slower), "rollout": profile.rollout[:1]})
         job = make_job(SMALL, search={**SIZES, **search})
-        return solve_fully(make_cluster(), job, profile, make_trace(), inputs, passes=QUICK), job, profile
+        return solve(make_cluster(), job, profile, make_trace(), inputs, SolveOptions(passes=QUICK)), job, profile
 
     return solve_with
 
@@ -139,7 +140,9 @@ def test_levers_of_long_rounds_are_told_beside_races_that_have_none(
     # A race over samples alone defers nobody.
     levers = {"hand_over": [0.5], "drafts": {"tokens": [2], "acceptance": 0.6}}
     job = make_job(SMALL, search={**SIZES, **levers})
-    plan = solve_fully(make_cluster(), job, make_profile(), make_trace(), inputs, passes=QUICK, mode="race").plan
+    plan = solve(
+        make_cluster(), job, make_profile(), make_trace(), inputs, SolveOptions(passes=QUICK, mode="race")
+    ).plan
     assert plan.job.bias.mode == "race" and "bias.mode" in plan.job.why
 
 

@@ -14,6 +14,7 @@ from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals
 from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.yaml_io import dump, loads
@@ -105,7 +106,7 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own(
     job = make_job({"prompts_per_step": 8, "samples_per_prompt": 4})
     alike = make_trace(icc=0.9)
     arguments = make_cluster(), job, make_profile(), alike, inputs
-    plan = solve(*arguments, mode="predict")
+    plan = solve(*arguments, SolveOptions(mode="predict")).plan
     gain = plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
     assert plan.job.bias.mode == "predict" and gain > 1.2
     assert plan.predicted.length_ratio == 1.0 and plan.job.bias.budget == 0.0
@@ -120,7 +121,7 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own(
     run = simulate_plan(plan, job, arguments[2], alike, steps=300, prompts=600)
     assert run.seconds_per_sample(since_epoch=1) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.08)
     # Left free, the solver tells what it would gain, but does not count on there being a second epoch.
-    free = solve(*arguments)
+    free = solve(*arguments).plan
     assert free.job.bias.mode == "exact"
     assert plan.predicted.seconds_per_sample < free.predicted.seconds_per_sample
     assert "predict" in free.job.why["bias.mode"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, decode_cost, reward_cost
-from rlplan.planner.explain.round_picture import RoundWatch, picture
+from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
@@ -116,8 +116,8 @@ def test_every_kind_of_round_has_a_picture_within_its_bounds_twice_the_same(sett
     setting = dataclasses.replace(setting, dynamic_sampling=dynamic)
     key = KEYS[name]
     pool = long_draws(setting.draws, GROUP, CUTOFF, 8 * TARGET)
-    seen = picture(setting, key, pool, 5)
-    assert seen == picture(setting, key, pool, 5)
+    seen = watch_rounds(setting, key, pool, 5)
+    assert seen == watch_rounds(setting, key, pool, 5)
     assert len(seen.running) == 21 and all(0 < share <= 1 for share in seen.running)
     assert 0 <= seen.tail < 1 and 0 <= seen.reward_slack <= 1
     assert 0 < seen.kv_tokens <= setting.decode[LAYOUT].kv_capacity_tokens
@@ -143,7 +143,7 @@ def test_the_watched_rounds_are_the_first_of_those_that_are_counted(setting, nam
 
 
 def test_a_long_tail_is_seen(setting):
-    sync, exact = (picture(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
+    sync, exact = (watch_rounds(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
     assert sync.tail > exact.tail
     assert sum(sync.running) < sum(exact.running)
 
@@ -155,6 +155,6 @@ def test_scoring_has_no_slack_where_what_is_drawn_anew_waits_for_it(setting):
         column = ShortColumn(own, key)
         column.extend(1)
         refilled = column.log.issued[0] > TARGET * GROUP
-        assert (picture(own, key, [], 1).reward_slack == 0.0) == refilled
+        assert (watch_rounds(own, key, [], 1).reward_slack == 0.0) == refilled
         seen.add(refilled)
     assert seen == {False, True}
