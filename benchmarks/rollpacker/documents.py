@@ -10,7 +10,8 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.profiles.profile_schema import Profile, Reward, RoundCheck, Spread
+from rlplan.profiles.phase_schema import Reward, Spread
+from rlplan.profiles.profile_schema import Profile, RoundCheck
 
 from .case import Case
 from .figures import Figures

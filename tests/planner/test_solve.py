@@ -15,7 +15,7 @@ from rlplan.plans.check.plan_check import faults
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.profiles.profile_schema import Executions
+from rlplan.profiles.phase_schema import Executions
 
 # A small job: solving takes a few seconds, and the tail is still the cost of a synchronous step.
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}

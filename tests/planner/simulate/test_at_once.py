@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import decode_cost, reward_cost
+from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns import whole_columns as columns

@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
+from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, Played
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, RewardCost
-from rlplan.planner.costs.reward_executions import Executions
+from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut
 from rlplan.plans.schema.sections.layouts import EngineLayout
