@@ -14,7 +14,8 @@ pytest.importorskip("vllm")
 
 from rlplan.executor.engines.engine import Request
 from rlplan.executor.rollout import PromptText, RoundRunner
-from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, RewardCost
+from rlplan.planner.costs.decode_costs import BLOCK_TOKENS, DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
