@@ -10,7 +10,7 @@ DEMO := runs/demo
 EXAMPLE := $(DEMO)/example
 STEPS ?= 20
 
-.PHONY: setup demo test lint types clean
+.PHONY: setup demo test search lint types clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,10 @@ demo: setup
 test: setup lint types
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/executor
 	$(BIN)/python -m pytest tests/executor
+
+# `make test` draws the same hypothesis examples each time, so that it says what a change broke; this draws new ones.
+search: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/executor --hypothesis-profile search
 
 lint: setup
 	$(BIN)/ruff check .

@@ -204,7 +204,7 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
             versions=versions(),
         ),
     )
-    rounds = [RealRound(r.layout.tp, r.layout.engines, r.cap_tokens, r.lengths, r.rollout_s) for r in measured.rounds]
+    rounds = [RealRound(r.layout, r.cap_tokens, r.lengths, r.rollout_s) for r in measured.rounds]
     return profile.model_copy(update={"checks": tuple(check_rounds(profile, rounds, measured.prompt_tokens))})
 
 

@@ -17,8 +17,9 @@ from .show_alternatives import front_table, why_parts
 from .show_rounds import LEGEND, charts
 
 if TYPE_CHECKING:
-    from ..plans.schema.plan import LongRound, Plan, RoundTrain, ShortRound
+    from ..plans.schema.plan import LongRound, Plan, ShortRound
     from ..plans.schema.predicted import MemoryBar, PredictedRound, Quantiles
+    from ..plans.schema.sections.layouts import UpdateLayout
 
 WIDE = 96
 """Characters from which on things stand side by side."""
@@ -173,7 +174,7 @@ def _hand_over(of: ShortRound | LongRound) -> str:
     return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
 
 
-def train_text(train: RoundTrain) -> str:
+def train_text(train: UpdateLayout) -> str:
     """An update layout in few words; sizes of 1 are not told."""
     sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
     words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
