@@ -9,7 +9,7 @@ from ...plans.check.finding import Fault
 from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.plan_fit import misfits
 from ...plans.check.policy_rules import breaches, unknown_pools
-from ...plans.check.prediction_rules import baseline_of, contradictions, lengths_of, prices_of, thin_trace
+from ...plans.check.prediction_rules import bias_over_budget, gap_of, lengths_of, prices_of, thin_trace
 from ...plans.check.resource_rules import not_in_search, over_issue_beyond, overdrawn, pools_too_large
 from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
 from ...plans.schema.cluster import Cluster
@@ -33,8 +33,8 @@ from .reward_rules import deadline_faults, reward_faults
 
 def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
     """(faults, a line on what was checked)."""
-    found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
-    found += [*predictions_edited(plan), *thin_trace(plan)]
+    found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *predictions_edited(plan)]
+    found += [*bias_over_budget(plan), *gap_of(plan), *thin_trace(plan)]
     found += undated(plan, asked.now)
     found += bars(plan)
 
@@ -50,7 +50,7 @@ def faults(plan: Plan, path: str, asked: Asked) -> tuple[list[Fault], str]:
         found += _too_large(plan, cluster)
         found += prices_of(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:
-        found += [*baseline_of(plan, job), *lengths_of(plan, job)]
+        found += lengths_of(plan, job)
     found += physics(plan, cluster, job, profile, heads)
     if profile is not None:
         found += _profile(plan, profile, cluster, job, paths, asked)

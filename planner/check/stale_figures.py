@@ -13,7 +13,6 @@ _OF_OTHERS = {
     "nodes-do-not-add-up": "predicted.nodes",
     "price-does-not-add-up": "predicted.usd_per_hour",
     "lengths-beyond-cap": "predicted.lengths_tokens",
-    "phases-do-not-add-up": "predicted.baseline.seconds_per_sample",
 }
 """By rule, how the key of a figure begins that the rule holds against the decisions or the inputs."""
 _MEMORY = ("train-memory", "host-memory")

@@ -77,7 +77,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
     layouts = {kind.layout for kind in kinds}
     return (
         (len(layouts) - 1) + (len(set(trains)) - 1),
-        *(max(getattr(train, size) for train in trains) for size in ("pp", "cp", "ep", "tp")),
+        *(max(getattr(train.layout, size) for train in trains) for size in ("pp", "cp", "ep", "tp")),
         max(layout.tp for layout in layouts),
         not executable(cycle, trains),
         sum(layout.engines for layout in layouts),
