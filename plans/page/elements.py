@@ -1,7 +1,7 @@
-"""The document around charts and tables: head, style, plotly.js once, and the script that draws.
+"""Elements of a page, and `render`, which fills one of the templates in templates/ with them.
 
-A chart is a `<figure>` with its title, its legend as text, a box that plotly draws into, the data as JSON, and a
-caption that says what one should see. The script (page.js) finds boxes by their class, so that no id is made up.
+Jinja2 escapes every text that is put into a template; HTML is only what the templates hold, and `Markup`. The script
+(page.js) finds a chart's box by its class, so that no id is made up.
 """
 
 from __future__ import annotations
@@ -9,14 +9,42 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from ... import __version__
-from .page_text import esc
 from .palette import STAND_INS
 
 SwatchStyle = Literal["fill", "band", "line", "dash", "dot", "ring", "hatch", "diamond", "tick", "dots"]
+Tone = Literal["", "good", "bad", "warn", "info"]
+
+
+def printable(text: object) -> object:
+    """Return text without characters that turn the direction of what follows, and without halves of letters, which no
+    file can hold; HTML (`Markup`) as it is."""
+    if isinstance(text, Markup):
+        return text
+    return "".join(c if c.isprintable() or c.isspace() else " " for c in str(text))
+
+
+def esc(text: object) -> str:
+    """Return text escaped for HTML, for the hover texts and labels of charts."""
+    return str(escape(printable(text)))
+
+
+def code(name: object) -> Markup:
+    """Return a key or a file name as HTML that may break across lines at its dots, slashes and underscores."""
+    breakable = re.sub("([./_])", r"\1<wbr>", esc(name))
+    return Markup(f"<code>{breakable}</code>")
+
+
+def mark(colour: str, name: str) -> Markup:
+    """Return a name as HTML, with a dot of its colour before it."""
+    return Markup('<i class="mark" style="--c:{}"></i>{}').format(colour, printable(name))
 
 
 @dataclass(frozen=True)
@@ -27,19 +55,24 @@ class Swatch:
     colour: str
     style: SwatchStyle = "fill"
 
+    @property
+    def css_colour(self) -> str:
+        """The colour as the style sheet calls it."""
+        return f"var(--{STAND_INS[self.colour]})" if self.colour in STAND_INS else self.colour
+
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with what is said around it.
+    """A chart with the text around it.
 
     Attributes:
         key: unique on the page; letters, digits and `-`.
-        title: what it shows.
-        caption: its message in words, for those who cannot see it; plain text.
+        title: what the chart shows.
+        caption: the chart's message in words, for those who cannot see it.
         figure: a plotly figure.
         height: of the drawing, pixels.
         legend: entries, in order.
-        wide: whether it takes the page's width.
+        wide: whether the chart takes the page's width.
     """
 
     key: str
@@ -50,84 +83,71 @@ class Chart:
     legend: tuple[Swatch, ...] = ()
     wide: bool = False
 
-    def html(self) -> str:
-        """The `<figure>`."""
+    def __post_init__(self) -> None:
         assert re.fullmatch(r"[A-Za-z0-9-]+", self.key), self.key
+
+    @property
+    def data(self) -> Markup:
+        """The figure as JSON in a script element."""
         # The only character that could end the script element, or begin a comment in it, stands in strings only.
-        data = self.figure.to_json(engine="json").replace("<", "\\u003c")
-        legend = "".join(
-            f'<li><i class="{entry.style}" style="--c:{_theme(entry.colour)}"></i>{esc(entry.label)}</li>'
-            for entry in self.legend
-        )
-        return (
-            f'<figure id="{self.key}" class="panel{" wide" if self.wide else ""}">\n<h3>{esc(self.title)}</h3>\n'
-            + (f'<ul class="legend">{legend}</ul>\n' if legend else "")
-            + f'<div class="chart" style="height:{self.height}px" role="img" aria-label="{esc(self.caption)}">'
-            f'</div>\n<script type="application/json">{data}</script>\n'
-            f"<figcaption>{esc(self.caption)}</figcaption>\n</figure>\n"
-        )
+        return Markup(self.figure.to_json(engine="json").replace("<", "\\u003c"))
 
 
 @dataclass(frozen=True)
 class Card:
-    """A headline figure: what it is, the figure, and a line or two beneath; plain text."""
+    """A headline figure: its label, the figure, and a line or two beneath."""
 
     label: str
     value: str
     note: str = ""
-    tone: Literal["", "good", "bad", "warn"] = ""
-
-    def html(self) -> str:
-        """The card."""
-        return (
-            f'<div class="card {self.tone}"><div class="label">{esc(self.label)}</div>'
-            f'<div class="value">{esc(self.value)}</div><div class="note">{esc(self.note)}</div></div>'
-        )
+    tone: Tone = ""
 
 
-def cards(items: Sequence[Card]) -> str:
-    """A row of cards."""
-    return f'<div class="cards">{"".join(card.html() for card in items)}</div>\n'
+@dataclass(frozen=True)
+class Banner:
+    """A line at the top of a page that must not be overlooked."""
+
+    text: str
+    tone: Tone = "warn"
 
 
-def section(title: str, *parts: str, intro: str = "", grid: bool = False) -> str:
-    """A part of the page; `parts` are HTML, `intro` plain text. Panels of a grid stand side by side where there is
-    room."""
-    inner = "".join(parts)
-    lead = f'<p class="intro">{esc(intro)}</p>\n' if intro else ""
-    body = f'<div class="grid">{inner}</div>' if grid else inner
-    return f"<section>\n<h2>{esc(title)}</h2>\n{lead}{body}\n</section>\n"
+@dataclass(frozen=True)
+class Table:
+    """A table; on a narrow screen each cell carries its column's title.
+
+    Attributes:
+        head: titles of the columns.
+        rows: cells, text or `Markup`.
+        kind: the table's class in the style sheet.
+        numbers: indices of columns that are aligned to the right.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    kind: str = ""
+    numbers: Sequence[int] = ()
 
 
-def banner(text: str, tone: Literal["warn", "bad", "info"] = "warn") -> str:
-    """A line that must not be overlooked; plain text."""
-    return f'<p class="banner {tone}">{esc(text)}</p>\n'
+@cache
+def _environment() -> Environment:
+    assert __package__ is not None
+    found = Environment(
+        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, finalize=printable,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    found.filters["code"] = code
+    return found
 
 
-def document(title: str, subtitle: str, body: str) -> str:
-    """The whole page. `title` and `subtitle` are plain text, `body` is HTML."""
+def render(template: str, title: str, subtitle: str, **content: Any) -> str:
+    """Return a page: a template of this package, filled with text and elements."""
     from plotly.offline import get_plotlyjs
 
     library = get_plotlyjs()
     assert "</script" not in library.lower(), "plotly.js cannot be put into a page"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f'<meta name="generator" content="rlplan {esc(__version__)}">\n<title>{esc(title)}</title>\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n"
-        f"<header><h1>{esc(title)}</h1><p>{esc(subtitle)}</p></header>\n"
-        '<noscript><p class="banner info">Charts need JavaScript; each one is told in words under it.</p></noscript>\n'
-        f"{body}<footer>Written by rlplan {esc(__version__)}. This file is complete: it fetches nothing.</footer>\n"
-        f"</main>\n<script>{library}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    files = resources.files(__package__).joinpath("templates")
+    css, js = (Markup(files.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    page = _environment().get_template(template)
+    return page.render(
+        title=title, subtitle=subtitle, version=__version__, css=css, js=js, plotly=Markup(library), **content
     )
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _theme(colour: str) -> str:
-    """A stand-in colour as the style sheet calls it."""
-    return f"var(--{STAND_INS[colour]})" if colour in STAND_INS else colour

@@ -9,9 +9,8 @@ from typing import Any
 
 from ...phrases.numbers import count, fixed, known, percent, seconds
 from ...phrases.sentences import listed
-from ..page_text import esc
+from ..elements import Chart, Swatch, esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
-from ..shell import Chart, Swatch
 from .chart_parts import axis, cut, figure, lanes, share_axis
 from .charts_one_run import Detail
 from .charts_plan import length_axis
