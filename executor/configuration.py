@@ -18,7 +18,7 @@ from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
 from ..plans.schema.sections.layouts import EngineLayout
 from ..plans.schema.sections.levers import RoundPrefix
 from ..rounds.balance import PrefixSharing
-from ..rounds.schedule import RoundSpec
+from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 
 

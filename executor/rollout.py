@@ -23,9 +23,21 @@ from typing import Any, NamedTuple
 from ..plans.schema.sections.layouts import EngineLayout
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balance import Balancer, PrefixSharing
-from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
-from ..rounds.outcome import Fate, Outcome
-from ..rounds.round import Round
+from ..rounds.machines.events import (
+    Abort,
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Issue,
+    Lost,
+    ReachedCutoff,
+    SampleKey,
+    Score,
+    Scored,
+)
+from ..rounds.machines.outcome import Fate, Outcome
+from ..rounds.machines.round import Round
 from ..rounds.seeds import RoundSeeds, SeedLedger
 from ..rounds.timeouts import Execution
 from .engines.engine import EngineEvent, Request
