@@ -21,7 +21,7 @@ class StopRequests:
     """What was asked for so far."""
 
     at_round_end: asyncio.Event = field(default_factory=asyncio.Event)
-    at_once: asyncio.Event = field(default_factory=asyncio.Event)
+    immediately: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @contextlib.contextmanager
@@ -38,12 +38,12 @@ def stop_requests(grace_s: float | None = None) -> Iterator[StopRequests]:
     def received() -> None:
         nonlocal timer
         if requests.at_round_end.is_set():
-            requests.at_once.set()
+            requests.immediately.set()
             restore()
             return
         requests.at_round_end.set()
         if grace_s is not None:
-            timer = loop.call_later(grace_s, requests.at_once.set)
+            timer = loop.call_later(grace_s, requests.immediately.set)
 
     for number in SIGNALS:
         loop.add_signal_handler(number, received)

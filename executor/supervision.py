@@ -19,13 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import ray
-
 from ..plans.yaml.errors import InputError, RunFailed
-from .faults import ActorFailed, Fault, classify, reason
-
-# Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
-ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+from .faults import Fault, classify, reason
 
 FIRST_START_S = 1800.0  # what the first start may take: weights of hundreds of GB over a network, kernels to compile
 QUICK_START_S = 120.0  # and what any other may always take, for machines are busy
@@ -136,14 +131,18 @@ class Supervisor:
         self.patience = patience or Patience()
         self._clock, self._pause = clock, pause
         self._budgets: dict[str, RestartBudget] = {}
+        self._longest_start_s: dict[str, float] = {}
         self._began = clock()
 
     async def start(self, actor: Supervised) -> None:
         """Start an actor; a start in which its process dies is tried again. Raises RunFailed or InputError."""
         attempt = 0
         while True:
+            began = self._clock()
             try:
                 await actor.launch()
+                took_s = self._clock() - began
+                self._longest_start_s[actor.name] = max(took_s, self._longest_start_s.get(actor.name, 0.0))
                 return
             except Exception as error:  # whatever it is, it must be classified, and nothing of the try be left
                 await actor.discard()
@@ -160,6 +159,10 @@ class Supervisor:
         await actor.discard()
         self._spend(actor.name, why)
         await self.start(actor)
+
+    def start_deadline_s(self, name: str) -> float:
+        """Seconds that the next start of an actor may take, by what its starts have taken so far."""
+        return self.patience.start_deadline_s(self._longest_start_s.get(name, 0.0))
 
     def failures(self, name: str) -> int:
         """How often an actor was started again within the last hour."""
@@ -200,31 +203,3 @@ async def again_while_it_passes(
                 raise
         await pause(2.0 ** (attempt - 1))
     raise AssertionError("unreachable")
-
-
-def end_actor(actor: Any) -> None:
-    """Kill an actor now, whatever it does."""
-    ray.kill(actor, no_restart=True)
-
-
-def track(call: Any) -> asyncio.Future[Any]:
-    """The future of a Ray call. It may be left: nobody is told of an error that nobody waits for any more."""
-    future: asyncio.Future[Any] = asyncio.wrap_future(call.future())
-    future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
-    return future
-
-
-def spawn(tasks: set[asyncio.Task[Any]], body: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A task that is kept in `tasks` until it ends."""
-    task = asyncio.create_task(body, name=name)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    return task
-
-
-async def within(deadline_s: float, awaitable: Any, whom: str) -> Any:
-    """Await with a deadline that names whom it waited for. Raises ActorFailed when it passes."""
-    try:
-        return await asyncio.wait_for(awaitable, deadline_s)
-    except TimeoutError:
-        raise ActorFailed(whom, f"no answer within {deadline_s:.0f} s") from None

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from ..supervision import BORN_S, PULSE_S, LastHeard, silent_seconds, track
+from ..actors import track
+from ..supervision import BORN_S, PULSE_S, LastHeard, silent_seconds
 from .guard import guard_pid
 
 START_GROUP = "start"

@@ -27,7 +27,7 @@ from .scoring import Outcome, Scored
 
 FINAL = ("ok", "policy_timeout", "policy_error")
 """Outcomes of a call that are believed at once."""
-ALONE = ("policy_memory", "policy_crash")
+SOLO = ("policy_memory", "policy_crash")
 """Outcomes after which a sample is tried in a call of its own."""
 COUNTED = {
     "policy_timeout": "timeouts",
@@ -82,7 +82,7 @@ class Sample:
 
 def tries(outcome: Outcome, retries: int) -> int:
     """How often an outcome that is not final must come to count."""
-    return 2 if outcome in ALONE else retries + 1
+    return 2 if outcome in SOLO else retries + 1
 
 
 def verdict(charge: Scored, witness: Scored) -> Scored:

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
@@ -29,6 +28,26 @@ from .scoring_errors import RowError as RowError
 RewardFunction = Callable[[str, str, Any], float]
 
 KINDS = ("function", "math", "code")
+
+
+@dataclass(frozen=True)
+class ScorerConfig:
+    """How responses are scored: the job's reward section, as plain data that Ray and JSON carry.
+
+    Attributes:
+        kind: `function`, `math` or `code`.
+        function: dotted path `pkg.mod:name` where `kind` is `function`, else None.
+        deadline_s: seconds of wall time for one response, at most.
+        search_path: folder, usually the job file's, that is searched for the module before the rest of `sys.path`.
+        memory_bytes: address space that scoring one response may take; of other kinds than `code` it is counted beyond
+            what the function's imports take.
+    """
+
+    kind: str
+    function: str | None
+    deadline_s: float
+    search_path: str | None = None
+    memory_bytes: int = MEMORY_BYTES
 
 
 @dataclass(frozen=True)
@@ -55,23 +74,14 @@ class Scorer:
         return self.deadline_s + self.margin_s
 
 
-def resolve(
-    kind: str,
-    function: str | None,
-    deadline_s: float,
-    search_path: str | Path | None = None,
-    memory_bytes: int | None = None,
-) -> Scorer:
+def resolve(config: ScorerConfig) -> Scorer:
     """Turn the reward section of a job into a `Scorer`.
-
-    `function` is the dotted path `pkg.mod:name` when `kind` is `function`, else unused. `search_path` is a folder,
-    usually the job file's, that is searched for the module before the rest of `sys.path`. `memory_bytes` limits the
-    sandboxes of kind `code`, None: `MEMORY_BYTES`; for other kinds the process around the function keeps it.
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
+    kind, deadline_s = config.kind, config.deadline_s
     if kind == "function":
-        return _left_to_the_alarm(_imported(function, search_path), deadline_s)
+        return _left_to_the_alarm(_imported(config.function, config.search_path), deadline_s)
     if kind == "math":
         try:
             from .kinds.math_reward import score
@@ -82,7 +92,7 @@ def resolve(
         from .kinds.code_reward import START_S, CodeReward, probe
 
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
-        sandboxed = partial(CodeReward, memory_bytes=memory_bytes or MEMORY_BYTES)
+        sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
         return Scorer(sandboxed, deadline_s, START_S + 1.0, probe())
     raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
 
@@ -91,12 +101,12 @@ def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
     return Scorer(lambda _: function, deadline_s)
 
 
-def _imported(path: str | None, search_path: str | Path | None) -> RewardFunction:
+def _imported(path: str | None, search_path: str | None) -> RewardFunction:
     module_name, _, name = (path or "").partition(":")
     if not module_name or not name:
         raise InputError(f"reward.function is {path!r}; write it as pkg.mod:name")
-    if search_path is not None and str(search_path) not in sys.path:
-        sys.path.insert(0, str(search_path))
+    if search_path is not None and search_path not in sys.path:
+        sys.path.insert(0, search_path)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:

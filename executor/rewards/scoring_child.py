@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
-from .functions import Scorer, resolve
+from .functions import Scorer, ScorerConfig, resolve
 from .kinds.sandbox_child import die_with_parent
 from .scoring import score_one, where
 
@@ -39,9 +39,12 @@ WORN_SHARE = 0.5
 """Of the memory limit: a process that keeps so much between calls is replaced, before it fails a response for it."""
 
 
-def main(requests: int, answers: int, kind: str, function: str | None, deadline_s: float, folder: str | None,
-         memory_bytes: int) -> None:  # fmt: skip
-    """Answer batches until the parent closes its end; `requests` and `answers` are file descriptors."""
+def main(requests: int, answers: int, fields: dict[str, Any]) -> None:
+    """Answer batches until the parent closes its end.
+
+    `requests` and `answers` are file descriptors, `fields` those of a `ScorerConfig` as they come out of JSON.
+    """
+    config = ScorerConfig(**fields)
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
@@ -56,7 +59,7 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
     failure: str | None = None
     scorer: Scorer | None = None
     try:
-        scorer = resolve(kind, function, deadline_s, folder)
+        scorer = resolve(config)
     except InputError as error:
         problem = error.message
     except Exception as error:  # noqa: BLE001 - told to the parent, which ends the start with it
@@ -67,13 +70,13 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     before = address_space_bytes()
-    _lower(resource.RLIMIT_AS, before + memory_bytes)
+    _lower(resource.RLIMIT_AS, before + config.memory_bytes)
     _lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
             batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
             worn = _batch(scorer, batch, rows, budget_s, put)
-            worn = worn or address_space_bytes() - before > WORN_SHARE * memory_bytes
+            worn = worn or address_space_bytes() - before > WORN_SHARE * config.memory_bytes
             put({"batch": batch, "worn": worn})
 
 

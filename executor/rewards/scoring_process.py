@@ -19,9 +19,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .functions import ScorerConfig
 from .scoring import Outcome, Scored
 from .scoring_child import LENGTH
 
@@ -39,18 +41,10 @@ Row = tuple[str, str, Any, float]
 
 
 class ScoringProcess:
-    """A process with the reward function imported, and its successors.
+    """A process with the reward function imported, and its successors."""
 
-    Args:
-        kind, function, deadline_s, folder: as `resolve` takes them.
-        memory_bytes: address space that a response may take beyond what the function takes by its imports.
-    """
-
-    def __init__(
-        self, kind: str, function: str | None, deadline_s: float, folder: str | None, memory_bytes: int
-    ) -> None:
-        self._arguments = (kind, function, deadline_s, folder, memory_bytes)
-        self._memory_bytes = memory_bytes
+    def __init__(self, config: ScorerConfig) -> None:
+        self._config = config
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._answers = -1
         self._read = b""
@@ -68,7 +62,7 @@ class ScoringProcess:
         self.kill()  # it ended between two calls, if there was one
         theirs, self._requests = os.pipe()
         self._answers, back = os.pipe()
-        arguments = json.dumps([theirs, back, *self._arguments])
+        arguments = json.dumps([theirs, back, asdict(self._config)])
         # The search path as it is here: Ray sets this process's by other means than its environment.
         boot = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -115,7 +109,7 @@ class ScoringProcess:
             if isinstance(said, list) and said[:2] == [self._batch, len(results)] and len(results) < len(rows):
                 scored = Scored(*said[2:])
                 if scored.outcome == "policy_memory":
-                    limit = f"; it may take {self._memory_bytes} bytes (reward.memory_bytes)"
+                    limit = f"; it may take {self._config.memory_bytes} bytes (reward.memory_bytes)"
                     scored = scored._replace(detail=scored.detail + limit)
                 results.append(scored)
                 began, used_s = now, self._look()[1]

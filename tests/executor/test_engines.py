@@ -12,9 +12,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.engines.engine import Request
 from rlplan.executor.engines.fleet import Layout
-from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.executor.engines.messages import Request
+from rlplan.executor.rollout.prompts import PromptText
+from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.yaml.errors import RunFailed
@@ -72,7 +73,7 @@ async def decode(fleet, layout, version, requests):
     found = {}
     while len(found) < len(requests):
         for event in await asyncio.wait_for(inbox.get(), 60):
-            if event.kind == "finished":
+            if event.name == "finished":
                 found[event.request_id] = event
     return found
 
@@ -207,7 +208,7 @@ def test_an_engine_decodes_as_many_at_once_as_the_round_says_and_the_others_wait
     async def body(at_once):
         await load(fleet, layout, tiny_model / "model.safetensors", f"turns {at_once}")
         heard = []
-        fleet.listen(lambda _, events: heard.extend(e for e in events if e.kind == "finished"), lambda death: None)
+        fleet.listen(lambda _, events: heard.extend(e for e in events if e.name == "finished"), lambda death: None)
         engine = fleet.engines(layout)[0]
         # The fourth waits for its turn when it is aborted, and takes nobody's.
         requests = [greedy(name, tokens=96) for name in names]
@@ -232,9 +233,9 @@ def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fle
     given = []
     submit = type(fleet.all_engines()[0]).submit
 
-    def recorded(self, requests, version, at_once=None):
-        given.append((self.name, at_once))
-        return submit(self, requests, version, at_once)
+    def recorded(self, requests, version, max_num_seqs=None):
+        given.append((self.name, max_num_seqs))
+        return submit(self, requests, version, max_num_seqs)
 
     monkeypatch.setattr(type(fleet.all_engines()[0]), "submit", recorded)
     path = tiny_model / "model.safetensors"
@@ -242,10 +243,10 @@ def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fle
     async def body():
         await load(fleet, Layout(1, 2), path, "at once")
         machine = RaceRound(list(PROMPTS)[:2], 2, 2, 2, 8)
-        return await runner(fleet).run(machine, Layout(1, 2), "at once", str(path), "at once", at_once=3)
+        return await runner(fleet).run(machine, Layout(1, 2), "at once", str(path), "at once", max_num_seqs=3)
 
     loop.run_until_complete(body())
-    assert {at_once for _, at_once in given} == {3} and len({name for name, _ in given}) == 2
+    assert {most for _, most in given} == {3} and len({name for name, _ in given}) == 2
 
 
 def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):
@@ -345,7 +346,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
     layout = Layout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[1]
-    before = victim.facts["pid"]
+    before = victim.facts.pid
     machine = RaceRound(list(PROMPTS), 8, 2, 2, max_tokens=200)
 
     async def body():
@@ -361,7 +362,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
     assert len(machine.outcome().trained) == 8
     assert len(result.restarts) == 1 and victim.name in result.restarts[0]
     assert any(sample.key.sample >= 2 for sample in result.samples.values()), "lost samples were issued again"
-    assert victim.alive and victim.facts["pid"] != before
+    assert victim.alive and victim.facts.pid != before
     tokens = {key: len(sample.tokens) for key, sample in result.samples.items() if sample.finished_s is not None}
     assert set(tokens.values()) == {200}
 
@@ -408,7 +409,7 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
     layout = Layout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[0]
-    actor = psutil.Process(victim.facts["pid"])
+    actor = psutil.Process(victim.facts.pid)
     old = [actor, *actor.children(recursive=True)]
     assert len(old) >= 4, "actor, guard, core and rank"
     machine = RaceRound(list(PROMPTS)[:4], 4, 2, 2, max_tokens=200)
@@ -435,11 +436,11 @@ def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_i
     path = tiny_model / "model.safetensors"
     layout = Layout(1, 1)
     victim = fleet.engines(layout)[0]
-    actor, before = psutil.Process(victim.facts["pid"]), fleet.supervisor.failures(victim.name)
+    actor, before = psutil.Process(victim.facts.pid), fleet.supervisor.failures(victim.name)
     old, others = [actor, *actor.children(recursive=True)], {core.pid for core in cores()}
 
     async def body():
-        os.kill(victim.facts["cores"][0], signal.SIGKILL)
+        os.kill(victim.facts.cores[0], signal.SIGKILL)
         began = asyncio.get_running_loop().time()
         while victim.alive:
             await asyncio.sleep(0.05)

@@ -16,7 +16,8 @@ import pytest
 pytest.importorskip("torch")
 
 from rlplan.executor.trainer.advantages import group_advantages
-from rlplan.executor.trainer.losses import AGGREGATIONS, Divisors, token_weights
+from rlplan.executor.trainer.losses import AGGREGATIONS, token_weights
+from rlplan.executor.trainer.trainer_config import Divisors
 from rlplan.rounds.outcome import TrainedGroup
 from rlplan.rounds.schedule import RoundSpec, Schedule
 

@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.engines.engine import Request
 from rlplan.executor.engines.fleet import Layout
+from rlplan.executor.engines.messages import Request
 from rlplan.executor.rewards.pool import RewardResult
-from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.executor.rollout.prompts import PromptText
+from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.executor.supervision import Patience
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.race import RaceRound
@@ -98,13 +99,13 @@ def test_a_core_that_dies_under_a_weight_load_costs_the_engine_and_not_the_run(w
 @pytest.mark.parametrize("first", [True, False])
 def test_an_engine_that_dies_while_it_starts_is_started_again(weights, first):
     async def body():
-        fakes = FakeFleet(1, prepare=lambda actor: None)
+        fakes = FakeFleet(1)
         dying = {1} if first else {2, 3}
 
         def prepare(actor):
             actor.dies_in_start = len(fakes.actors) in dying
 
-        fakes.fleet._engines[1][0]._spawn = _prepared(fakes.fleet._engines[1][0]._spawn, prepare)
+        fakes.prepare = prepare
         await fakes.fleet.start()
         if not first:
             fakes.actors[0].core_dead = True
@@ -115,15 +116,6 @@ def test_an_engine_that_dies_while_it_starts_is_started_again(weights, first):
         await fakes.fleet.close()
 
     asyncio.run(body())
-
-
-def _prepared(spawn, prepare):
-    def wrapped(config):
-        actor = spawn(config)
-        prepare(actor)
-        return actor
-
-    return wrapped
 
 
 def test_one_engine_that_hangs_is_named_and_replaced_while_the_others_talk(weights):
@@ -149,9 +141,7 @@ def test_one_engine_that_hangs_is_named_and_replaced_while_the_others_talk(weigh
 
 
 def test_an_engine_that_lives_and_does_not_decode_is_replaced_while_the_others_decode(weights, monkeypatch):
-    from rlplan.executor.engines import engine_handle
-
-    monkeypatch.setattr(engine_handle, "PROGRESS_S", 0.6)
+    monkeypatch.setattr("rlplan.executor.engines.engine_process.PROGRESS_S", 0.6)
 
     async def body():
         fakes = FakeFleet(2)
@@ -199,7 +189,7 @@ def test_an_abort_never_overtakes_its_submit_and_nothing_decodes_after_a_round(w
 
 
 def test_a_round_that_is_left_does_not_wait_for_an_engine_that_hangs(weights, monkeypatch):
-    monkeypatch.setattr("rlplan.executor.rollout.LEAVE_S", 0.1)
+    monkeypatch.setattr("rlplan.executor.rollout.round_runner.LEAVE_S", 0.1)
 
     async def body():
         fakes = FakeFleet(2, Patience(stall_s=3600.0), decode_s=3600.0)
@@ -231,12 +221,11 @@ def test_a_round_ends_and_the_next_begins_without_an_engine_that_is_still_being_
         fakes = FakeFleet(2)
         await fakes.fleet.start()
         slow = asyncio.Event()
-        spawn = fakes.fleet._engines[1][0]._spawn
 
         def start_slowly(actor):
             actor.hangs = slow
 
-        fakes.fleet._engines[1][0]._spawn = _prepared(spawn, start_slowly)
+        fakes.prepare = start_slowly
 
         async def during():
             await asyncio.sleep(0.005)

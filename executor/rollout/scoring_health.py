@@ -10,10 +10,12 @@ Invariant: the samples of one prompt, however many, never end a run: its row may
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ..plans.yaml.errors import RunFailed
-from ..rounds.events import Failed, SampleKey, Scored
+from ...plans.yaml.errors import RunFailed
+from ...rounds.events import Failed, SampleKey, Scored
+from ..rewards.charges import RewardResult
+from .round_samples import RolloutSample
 
 UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
 """Outcomes of samples that the reward function came to no value for, timeouts aside, of which there may be many."""
@@ -23,17 +25,6 @@ HOPELESS_FAILURES = 16
 HOPELESS_SHARE = 0.9
 HOPELESS_PROMPTS = 3
 """Of so many prompts at least, or all if there are fewer."""
-
-
-class Result(Protocol):
-    """How a sample was scored (rewards/charges.RewardResult)."""
-
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def reward(self) -> float: ...
-    @property
-    def detail(self) -> str: ...
 
 
 class ScoringHealth:
@@ -65,7 +56,7 @@ class ScoringHealth:
             return f"only {self._scored} of the round's {heard} samples could be scored: {detail}"
         return None
 
-    def event(self, key: SampleKey, prompt: str, result: Result) -> Scored | Failed | RunFailed:
+    def event(self, key: SampleKey, prompt: str, result: RewardResult) -> Scored | Failed | RunFailed:
         """What a sample's result is to its round: `infra_failed` alone says nothing about the response."""
         hopeless = self.hear(prompt, result.outcome, result.detail)
         if hopeless is not None:
@@ -78,13 +69,6 @@ class ScoringHealth:
         return len(prompts) >= HOPELESS_FAILURES and len(set(prompts)) >= self._enough
 
 
-class Scorable(Protocol):
-    """A sample that knows how it was scored."""
-
-    reward_outcome: str
-    reward_detail: str
-
-
 class Unscored(NamedTuple):
     """How many samples had an outcome, and the reason of the first of them."""
 
@@ -92,11 +76,11 @@ class Unscored(NamedTuple):
     reason: str
 
 
-def unscored(samples: Iterable[Scorable]) -> Mapping[str, Unscored]:
+def unscored(samples: Iterable[RolloutSample]) -> Mapping[str, Unscored]:
     """By outcome, the samples that the reward function came to no value for."""
-    found: dict[str, Unscored] = {}
+    by_outcome: dict[str, Unscored] = {}
     for sample in samples:
         if sample.reward_outcome in UNSCORED:
-            before = found.get(sample.reward_outcome, Unscored(0, sample.reward_detail))
-            found[sample.reward_outcome] = before._replace(samples=before.samples + 1)
-    return found
+            before = by_outcome.get(sample.reward_outcome, Unscored(0, sample.reward_detail))
+            by_outcome[sample.reward_outcome] = before._replace(samples=before.samples + 1)
+    return by_outcome
