@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
+from ..planner.groups.choose.group_columns import Checker
 from ..planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules
 from ..planner.groups.place.assemble import grow, keeps_bounds, pinned, resident
 from ..planner.groups.place.placing import State, next_id
@@ -84,7 +85,12 @@ def cheapest_group(
         if not shared_training or _trains_everywhere(group, by_name)
     ]
     for group in sorted(candidates, key=lambda g: g.usd_per_hour(kinds)):
-        if resident(group, by_name, kinds) and keeps_bounds(group, by_name, rules):
+        # The quick verdict passes a few groups whose long-run mean is just above a bound: the second question is exact.
+        if (
+            resident(group, by_name, kinds)
+            and keeps_bounds(group, by_name, rules)
+            and Checker(rules).holds(group, by_name)
+        ):
             return group
     return None
 

@@ -116,7 +116,7 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
         share = put_off / (1 + put_off)
         wanted = rounds * setting.simulated_target
         if key.mode == "exact":
-            pool = long_draws(setting.draws, setting.group_size, key.cutoff, wanted)
+            pool = long_draws(setting.draws, setting.group_size, key.cutoff_tokens, wanted)
         elif key.mode == "predict":
             pool = setting.earlier.long_prompts(key.long_share, wanted)
         else:

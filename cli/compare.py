@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import digits, ratio
 from .given_lengths import given_lengths, lengths_option, trace_option
 from .main import EXIT_INFEASIBLE
 from .options import Finite, force_option
@@ -172,7 +173,7 @@ def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[
 def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
-    from .figures import ASCII
+    from .bars import ASCII
     from .paths import tell
 
     console = Console(highlight=False)
@@ -191,7 +192,8 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from rich.text import Text
 
     from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name, speedup
-    from .figures import gauge, percent, seconds, table
+    from ..plans.phrases.numbers import percent
+    from .bars import gauge, table
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
@@ -209,13 +211,13 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
         found.add_row(
             *values,
             point.plan.job.bias.mode,
-            seconds(predicted.step_s.mean),
+            digits(predicted.step_s.mean),
             Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
             percent(predicted.error.total),
             gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
             f"{speedup(point.plan):.2f}",
             Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
-            f"{predicted.length_ratio:.3f}",
+            ratio(predicted.length_ratio),
             *([binds(point.plan)] if wide else []),
         )
     return found

@@ -14,10 +14,11 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
+from ..plans.schema.sections.layouts import EngineLayout
 from ..rounds.balance import PrefixSharing
 from ..rounds.schedule import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
-from .engines.fleet import FleetConfig, Layout
+from .engines.fleet import FleetConfig
 from .trainer.step_checks import LOGPROB_LIMITS
 from .trainer.trainer_config import Divisors, TrainerConfig
 
@@ -26,7 +27,7 @@ from .trainer.trainer_config import Divisors, TrainerConfig
 class RoundSettings:
     """What a plan says for one kind of round (short or long)."""
 
-    layout: Layout
+    layout: EngineLayout
     """The engines that the round decodes on."""
     max_num_seqs: int
     """Samples that an engine decodes at a time."""
@@ -101,14 +102,14 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
 def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
     rollout, prefix = planned.rollout, planned.rollout.prefix
     return RoundSettings(
-        layout=Layout(rollout.tp, rollout.engines),
+        layout=rollout.layout,
         max_num_seqs=rollout.max_num_seqs,
         sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
         micro_batch_tokens=planned.train.micro_batch_tokens,
     )
 
 
-def fleet_config(layouts: Sequence[Layout], job: Job, model: str, pool: Pool, max_num_seqs: int) -> FleetConfig:
+def fleet_config(layouts: Sequence[EngineLayout], job: Job, model: str, pool: Pool, max_num_seqs: int) -> FleetConfig:
     """The engines of `layouts` for a job's policy on a pool, each of `max_num_seqs` sequences at a time at most."""
     return FleetConfig(
         layouts=tuple(layouts),

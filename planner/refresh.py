@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ..plans.facts.digest import job_decisions, job_predictions
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.plan import LongRound, Plan, PlannedJob, RoundTrain, ShortRound
+from ..plans.schema.plan import LongRound, Plan, PlannedJob
 from ..plans.schema.sections.origin import Inputs, Solver
 from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
@@ -30,8 +30,8 @@ from .choose.schedule_choice import Decided
 from .choose.ties import simplest, tolerance_of
 from .costs.host_memory import trainer_share
 from .costs.memory_bars import WEIGHT_BYTES
-from .costs.phase_costs import LayoutKey, TrainCost
-from .costs.round_costs import Kind, kinds, scoring, sizes
+from .costs.phase_costs import TrainCost
+from .costs.round_costs import Kind, kinds, scoring
 from .explain.assumed_why import rewards_named
 from .explain.holdout_rounds import Unseen, simulate_unseen
 from .lengths.length_model import LengthModel
@@ -163,7 +163,7 @@ def _search(
     space, limits, pool = search.space, search.limits, cluster.pools[search.space.pool]
     # Plain rounds on the plan's own engines, to compare it with and, of `predict`, for its first epoch.
     plain = {
-        ShortKey("sync", prompts, samples, 0, short.layout)
+        ShortKey("sync", prompts, samples, None, short.layout)
         for prompts, samples in (
             (planned.issue.prompts_per_step, planned.issue.samples_per_prompt),
             *([(short.prompts, short.samples)] if mode == "predict" else []),
@@ -184,7 +184,7 @@ def _search(
         host_bytes={**{key: cost.host_bytes for key, cost in layouts.items()}, **limits.host_bytes},
         nodes={**limits.nodes, **{key: pool.nodes_of(key.engines, key.tp) for key in layouts}},
         sharding=space.sharding,
-        train_nodes=tuple(pool.nodes_of(1, update.accelerators) for update in train),
+        train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in train),
         train_host=tuple(trainer_share(profile, pool, weight_bytes, update.layout) for update in train),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
@@ -231,8 +231,8 @@ def _short_key(planned: PlannedJob) -> ShortKey:
         mode=planned.bias.mode,
         prompts=short.issue.prompts,
         samples=short.issue.samples,
-        cutoff=short.cutoff_tokens or 0,
-        layout=_layout(short),
+        cutoff_tokens=short.cutoff_tokens,
+        layout=short.rollout.layout,
         long_share=short.long_share or 0.0,
         draft_tokens=short.rollout.drafts.tokens if short.rollout.drafts else 0,
     )
@@ -242,24 +242,17 @@ def _long_key(short: ShortKey, long: LongRound) -> LongKey:
     return LongKey(
         law=short.law,
         copies=long.issue.copies,
-        layout=_layout(long),
+        layout=long.rollout.layout,
         draft_tokens=long.rollout.drafts.tokens if long.rollout.drafts else 0,
         hand_over=long.hand_over.at_finished if long.hand_over else 0.0,
     )
 
 
-def _layout(of: ShortRound | LongRound) -> LayoutKey:
-    return LayoutKey(of.rollout.tp, of.rollout.engines)
-
-
-def _place(train: list[TrainCost], update: TrainCost | RoundTrain) -> int:
-    """Where the update stands among the candidates', which it joins if it is none of them."""
-    for place, cost in enumerate(train):
-        if sizes(cost) == sizes(update):
-            return place
-    assert isinstance(update, TrainCost), "it is priced"
-    train.append(update)
-    return len(train) - 1
+def _place(train: list[TrainCost], update: TrainCost) -> int:
+    """Index of the update among the candidates', to which it is appended if it is none of them."""
+    if all(cost.layout != update.layout for cost in train):
+        train.append(update)
+    return [cost.layout for cost in train].index(update.layout)
 
 
 def _cycle(search: Search, mine: _Mine) -> Cycle:

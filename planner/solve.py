@@ -26,7 +26,6 @@ from ..plans.schema.plan import (
     RoundIssue,
     RoundRollout,
     Rounds,
-    RoundTrain,
     ShortRound,
     StepIssue,
     SyncPlan,
@@ -293,7 +292,7 @@ def prepare(
         layout_switch_s=space.layout_switch_s,
         objective=objective,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
-        train_nodes=tuple(pool.nodes_of(1, t.accelerators) for t in space.train),
+        train_nodes=tuple(pool.nodes_of(1, t.layout.accelerators) for t in space.train),
         usd_per_node_s=usd_per_node_hour(pool) / 3600,
         pool_nodes=pool.nodes,
         # Layouts that were measured are the executor's own, and it starts trainers once, for both kinds of round.
@@ -364,33 +363,20 @@ def _rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
     def hand_over(key: LongKey) -> RoundHandOver | None:
         return RoundHandOver(engines=key.freed_engines, at_finished=key.hand_over) if key.hand_over else None
 
-    def train(choice: int) -> RoundTrain:
-        cost = space.train[choice]
-        return RoundTrain(
-            dp=cost.dp,
-            tp=cost.tp,
-            pp=cost.pp,
-            cp=cost.cp,
-            ep=cost.ep,
-            micro_batch_tokens=cost.micro_batch_tokens,
-            recompute=cost.recompute,
-            offload=cost.offload,
-        )
-
     return Rounds(
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
-            cutoff_tokens=short.cutoff or None,
+            cutoff_tokens=short.cutoff_tokens,
             long_share=short.long_share or None,
             rollout=rollout(short),
-            train=train(cycle.train),
+            train=space.train[cycle.train].layout,
         ),
         long=None
         if long is None
         else LongRound(
             issue=LongIssue(prompts=target, samples=size, copies=cast(LongKey, long.key).copies),
             rollout=rollout(long.key),
-            train=train(cycle.long_train),
+            train=space.train[cycle.long_train].layout,
             hand_over=hand_over(cast(LongKey, long.key)),
         ),
     )

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none
+from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
 
 
 class _Model(BaseModel):
@@ -100,6 +101,11 @@ class Rollout(_Model):
     )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines that were measured."""
+        return EngineLayout(self.tp, self.engines)
+
     @model_validator(mode="after")
     def _curve_is_a_curve(self) -> Rollout:
         if len(self.curve_sequences) != len(self.curve_s):
@@ -139,6 +145,11 @@ class Train(_Model):
     peak_bytes: int = Field(
         default=0, ge=0, le=10**15, description="Peak accelerator memory of a rank; 0: not measured"
     )
+
+    @property
+    def layout(self) -> UpdateLayout:
+        """The update's layout, whose sizes are keys of the entry."""
+        return UpdateLayout(**{key: getattr(self, key) for key in UpdateLayout.model_fields})
 
 
 Scale = Annotated[float, Field(gt=0)]
@@ -262,6 +273,11 @@ class RoundCheck(_Model):
         exclude_if=is_none,
         description="Relative standard deviation of a round's rollout about the fit; null: as `error` has it",
     )
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines of the rounds."""
+        return EngineLayout(self.tp, self.engines)
 
 
 class Volatile(_Model):

@@ -46,15 +46,15 @@ def most_draws_at_once(copies: int) -> int:
 class _ExactRound(Round):
     """Classification by cutoff and voiding of draws, shared by both kinds of exact round."""
 
-    def __init__(self, prompts: list[str], group_size: int, cutoff: int, max_tokens: int, take: Take) -> None:
+    def __init__(self, prompts: list[str], group_size: int, cutoff_tokens: int, max_tokens: int, take: Take) -> None:
         super().__init__(prompts, group_size, max_tokens, take)
-        if not 1 <= cutoff < max_tokens:
+        if not 1 <= cutoff_tokens < max_tokens:
             raise ValueError("the cutoff must be at least 1 and below the length cap")
-        self.cutoff = cutoff
+        self.cutoff_tokens = cutoff_tokens
 
     def _is_long(self, draw: Draw, sample: int) -> bool:
         tokens = draw.tokens[sample]
-        return tokens > self.cutoff or (tokens == self.cutoff and sample in draw.truncated)
+        return tokens > self.cutoff_tokens or (tokens == self.cutoff_tokens and sample in draw.truncated)
 
     def _is_short(self, draw: Draw) -> bool:
         return not draw.past_cutoff and len(draw.tokens) == self.group_size
@@ -84,7 +84,7 @@ class ExactShortRound(_ExactRound):
         prompts: prompts to issue, in order (over-issued beyond `target`).
         target: groups to train (P).
         group_size: samples per group (n).
-        cutoff: L* in tokens.
+        cutoff_tokens: L*.
         max_tokens: the job's length cap; a short round itself never decodes past L*.
         dynamic_sampling: drop groups whose rewards are all equal.
         take: hands out fresh prompts when the row is too short.
@@ -97,13 +97,13 @@ class ExactShortRound(_ExactRound):
         prompts: list[str],
         target: int,
         group_size: int,
-        cutoff: int,
+        cutoff_tokens: int,
         max_tokens: int,
         *,
         dynamic_sampling: bool = False,
         take: Take = lambda k: [],
     ) -> None:
-        super().__init__(prompts, group_size, cutoff, max_tokens, take)
+        super().__init__(prompts, group_size, cutoff_tokens, max_tokens, take)
         self.target = min(target, len(prompts))
         self.dynamic_sampling = dynamic_sampling
         self.accepted = 0
@@ -120,7 +120,7 @@ class ExactShortRound(_ExactRound):
 
     def _extend(self, prompts: list[str], actions: list[Action]) -> None:
         for prompt in prompts:
-            self._row.append(self._issue_draw(prompt, self.group_size, self.cutoff, None, actions))
+            self._row.append(self._issue_draw(prompt, self.group_size, self.cutoff_tokens, None, actions))
 
     def _on_finished(self, draw: Draw, sample: int, actions: list[Action]) -> None:
         if self._is_long(draw, sample):
@@ -142,7 +142,7 @@ class ExactShortRound(_ExactRound):
     def _replace(self, draw: Draw, actions: list[Action]) -> None:
         place = self._row.index(draw)
         self._settle(draw, Fate.DISCARDED, actions)
-        self._row[place] = self._issue_draw(draw.prompt, self.group_size, self.cutoff, None, actions)
+        self._row[place] = self._issue_draw(draw.prompt, self.group_size, self.cutoff_tokens, None, actions)
 
     def _give_up(self, draw: Draw, actions: list[Action]) -> None:
         self._settle(draw, Fate.FAILED, actions)
@@ -202,7 +202,7 @@ class ExactLongRound(_ExactRound):
     Args:
         prompts: deferred prompts, each settled in this round.
         group_size: samples per group (n).
-        cutoff: the L* by which the prompts were deferred.
+        cutoff_tokens: the L* by which the prompts were deferred.
         copies: draws started at once per prompt.
         max_tokens: the length cap.
         dynamic_sampling: drop groups whose rewards are all equal (no refill: the batch is smaller).
@@ -214,13 +214,13 @@ class ExactLongRound(_ExactRound):
         self,
         prompts: list[str],
         group_size: int,
-        cutoff: int,
+        cutoff_tokens: int,
         copies: int,
         max_tokens: int,
         *,
         dynamic_sampling: bool = False,
     ) -> None:
-        super().__init__(prompts, group_size, cutoff, max_tokens, lambda k: [])
+        super().__init__(prompts, group_size, cutoff_tokens, max_tokens, lambda k: [])
         if copies < 1:
             raise ValueError("copies must be at least 1")
         self.copies = copies
@@ -239,7 +239,7 @@ class ExactLongRound(_ExactRound):
         return actions
 
     def _draw(self, prompt: str, actions: list[Action]) -> Draw:
-        return self._issue_draw(prompt, self.group_size, self.max_tokens, self.cutoff, actions)
+        return self._issue_draw(prompt, self.group_size, self.max_tokens, self.cutoff_tokens, actions)
 
     def _on_cutoff(self, draw: Draw, sample: int, actions: list[Action]) -> None:
         if not draw.past_cutoff:

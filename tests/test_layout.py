@@ -27,7 +27,6 @@ LONG = {
     "planner/choose/round_program.py",
     "planner/costs/phase_costs.py",
     "planner/groups/replan/moves.py",
-    "planner/refresh.py",
     "planner/simulate/whole_run.py",
     "planner/solve.py",
     "planner/tune/tune.py",

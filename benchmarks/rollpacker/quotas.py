@@ -47,7 +47,7 @@ class QuotaRound:
     def _outer(self, task: int, action: Action) -> Action:
         key = SampleKey(task * self._draws + action.key.draw, action.key.sample)
         if isinstance(action, Issue):
-            return Issue(key, action.prompt, action.max_tokens, action.watch_tokens)
+            return Issue(key, action.prompt, action.max_tokens, action.cutoff_tokens)
         return Abort(key) if isinstance(action, Abort) else Score(key)
 
 

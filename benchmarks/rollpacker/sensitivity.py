@@ -87,7 +87,7 @@ class Sweep:
         """Seconds of short rounds with this over-issue, at speed 1 and without overhead."""
         if (factors, rho) not in self._known:
             issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
-            setup = RoundSetup("short", False, issued, self._prompts, self._samples, width, self._cap)
+            setup = RoundSetup("short", issued, self._prompts, self._samples, width, self._cap)
             prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
             found = []
             for drawn in self._lengths(rho):

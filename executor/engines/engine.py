@@ -137,7 +137,7 @@ class RolloutEngine:
             self._tasks[request.request_id] = task
 
     async def _decode(self, request: Request) -> None:
-        watch, parameters = request.watch_tokens, sampling_parameters(request)
+        cutoff_tokens, parameters = request.cutoff_tokens, sampling_parameters(request)
         event = EngineEvent("finished", request.request_id, version_start=self._version)
         began = time.perf_counter()
         prompt = {"prompt_token_ids": list(request.prompt_tokens)}
@@ -152,9 +152,9 @@ class RolloutEngine:
                         event.logprobs.extend(part.logprobs.logprobs)
                     if output.finished:
                         event.truncated = part.finish_reason == "length"
-                    elif watch is not None and len(event.tokens) >= watch:
+                    elif cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens:
                         self._tell(EngineEvent("cutoff", request.request_id))
-                        watch = None
+                        cutoff_tokens = None
             event.version_end = self._version
             event.decode_s = time.perf_counter() - began
             self._tell(event)

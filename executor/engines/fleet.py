@@ -15,17 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ..supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, Listener
 from .messages import EngineConfig, EngineEvent
-
-
-class Layout(NamedTuple):
-    """An engine set: TP size and number of engines."""
-
-    tp: int
-    engines: int
-
 
 Sink = Callable[[EngineHandle, list[EngineEvent]], None]
 
@@ -42,7 +35,7 @@ class FleetConfig:
         seed: of the first engine; those after it have the numbers that follow.
     """
 
-    layouts: tuple[Layout, ...]
+    layouts: tuple[EngineLayout, ...]
     model_path: str
     dtype: str
     device: str
@@ -99,7 +92,7 @@ class Fleet:
         for engines in batches:
             await together(*(engine.start() for engine in engines))
 
-    def engines(self, layout: Layout) -> list[EngineHandle]:
+    def engines(self, layout: EngineLayout) -> list[EngineHandle]:
         """The engines of a layout, in order."""
         return self._engines[layout.tp][: layout.engines]
 

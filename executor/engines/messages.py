@@ -43,7 +43,7 @@ class Request:
     request_id: str
     prompt_tokens: tuple[int, ...]
     max_tokens: int
-    watch_tokens: int | None = None
+    cutoff_tokens: int | None = None
     temperature: float = 1.0
     ignore_eos: bool = False
     seed: int | None = None
@@ -54,7 +54,7 @@ class EngineEvent:
     """What happened in an engine, by `name`.
 
     Of a request: `finished`, with its tokens, the engine's log-probs, and how many of the prompt's tokens it found in
-    its cache; `cutoff`, it has at least `watch_tokens` tokens and decodes on. Of no request: `alive`, tokens were
+    its cache; `cutoff`, it has at least `cutoff_tokens` tokens and decodes on. Of no request: `alive`, tokens were
     decoded since the last poll; `pulse`, vLLM's processes answered since the last poll.
     """
 

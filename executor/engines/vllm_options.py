@@ -71,16 +71,16 @@ def sampling_parameters(request: Request) -> Any:
         ignore_eos=request.ignore_eos,
         seed=request.seed,
         output_kind=RequestOutputKind.DELTA,
-        stream_interval=output_interval(request.watch_tokens),
+        stream_interval=output_interval(request.cutoff_tokens),
     )
 
 
-def output_interval(watch_tokens: int | None) -> int:
+def output_interval(cutoff_tokens: int | None) -> int:
     """Tokens between two outputs of a request, of which vLLM gives the first after one token.
 
-    Outputs come often enough to show that the request is alive, and one of them comes at `watch_tokens` tokens or a few
-    tokens later.
+    Outputs come often enough to show that the request is alive, and one of them comes at `cutoff_tokens` tokens or a
+    few tokens later.
     """
-    if watch_tokens is None or watch_tokens <= 1:
+    if cutoff_tokens is None or cutoff_tokens <= 1:
         return ALIVE_TOKENS
-    return math.ceil((watch_tokens - 1) / math.ceil((watch_tokens - 1) / ALIVE_TOKENS))
+    return math.ceil((cutoff_tokens - 1) / math.ceil((cutoff_tokens - 1) / ALIVE_TOKENS))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing
 from ...rounds.round import Round
 from ...rounds.seeds import RoundSeeds
-from ..engines.fleet import Fleet, Layout
+from ..engines.fleet import Fleet
 from .live_round import EngineBack, EngineEvents, Inbox, LiveRound, Weights
 from .prompts import PromptText
 from .round_samples import Progress, RolloutResult
@@ -50,7 +51,7 @@ class RoundRunner:
     async def run(
         self,
         round_: Round,
-        layout: Layout,
+        layout: EngineLayout,
         version: str,
         weights_path: str,
         tag: str,

@@ -95,7 +95,7 @@ class SampleLedger:
             request_id=request_id,
             prompt_tokens=prompt.tokens,
             max_tokens=issue.max_tokens,
-            watch_tokens=issue.watch_tokens,
+            cutoff_tokens=issue.cutoff_tokens,
             temperature=self._temperature,
             ignore_eos=self._ignore_eos,
             seed=None if self._seeds is None else self._seeds.issue(issue),

@@ -7,8 +7,8 @@ worthless, and nothing else of the documents contradicts it.
 from __future__ import annotations
 
 from ...plans.check.finding import Fault
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Accelerators, Cluster
-from ...plans.words.units import bytes_text
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.hardware import gpu_of, largest_memory_bytes
 

@@ -20,6 +20,7 @@ from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
 from ...plans.check.policy_rules import waived
 from ...plans.check.resource_rules import pools_too_large
 from ...plans.facts.executable import not_executable
+from ...plans.phrases.caveats import assumed_notes
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.job import Job
@@ -27,7 +28,6 @@ from ...plans.schema.plan import Plan
 from ...plans.schema.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
 from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
 from ...plans.schema.workload import Workload
-from ...plans.words.assumed_words import assumed_notes
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS

@@ -13,7 +13,8 @@ from ...plans.check.policy_rules import memory_bars
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
-from ...plans.schema.plan import Plan, RoundRollout, RoundTrain
+from ...plans.schema.plan import Plan, RoundRollout
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.architecture import Architecture, architecture_of
@@ -23,14 +24,14 @@ from ...profiles.profile_schema import Profile
 from ..choose.candidates import less_memory
 from ..costs.device_memory import device_bars, device_bytes
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
-from ..costs.phase_costs import DecodeCost, LayoutKey, engines_of, entry_of
-from ..costs.round_costs import decode_of, judge_of, layout_of, table_of, train_of
+from ..costs.phase_costs import DecodeCost, engines_of, entry_of
+from ..costs.round_costs import decode_of, judge_of, table_of, train_of
 
 
 def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterator[Fault]:
     """Layouts without costs, and memory that does not hold. `pool`: the one that the rounds run on, None if unknown."""
     planned, rounds = plan.job, plan.job.rounds
-    kinds: list[tuple[Loc, RoundRollout, RoundTrain]] = [
+    kinds: list[tuple[Loc, RoundRollout, UpdateLayout]] = [
         (("job", "rounds", "short"), rounds.short.rollout, rounds.short.train)
     ]
     if rounds.long is not None:
@@ -84,8 +85,8 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> 
     for loc, bar in memory_bars(plan):
         kind = str(loc[-1])
         if kind == "kv":
-            layout = layouts.get(str(loc[2]))
-            entry = layout and profile and entry_of(profile, LayoutKey(layout.tp, layout.engines))
+            rollout = layouts.get(str(loc[2]))
+            entry = rollout and profile and entry_of(profile, rollout.layout)
             room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
         elif kind == "train":
             room = device_bytes(profile, pool) if pool and profile else None
@@ -136,8 +137,10 @@ def _engine(at: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) -> Itera
         yield Fault("batch-unmeasured", (*at, "max_num_seqs"), what, f"write at most {cost.max_sequences}")
 
 
-def _update(at: Loc, train: RoundTrain, profile: Profile, shape: Architecture | None, per_node: int) -> Iterator[Fault]:
-    uneven = list(layout_faults(shape, layout_of(train), per_node)) if shape is not None else []
+def _update(
+    at: Loc, train: UpdateLayout, profile: Profile, shape: Architecture | None, per_node: int
+) -> Iterator[Fault]:
+    uneven = list(layout_faults(shape, train, per_node)) if shape is not None else []
     for field, why in uneven:
         yield Fault("train-layout", (*at, field), why, f"write another {field}, or solve again")
     if uneven:
@@ -149,7 +152,7 @@ def _update(at: Loc, train: RoundTrain, profile: Profile, shape: Architecture | 
 
 
 def _devices(
-    at: Loc, cost: DecodeCost, train: RoundTrain | None, job: Job, profile: Profile, pool: Pool
+    at: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pool: Pool
 ) -> Iterator[Fault]:
     """What an accelerator does not hold of a kind of round's engines and trainers; `train`: None if it cannot be."""
     weight_bytes, engines = WEIGHT_BYTES[job.model.dtype], engines_of(profile, cost.key)
@@ -160,7 +163,7 @@ def _devices(
     if train is None:
         return
     short = {bar.phase for bar in alone if not bar.fits}  # what engines alone outgrow is told
-    for bar in device_bars(profile, pool, weight_bytes, engines, layout_of(train)):
+    for bar in device_bars(profile, pool, weight_bytes, engines, train):
         if not bar.fits and bar.phase not in short:
             yield Fault("train-memory", (*at, "train"), _beyond(bar), _REMEDIES["train"])
 

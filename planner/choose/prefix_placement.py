@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing, shared_tokens
-from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from ..costs.phase_costs import DecodeCost, RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cells import on_engines, sized_cell
 from ..simulate.columns.column_setting import CELL_PROMPTS
@@ -48,14 +49,14 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    found: dict[LayoutKey, Placement] = {}
+    found: dict[EngineLayout, Placement] = {}
     drawn: dict[int, list[Luck]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
         if cell.trained not in drawn:
             rounds = max(cell.simulated(ROUNDS), SAMPLES // (cell.trained * samples))
             drawn[cell.trained] = _lucks(draws, rounds, cell.trained, samples)
-        setup = RoundSetup("short", False, cell.trained, cell.trained, samples, samples, cap_tokens)
+        setup = RoundSetup("short", cell.trained, cell.trained, samples, samples, cap_tokens)
         best = _best(on_engines(cost, cell.engines), setup, drawn[cell.trained])
         if best is not None:
             found[layout] = best

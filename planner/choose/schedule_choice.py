@@ -90,7 +90,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
 def choice_words(decided: Decided, search: Search, profile: Profile) -> dict[str, str]:
     """What speaks for the schedule beside its speed, and what it is compared with, by key of the plan's `why`."""
     parts = parts_of(decided.unseen.search, decided.unseen.cycle)
-    turns = [(part.layout.tp, part.train.accelerators, part.train.offload) for part in parts]
+    turns = [(part.layout.tp, part.train.layout.accelerators, part.train.layout.offload) for part in parts]
     found = {
         "ties": tie_text(search, decided.solution.cycle, decided.cycle, decided.given_up(search), decided.tolerance),
         "waste": waste_text(parts, search.setting.target, search.limits.group_size),

@@ -89,7 +89,9 @@ def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
     """Whether the executor can run it (plans/facts/executable.py, and levers that it has not)."""
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
     levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
-    return not levers and len({t.dp for t in trains}) == 1 and not any(any(update_faults(t)) for t in trains)
+    return (
+        not levers and len({t.layout.dp for t in trains}) == 1 and not any(any(update_faults(t.layout)) for t in trains)
+    )
 
 
 def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:

@@ -26,13 +26,14 @@ import math
 from collections.abc import Sequence
 
 from ...plans.schema.predicted import StepNoise
+from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import InputError
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_error import law_error
 from ...profiles.profile_schema import Profile, Spread
 from ..costs.colocation import LINK_ERROR, sleep_and_wake_s
-from ..costs.phase_costs import LayoutKey, TrainCost, checks_of, entry_of
-from ..costs.round_costs import measured_update
+from ..costs.device_memory import measured_update
+from ..costs.phase_costs import TrainCost, checks_of, entry_of
 from ..simulate.columns.round_log import mean
 from .cycle_parts import Part
 
@@ -52,7 +53,7 @@ def step_error(profile: Profile, parts: Sequence[Part]) -> float:
     return math.hypot(*(seconds / step_s for seconds in off.values()))
 
 
-def rollout_error(profile: Profile, layout: LayoutKey) -> float:
+def rollout_error(profile: Profile, layout: EngineLayout) -> float:
     """Relative standard deviation of a rollout's seconds in a layout."""
     known = checks_of(profile, layout)
     if known:
@@ -66,20 +67,22 @@ def rollout_error(profile: Profile, layout: LayoutKey) -> float:
 
 def update_error(profile: Profile, train: TrainCost) -> float:
     """Relative standard deviation of an update's seconds."""
-    entry, law = measured_update(profile, train), profile.train_law
+    entry, law = measured_update(profile, train.layout), profile.train_law
     if entry is None and law is None:
-        raise InputError(f"the profile has no update of dp {train.dp} and {train.micro_batch_tokens} tokens")
-    stated = entry.error if entry is not None else law_error(law, train) if law is not None else 0.0
+        raise InputError(
+            f"the profile has no update of dp {train.layout.dp} and {train.layout.micro_batch_tokens} tokens"
+        )
+    stated = entry.error if entry is not None else law_error(law, train.layout) if law is not None else 0.0
     return stated / MEAN_OVER_DEVIATION
 
 
-def noise_of(profile: Profile, layout: LayoutKey, train: TrainCost) -> StepNoise:
+def noise_of(profile: Profile, layout: EngineLayout, train: TrainCost) -> StepNoise:
     """How single steps in this layout with this update scatter, as the profile has seen it; 0: not measured.
 
     Rounds and updates about the line that was fitted to them (of a profile that does not state it, their error when
     left out of the fit), and repeats of a weight sync and of the wait for a last reward.
     """
-    entry, update = entry_of(profile, layout), measured_update(profile, train)
+    entry, update = entry_of(profile, layout), measured_update(profile, train.layout)
     seen = [
         check.noise if check.noise is not None else check.error / MEAN_OVER_DEVIATION
         for check in checks_of(profile, layout)
@@ -101,13 +104,13 @@ def _of_spread(spread: Spread) -> float:
     return math.log(spread.p95 / spread.p50) / _P95_DEVIATIONS
 
 
-def _sync_off_s(profile: Profile, layout: LayoutKey, seconds: float) -> float:
+def _sync_off_s(profile: Profile, layout: EngineLayout, seconds: float) -> float:
     """Seconds by which a weight transfer of so many may be off, with the sleep and wake that are in it."""
     turns_s = sleep_and_wake_s(profile, layout.tp)
     return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
 
 
-def _sync_error(profile: Profile, layout: LayoutKey) -> float:
+def _sync_error(profile: Profile, layout: EngineLayout) -> float:
     entry = entry_of(profile, layout)
     sync = entry.evidence.get("sync") if entry is not None else None
     return sync.error if sync is not None else 0.0

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from ...plans.schema.predicted import PredictedPhases
+from ...plans.schema.sections.layouts import EngineLayout
 from ..choose.candidate_search import Search
 from ..choose.candidates import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
-from ..costs.phase_costs import LayoutKey, TrainCost
+from ..costs.phase_costs import TrainCost
 from ..simulate.columns.round_log import RoundLog, mean
 
 
@@ -23,7 +24,7 @@ class Part(NamedTuple):
     switch_s: float
 
     @property
-    def layout(self) -> LayoutKey:
+    def layout(self) -> EngineLayout:
         """Its engines."""
         return self.key.layout
 

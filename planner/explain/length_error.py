@@ -63,7 +63,7 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
 def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether enough groups are short, and some prompt has rewards that differ where only such groups are trained."""
     law = cycle.short.law
-    if law.mode == "exact" and model.short_groups(law.cutoff, setting.group_size) < LEAST_ACCEPTED:
+    if law.cutoff_tokens is not None and model.short_groups(law.cutoff_tokens, setting.group_size) < LEAST_ACCEPTED:
         return False
     return not setting.dynamic_sampling or any(len(set(rewards)) > 1 for rewards in model.rewards)
 

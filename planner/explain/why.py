@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ...plans.facts.critical_path import CriticalPath
-from ...plans.words.phase_words import PHASE_WORDS
-from ...plans.words.why_line import TIE_PERCENT, Alternative
+from ...plans.phrases.phase_names import PHASE_NAMES
+from ...plans.phrases.why_line import TIE_PERCENT, Alternative
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
 from ..choose.candidates import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle, make_cycle
-from ..costs.phase_costs import RewardCost, TrainCost
+from ..costs.phase_costs import RewardCost
 from ..simulate.columns.round_log import mean
 from .cycle_parts import parts_of
 from .holdout_rounds import Unseen
@@ -108,7 +109,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
         )
     if mode == "exact":
         found.append(
-            ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
+            (
+                "rounds.short.cutoff_tokens",
+                lambda c: short(c).cutoff_tokens,
+                lambda c: f"cutoff {short(c).cutoff_tokens} tokens",
+            )
         )
     if search.space.drafted:
         found.append(
@@ -128,7 +133,11 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
         )
     found.append(("rounds.short.rollout", lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}"))
     found.append(
-        ("rounds.short.train", lambda c: c.train, lambda c: f"short rounds train by {train_text(trains[c.train])}")
+        (
+            "rounds.short.train",
+            lambda c: c.train,
+            lambda c: f"short rounds train by {train_text(trains[c.train].layout)}",
+        )
     )
     if deferring:
         found.append(
@@ -141,7 +150,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
             (
                 "rounds.long.train",
                 lambda c: c.long_train,
-                lambda c: f"long rounds train by {train_text(trains[c.long_train])}",
+                lambda c: f"long rounds train by {train_text(trains[c.long_train].layout)}",
             )
         )
         if search.space.drafted:
@@ -195,12 +204,12 @@ def hand_over_text(key: LongKey) -> str:
     return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
 
 
-def train_text(cost: TrainCost) -> str:
+def train_text(layout: UpdateLayout) -> str:
     """An update layout in words; sizes of 1 are not told."""
-    sizes = {"dp": cost.dp, "tp": cost.tp, "pp": cost.pp, "cp": cost.cp, "ep": cost.ep}
+    sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
     words = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    words += [f"recompute {cost.recompute}"] * (cost.recompute != "none") + ["offload"] * cost.offload
-    return ", ".join([*words, f"micro-batches of {cost.micro_batch_tokens} tokens"])
+    words += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
+    return ", ".join([*words, f"micro-batches of {layout.micro_batch_tokens} tokens"])
 
 
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
@@ -221,7 +230,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
     change = 100 * (price * sum(theirs.values()) / total - 1)
     moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{PHASE_WORDS[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
     nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
     if search.limits.objective == "usd" and nodes != instead:
         # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
@@ -271,7 +280,7 @@ def _shares(unseen: Unseen) -> str:
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
     """What a reader must know before taking the speed of `predict` for that of a run."""
     key = cast(ShortKey, cycle.short.key)
-    plain = search.short[ShortKey("sync", key.prompts, key.samples, 0, key.layout)].log
+    plain = search.short[ShortKey("sync", key.prompts, key.samples, None, key.layout)].log
     seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
     return (
         f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "

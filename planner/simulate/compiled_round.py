@@ -38,7 +38,7 @@ def _round(
         "issue": setup.group_size if setup.exact else setup.samples,
         "limit": setup.cutoff_tokens if kind == kernel_state.EXACT_SHORT else setup.max_tokens,
         "cap": luck.cap_tokens,
-        "cutoff": setup.cutoff_tokens,
+        "cutoff_tokens": setup.cutoff_tokens or 0,
         "dynamic": setup.dynamic_sampling,
         "refills": short,
         "watched": setup.redraws,

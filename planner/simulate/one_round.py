@@ -67,7 +67,7 @@ def machine_of(setup: RoundSetup, luck: Luck) -> Round:
         del feed[:count]
         return taken
 
-    if not setup.exact:
+    if setup.cutoff_tokens is None:
         return RaceRound(
             issued, setup.target, size, setup.samples, cap, dynamic_sampling=dynamic, take=take, kind=setup.kind
         )

@@ -137,8 +137,7 @@ def simulate_round(
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
-                watch = action.watch_tokens or 0
-                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, watch)
+                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, action.cutoff_tokens)
                 samples[key] = sample
                 prompts[key] = action.prompt
                 engines[place].pass_to(now)

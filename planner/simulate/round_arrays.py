@@ -28,26 +28,29 @@ class RoundSetup:
 
     Attributes:
         kind: short or long.
-        exact: whether by cutoff (`exact`), or the first to finish win (`sync`, `race`, `defer`).
         prompts: how many are issued at first.
         target: P; at most `prompts` groups are trained.
         group_size, samples: n, and how many are issued of a draw.
         max_tokens: the job's cap.
-        cutoff_tokens: of `exact`.
+        cutoff_tokens: longer draws are long, in mode `exact`; None in the other modes, where the first to finish win.
         copies: draws of a prompt at once, long rounds of `exact`.
         dynamic_sampling: drop groups whose rewards are all equal; short rounds refill.
     """
 
     kind: Literal["short", "long"]
-    exact: bool
     prompts: int
     target: int
     group_size: int
     samples: int
     max_tokens: int
-    cutoff_tokens: int = 0
+    cutoff_tokens: int | None = None
     copies: int = 1
     dynamic_sampling: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether draws are split by a cutoff."""
+        return self.cutoff_tokens is not None
 
     @property
     def redraws(self) -> bool:

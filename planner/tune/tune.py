@@ -28,7 +28,7 @@ from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import PASSES, Pass, Progress
 from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.round_costs import kinds, nodes_of, scoring, sizes
+from ..costs.round_costs import kinds, nodes_of, scoring
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..simulate.whole_run import round_spec, simulate_run
@@ -254,10 +254,10 @@ def _kinds(*plans: Plan) -> list[ShortRound | LongRound]:
 
 
 def _not_run(found: Refit, *plans: Plan) -> tuple[str, ...]:
-    rounds, known = _kinds(*plans), {sizes(train) for train in found.updates}
-    layouts = [r.rollout for r in rounds if (r.rollout.tp, r.rollout.engines) not in found.rollout]
-    updates = [r.train for r in rounds if sizes(r.train) not in known]
-    names = [f"{r.engines} x tp {r.tp}" for r in layouts]
+    rounds, known = _kinds(*plans), {train.layout for train in found.updates}
+    layouts = [r.rollout.layout for r in rounds if r.rollout.layout not in found.rollout]
+    updates = [r.train for r in rounds if r.train not in known]
+    names = [str(layout) for layout in layouts]
     names += [f"dp {t.dp} x tp {t.tp} with micro-batches of {t.micro_batch_tokens} tokens" for t in updates]
     return tuple(dict.fromkeys(names))
 

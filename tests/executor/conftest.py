@@ -58,12 +58,13 @@ def loop():
 def fleet(tiny_model, loop):
     """Two engines of TP 1 and one of TP 2, started once."""
     from rlplan.executor.actors import start_ray
-    from rlplan.executor.engines.fleet import Fleet, FleetConfig, Layout
+    from rlplan.executor.engines.fleet import Fleet, FleetConfig
+    from rlplan.plans.schema.sections.layouts import EngineLayout
 
     start_ray()
     fleet = Fleet(
         FleetConfig(
-            layouts=(Layout(1, 2), Layout(2, 1)),
+            layouts=(EngineLayout(1, 2), EngineLayout(2, 1)),
             model_path=str(tiny_model),
             dtype="float32",
             device="cpu",

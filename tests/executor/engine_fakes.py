@@ -7,11 +7,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from rlplan.executor.engines.engine_handle import EngineHandle
-from rlplan.executor.engines.fleet import Fleet, FleetConfig, Layout
+from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import EngineEvent, EngineFacts
 from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.plans.schema.sections.layouts import EngineLayout
 
 
 class Ref:
@@ -130,5 +131,5 @@ class FakeFleet:
             config = replace(config, name=config.name.replace("rollout-tp1", "engine"))
             return EngineHandle(config, listener, supervisor, spawn, self.ended.append)
 
-        layouts = (Layout(1, count),)
+        layouts = (EngineLayout(1, count),)
         self.fleet = Fleet(FleetConfig(layouts, "", "float32", "cpu", 8, 8, 1), self.supervisor, handle)

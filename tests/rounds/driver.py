@@ -158,7 +158,7 @@ def drive(
                 finished.add(key)
             case ReachedCutoff():
                 end = ends[key]
-                push(now + end.tokens - (issues[key].watch_tokens or 0), end)
+                push(now + end.tokens - (issues[key].cutoff_tokens or 0), end)
         run.effective.append(event)
         deliver(event, now)
         if chaos.noise and dice.random() < chaos.noise:

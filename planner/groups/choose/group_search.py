@@ -15,7 +15,7 @@ import numpy as np
 from ....plans.yaml.errors import Infeasible
 from ..inputs.capacity import modes_within, node_limits, nodes_short
 from ..inputs.group_model import Group, GroupJob, NodeKind, Rules
-from ..place.assemble import resident
+from ..place.assemble import alone, resident
 from ..place.greedy import Algorithm1
 from ..place.placing import State
 from ..simulate.permit_seats import bound as slo_bound
@@ -97,8 +97,8 @@ class GroupSearch:
     def start(self, previous: Sequence[Group]) -> None:
         """Columns of single jobs, of Algorithm 1 and of the previous plan."""
         for name in self.names:
-            alone = [lone(mode, self.kinds) for mode in self.modes_of[name]]
-            for group in sorted(alone, key=lambda g: g.usd_per_hour(self.kinds)):
+            solo = [lone(mode, self.kinds) for mode in self.modes_of[name]]
+            for group in sorted(solo, key=lambda g: g.usd_per_hour(self.kinds)):
                 if self.checker.keeps([group], self.jobs)[0]:
                     self.add(group)
                     break
@@ -110,8 +110,17 @@ class GroupSearch:
         greedy = Algorithm1(self.kinds, self.rules)
         for job in self.jobs.values() if self.effort.greedy else ():
             state = greedy.arrive(state, job)
-        self.greedy_usd = state.usd_per_hour(self.kinds) if self.effort.greedy else math.inf
-        for group in [*state.groups.values(), *previous]:
+        self.greedy_usd = 0.0 if self.effort.greedy else math.inf
+        for group in state.groups.values():
+            if self.fits(group):
+                self.greedy_usd += group.usd_per_hour(self.kinds)
+                self.add(group)
+                self.warm.add(group)
+            else:  # its long-run mean is just above a bound, which Algorithm 1's quick verdict may miss
+                self.greedy_usd += sum(
+                    alone(self.jobs[pin.job], self.kinds).usd_per_hour(self.kinds) for pin in group.pins
+                )
+        for group in previous:
             if self.fits(group):
                 self.add(group)
                 self.warm.add(group)
@@ -288,8 +297,8 @@ class GroupSearch:
         """What makes a group worse than another of the same price, in 0 to 1: training lost, and jobs that depend on
         each other. A plan of small groups is easier to run, and is taken where it trains at most a few percent less.
         """
-        alone = sum(job.solo_usd_per_hour(self.kinds) for job in self.jobs.values())
-        lost = self.checker.lost(column.group, self.jobs, self.kinds) / max(alone, 1e-9)
+        solo = sum(job.solo_usd_per_hour(self.kinds) for job in self.jobs.values())
+        lost = self.checker.lost(column.group, self.jobs, self.kinds) / max(solo, 1e-9)
         pairs = len(column.jobs) * (len(column.jobs) - 1) / len(self.names) ** 2
         return 0.9 * lost + 0.1 * pairs
 

@@ -43,13 +43,12 @@ class ShortColumn:
         self.deferred_prompts: list[str] = []
         self._setup = RoundSetup(
             kind="short",
-            exact=key.mode == "exact",
             prompts=key.prompts,
             target=setting.target,
             group_size=setting.group_size,
             samples=key.samples,
             max_tokens=setting.cap_tokens,
-            cutoff_tokens=key.cutoff,
+            cutoff_tokens=key.cutoff_tokens,
             dynamic_sampling=setting.dynamic_sampling,
         )
         self._feeds = 0
@@ -148,13 +147,12 @@ class LongColumn:
         self.log = RoundLog(sync_s=self._cost.sync_s)
         self._setup = RoundSetup(
             kind="long",
-            exact=key.law.mode == "exact",
             prompts=setting.target,
             target=setting.target,
             group_size=setting.group_size,
             samples=setting.group_size,
             max_tokens=setting.cap_tokens,
-            cutoff_tokens=key.law.cutoff,
+            cutoff_tokens=key.law.cutoff_tokens,
             copies=key.copies,
             dynamic_sampling=setting.dynamic_sampling,
         )
@@ -220,9 +218,10 @@ class LongColumn:
         firsts = self._setting.draws.firsts(numbers, stream)
         if not self._setup.redraws:
             return list(firsts[:, :1])
-        size, cutoff, copies = self._setting.group_size, self._setup.cutoff_tokens, self._setup.copies
+        size, cutoff_tokens, copies = self._setting.group_size, self._setup.cutoff_tokens, self._setup.copies
+        assert cutoff_tokens is not None, "prompts are redrawn in long rounds of exact only"
         # The number of the first draw that is long, or how many are known.
-        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
+        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff_tokens, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
         found = []
         for number, first, rows in zip(numbers.tolist(), long.tolist(), firsts, strict=True):
             drawn = copies
@@ -232,7 +231,7 @@ class LongColumn:
                     more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(known, drawn)])
                     rows = np.concatenate([rows, more])
                     if first >= known:
-                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff, True).argmax())
+                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff_tokens, True).argmax())
                 if first < drawn or drawn >= MAX_DRAWS:
                     break
                 drawn = min(2 * drawn, MAX_DRAWS)
@@ -249,7 +248,7 @@ def play_column(
     return play(setup, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe)
 
 
-def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:
+def long_draws(draws: Draws, group_size: int, cutoff_tokens: int, count: int) -> list[str]:
     """Prompts that `exact` defers at `cutoff`: the first `count` whose first draw in stream 0 is long.
 
     A draw counts or not regardless of its own lengths, so the deferred ones are simply the long ones among all, and no
@@ -261,7 +260,7 @@ def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[s
     for start in range(0, 64 * max(FEED, count), FEED):
         numbers = np.arange(start, start + FEED)
         longest = draws.firsts(numbers, 0)[:, 0, :group_size].max(axis=1)
-        found += numbers[(longest > cutoff) | (longest >= cap)].tolist()
+        found += numbers[(longest > cutoff_tokens) | (longest >= cap)].tolist()
         if len(found) >= count:
             break
     return [prompt_name(number, 0) for number in found[:count]]
@@ -282,7 +281,7 @@ def expected_deferrals(column: ShortColumn, setting: Setting) -> float:
         return settled * law.long_share / (1.0 - law.long_share)
     if setting.dynamic_sampling:
         return mean(column.log.deferred)
-    if law.mode == "exact":
-        short = setting.draws.model.short_groups(law.cutoff, setting.group_size)
+    if law.cutoff_tokens is not None:
+        short = setting.draws.model.short_groups(law.cutoff_tokens, setting.group_size)
         return setting.target * (1.0 - short) / short
     return float(column.key.prompts - setting.target)

@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.engines.fleet import Layout
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.executor.supervision import Patience
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.race import RaceRound
 
@@ -45,7 +45,7 @@ def run_round(fakes, weights, engines, during=None, *, machine=None, version="v1
     machine = machine or RaceRound(list(PROMPTS), 6, 2, 2, max_tokens=8)
 
     async def body():
-        layout = Layout(1, engines)
+        layout = EngineLayout(1, engines)
         up = await fakes.fleet.some_ready(fakes.fleet.engines(layout))
         if load:
             for engine in up:

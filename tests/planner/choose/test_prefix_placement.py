@@ -11,6 +11,7 @@ from rlplan.planner.costs.round_costs import kinds
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import prepare, solve_fully
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.rounds.balance import PrefixSharing
 
@@ -81,7 +82,7 @@ def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps(given) -
         lengths = {
             (d, s): (f"p{d}", 1 + (37 * d + 11 * s + 5 * nth) % 90, False) for d in range(size) for s in range(8)
         }
-        asked = RealRound(1, 2, 90, lengths, 0.0)
+        asked = RealRound(EngineLayout(1, 2), 90, lengths, 0.0)
         seconds = simulated_s(asked, decode_cost(bare, bare.rollout[0]), bare, prompt_tokens)
         real.append(dataclasses.replace(asked, rollout_s=seconds))
     [found] = check_rounds(bare, real, prompt_tokens)

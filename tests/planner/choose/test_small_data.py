@@ -91,9 +91,9 @@ def test_the_share_that_is_accepted_is_that_of_drawn_groups():
     model, rng = fit_lengths(trace), np.random.default_rng(0)
     key = next(k for k in enumerate_space(laptop(), job, small_profile(), model, MODES).short if k.mode == "exact")
     indices = np.repeat(np.arange(len(model.prompt_ids)), 200)
-    short = (model.draw_many(indices, (8,), rng) <= key.cutoff).all(axis=1)
+    short = (model.draw_many(indices, (8,), rng) <= key.cutoff_tokens).all(axis=1)
     mixed = np.array([len(set(rng.choice(model.rewards[k], 8))) > 1 for k in indices])
     assert accepted_share(model, key, 8, False) == pytest.approx(short.mean(), abs=0.02)
     assert accepted_share(model, key, 8, True) == pytest.approx((short & mixed).mean(), abs=0.02)
-    sync = key._replace(mode="sync", cutoff=0)
+    sync = key._replace(mode="sync", cutoff_tokens=None)
     assert accepted_share(model, sync, 8, False) == 1.0

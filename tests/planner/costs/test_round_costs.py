@@ -15,11 +15,11 @@ from rlplan.plans.schema.plan import (
     RoundIssue,
     RoundRollout,
     Rounds,
-    RoundTrain,
     ShortRound,
     StepIssue,
     SyncPlan,
 )
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import RewardJudge
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
@@ -31,7 +31,7 @@ def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
         issue=RoundIssue(prompts=8, samples=4),
         cutoff_tokens=None,
         rollout=RoundRollout(pool="main", engines=engines, tp=engine_tp, max_num_seqs=64),
-        train=RoundTrain(**{"dp": 1, "micro_batch_tokens": 8192, **train}),
+        train=UpdateLayout(**{"dp": 1, "micro_batch_tokens": 8192, **train}),
     )
     return PlannedJob(
         name="toy",
@@ -50,14 +50,14 @@ def test_one_engine_of_a_gpu_profile_prices_as_many_as_the_plan_has() -> None:
     short, long = kinds(planned(16, 2, dp=8, tp=4), profile)
     assert long is short
     assert (short.decode.key.engines, short.decode.key.tp, short.max_num_seqs) == (16, 2, 64)
-    assert (short.train.dp, short.train.tp, short.train.accelerators) == (8, 4, 32)
+    assert (short.train.layout.dp, short.train.layout.tp, short.train.layout.accelerators) == (8, 4, 32)
     wide, _ = kinds(planned(16, 2, dp=32), profile)
     assert wide.train.per_token_s != short.train.per_token_s
 
 
 def test_what_a_measured_profile_lacks_is_said_with_what_it_has(make_profile) -> None:
     profile = make_profile()
-    assert kinds(planned(2, 1), profile)[0].train.micro_batch_tokens == 8192
+    assert kinds(planned(2, 1), profile)[0].train.layout.micro_batch_tokens == 8192
     with pytest.raises(InputError, match=r"no layout of 3 engine\(s\) with tp 1, it has 2 x tp 1, 1 x tp 2"):
         kinds(planned(3, 1), profile)
     with pytest.raises(InputError, match="no update with micro-batches of 999 tokens"):

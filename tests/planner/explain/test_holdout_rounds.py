@@ -11,8 +11,8 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.solve import solve_fully
+from rlplan.plans.phrases.caveats import drift_text
 from rlplan.plans.schema.predicted import LengthDrift
-from rlplan.plans.words.drift_words import drift_text
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, entry_of
+from rlplan.planner.costs.phase_costs import decode_cost, entry_of
 from rlplan.planner.explain.round_picture import RoundWatch
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.whole_run import Watch, simulate_plan
@@ -60,7 +60,7 @@ def test_memory_is_that_of_the_layouts_that_the_plan_uses(solved):
     plan, _, profile, _ = solved
     layouts = set()
     for kind, round_ in zip(kinds(plan).values(), (plan.job.rounds.short, plan.job.rounds.long), strict=True):
-        layout = LayoutKey(round_.rollout.tp, round_.rollout.engines)
+        layout = round_.rollout.layout
         entry = entry_of(profile, layout)
         assert kind.memory.kv.capacity_bytes == entry.kv_capacity_tokens * entry.kv_bytes_per_token
         assert 0 < kind.memory.kv.needed_bytes <= kind.memory.kv.capacity_bytes

@@ -9,24 +9,25 @@ from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, decode_cost, reward_cost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, decode_cost, reward_cost
 from rlplan.planner.explain.round_picture import RoundWatch, picture
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
-LAYOUT = LayoutKey(1, 2)
+LAYOUT = EngineLayout(1, 2)
 
 
 def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: int = 10**6, **changes):
     """(watch, played) of a round on one engine that takes a second a token, prompts being 5 tokens long."""
-    cost = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
+    cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
-    setup = RoundSetup("short", False, groups, groups, samples, samples, 1000)
+    setup = RoundSetup("short", groups, groups, samples, samples, 1000)
     luck = Luck(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
     watch = RoundWatch()
     return watch, play(setup, luck, cost, reward, 64, observe=watch.observe)
@@ -88,7 +89,7 @@ def test_shapes_are_shares_of_what_was_there(levels, end_s):
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
     fast = {(LAYOUT, 3): drafted(decode[LAYOUT], Drafts(3, 0.7, 16))}
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
@@ -96,11 +97,11 @@ def setting(make_trace, make_profile) -> Setting:
 
 EXACT = Law("exact", 0, 0, CUTOFF)
 KEYS = {
-    "sync": ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
+    "sync": ShortKey("sync", TARGET, GROUP, None, LAYOUT),
     "exact": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT),
-    "race": ShortKey("race", 6, 6, 0, LAYOUT),
-    "defer": ShortKey("defer", 5, GROUP, 0, LAYOUT),
-    "predict": ShortKey("predict", TARGET, GROUP, 0, LAYOUT, 0.2),
+    "race": ShortKey("race", 6, 6, None, LAYOUT),
+    "defer": ShortKey("defer", 5, GROUP, None, LAYOUT),
+    "predict": ShortKey("predict", TARGET, GROUP, None, LAYOUT, 0.2),
     "drafts": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT, 0.0, 3),
     "long": LongKey(EXACT, 2, LAYOUT),
     "long with a hand-over": LongKey(EXACT, 1, LAYOUT, 0, 0.5),

@@ -8,7 +8,7 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass, column_name
 from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost, train_costs
+from rlplan.planner.costs.phase_costs import TrainCost, decode_cost, reward_cost, train_cost, train_costs
 from rlplan.planner.costs.round_costs import Kind
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -17,6 +17,7 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, S
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
 from rlplan.planner.solve import solve_fully
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
@@ -26,7 +27,7 @@ from rlplan.rounds.schedule import RoundSpec
 from ..conftest import small_job
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
-LAYOUT = LayoutKey(1, 2)
+LAYOUT = EngineLayout(1, 2)
 SHORT = ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT)
 SIZES = {"tp": [1, 2], "micro_batch_tokens": [1024, 2048, 4096, 8192]}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
@@ -36,7 +37,7 @@ QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
     fast = {(LAYOUT, 3): drafted(decode[LAYOUT], Drafts(3, 0.7, 16))}
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)

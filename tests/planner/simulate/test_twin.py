@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, RewardCost
 from rlplan.planner.costs.reward_executions import Executions
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut, RoundSetup
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds import exact
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
@@ -42,13 +43,12 @@ def rounds(draw) -> tuple[RoundSetup, Luck]:
     prompts, group = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     setup = RoundSetup(
         kind=kind,
-        exact=exact,
         prompts=prompts,
         target=draw(st.integers(1, prompts)),
         group_size=group,
         samples=group + (0 if exact else draw(st.integers(0, 2))),
         max_tokens=CAP,
-        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else 0,
+        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else None,
         copies=draw(st.integers(1, 3)),
         dynamic_sampling=draw(st.booleans()),
     )
@@ -79,7 +79,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
 def costs(draw, engines: int = 1) -> DecodeCost:
     unit = draw(st.sampled_from([1.0, 0.137]))  # whole numbers make events of several engines simultaneous
     plain = DecodeCost(
-        key=LayoutKey(1, draw(st.integers(engines, 4))),
+        key=EngineLayout(1, draw(st.integers(engines, 4))),
         a=7 * unit,
         b=draw(st.sampled_from([0.0, 0.6])) * unit,
         c=draw(st.sampled_from([0.0, 0.09])) * unit,
@@ -144,30 +144,30 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
 @pytest.mark.parametrize(
     "setup",
     [
-        RoundSetup("short", False, 30, 24, 4, 5, CAP),
-        RoundSetup("short", True, 30, 24, 4, 4, CAP, cutoff_tokens=25),
-        RoundSetup("long", True, 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
+        RoundSetup("short", 30, 24, 4, 5, CAP),
+        RoundSetup("short", 30, 24, 4, 4, CAP, cutoff_tokens=25),
+        RoundSetup("long", 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
     ],
 )
 @pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
 def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup, sharing: PrefixSharing | None) -> None:
     luck = make_luck(setup, 48 if setup.kind == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
-    decode = DecodeCost(LayoutKey(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
+    decode = DecodeCost(EngineLayout(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
     decode = dataclasses.replace(decode, block_tokens=3 if sharing else 16, sharing=sharing)
     assert assert_same(setup, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
 
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool) -> None:
-    decode = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1)
+    decode = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1)
     costs_ = (decode, RewardCost(1, 0.0, 0.0), 9)
     lengths, ones = np.array([[5, 5], [40, 5]], dtype=np.int32), np.ones(2, dtype=np.int32)
-    short = RoundSetup("short", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    short = RoundSetup("short", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
         play(short, Luck(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
     ended = play(short, Luck(lengths, ones, CAP, 1.0), *costs_, reference=reference)
     assert ended.fate.tolist() == [state.TRAINED, state.DEFERRED]
-    long = RoundSetup("long", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    long = RoundSetup("long", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
         play(long, Luck(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference)
 

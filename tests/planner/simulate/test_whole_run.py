@@ -66,7 +66,7 @@ def test_the_last_round_of_what_is_owed_counts_by_its_prompts(run):
 
 def test_the_seconds_that_columns_predict_are_those_of_whole_epochs_of_eight_steps(run, make_profile, make_trace):
     """Epochs that ended in smaller rounds took 4 to 9 % longer a trained group than the columns say."""
-    profile, group, cutoff = make_profile(), 4, 150
+    profile, group, cutoff_tokens = make_profile(), 4, 150
     decode = decode_cost(profile, profile.rollout[0])
     train = train_cost(profile.train[2])
     kind = Kind(decode, decode.max_sequences, train)
@@ -74,13 +74,13 @@ def test_the_seconds_that_columns_predict_are_those_of_whole_epochs_of_eight_ste
     draws = Draws(fit_lengths(make_trace(64, 8)), 0, group)
     reward = reward_cost(profile.reward, 1)
     setting = Setting(8, group, 1024, False, {decode.key: decode}, reward, draws)
-    key = ShortKey("exact", 12, group, cutoff, decode.key)
+    key = ShortKey("exact", 12, group, cutoff_tokens, decode.key)
     short, long = ShortColumn(setting, key), LongColumn(setting, LongKey(key.law, 1, decode.key))
     short.extend(300)
-    long.extend(150, long_draws(draws, group, cutoff, 150 * 8))
+    long.extend(150, long_draws(draws, group, cutoff_tokens, 150 * 8))
     share = expected_deferrals(short, setting) / 8
     predicted = (mean(short.log.step_s(train)) + share * mean(long.log.step_s(train))) / (1 + share)
-    spec = RoundSpec("exact", 8, group, 1024, 12, group, cutoff_tokens=cutoff)
+    spec = RoundSpec("exact", 8, group, 1024, 12, group, cutoff_tokens=cutoff_tokens)
     simulated = simulate_run(spec, kind, kind, reward, draws, steps=8 * 20, prompts=64)
     assert {s.groups for s in simulated.steps} == {8}
     assert mean([s.step_s for s in simulated.steps]) == pytest.approx(predicted, rel=0.04)

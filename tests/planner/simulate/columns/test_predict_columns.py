@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost, train_cost
+from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
 from rlplan.planner.costs.round_costs import Kind
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -15,18 +15,19 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, S
 from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.rounds.schedule import RoundSpec
 
 TARGET, GROUP, CAP, SHARE = 8, 4, 1024, 0.25
-LAYOUT = LayoutKey(1, 2)
-KEY = ShortKey("predict", TARGET, GROUP, 0, LAYOUT, SHARE)
+LAYOUT = EngineLayout(1, 2)
+KEY = ShortKey("predict", TARGET, GROUP, None, LAYOUT, SHARE)
 
 
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace(icc=0.8)), 0, GROUP)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws)
 
