@@ -159,12 +159,6 @@ class EngineHandle:
         if self._given_up is not None:
             raise self._given_up
 
-    async def ready(self) -> None:
-        """Wait until the engine is up. Raises RunFailed if it could not be replaced."""
-        while not self.alive:
-            self.check()
-            await asyncio.wait({self.repair})
-
     @property
     def repair(self) -> asyncio.Task[None]:
         """The replacement that is under way, or the last one."""

@@ -29,15 +29,6 @@ FINAL = ("ok", "policy_timeout", "policy_error")
 """Outcomes of a call that are believed at once."""
 SOLO = ("policy_memory", "policy_crash")
 """Outcomes after which a sample is tried in a call of its own."""
-COUNTED = {
-    "policy_timeout": "timeouts",
-    "policy_error": "errors",
-    "policy_memory": "memory",
-    "policy_crash": "crashes",
-    "function_error": "raised",
-    "infra_failed": "failed",
-}
-"""Under which name a pool counts an outcome."""
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,6 @@ class Scorer:
     """The longest deadline that a sample may have."""
     margin_s: float = 0.0
     """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
-    notes: tuple[str, ...] = ()
-    """What the scorer could not provide on this machine, one line each (for example no network isolation)."""
 
     @property
     def call(self) -> RewardFunction:
@@ -91,9 +89,10 @@ def resolve(config: ScorerConfig) -> Scorer:
     if kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
+        probe()
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
         sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
-        return Scorer(sandboxed, deadline_s, START_S + 1.0, probe())
+        return Scorer(sandboxed, deadline_s, START_S + 1.0)
     raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
 
 

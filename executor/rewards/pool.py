@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any
 
 from ...plans.schema.job import Job, JobPaths
 from ...plans.yaml.errors import InputError, RunFailed
 from ..supervision import Supervisor
-from .charges import COUNTED, FINAL, SOLO, RewardResult, Sample, tries, verdict
+from .charges import FINAL, SOLO, RewardResult, Sample, tries, verdict
 from .functions import ScorerConfig
 from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
 from .sample_queue import SampleQueue
@@ -70,10 +71,8 @@ class RewardPool:
         self._tasks: list[asyncio.Task[None]] = []
         self._down: RewardPoolDown | None = None
         self._open = False
-        self._counts = dict.fromkeys(("scored", "retried", "restarted", "renewed", "cancelled", *COUNTED.values()), 0)
+        self._counts: Counter[str] = Counter()
         self._witness: Sample | None = None
-        self._seconds = 0.0
-        self._notes: tuple[str, ...] = ()
 
     @classmethod
     def of_job(
@@ -101,7 +100,7 @@ class RewardPool:
             if isinstance(fact, BaseException):
                 await self.close()
                 raise fact
-            self._alarm_s, self._notes = fact.alarm_s, fact.notes
+            self._alarm_s = fact.alarm_s
         self._open = True
         self._tasks = [asyncio.create_task(self._serve(w), name=f"{w.name} serve") for w in self._workers]
         for task in self._tasks:
@@ -143,22 +142,10 @@ class RewardPool:
         self._forget(sample)
         return True
 
-    def stats(self) -> dict[str, Any]:
-        """Counters since `start`, and what is under way.
-
-        `scored` samples got a reward; of them `timeouts`, `errors`, `memory` and `crashes` 0 by the policy's fault, and
-        `raised` 0 because the function raised on them. `failed` were given up, `cancelled` dropped. `retried` counts
-        samples handed out again, `restarted` workers, `renewed` processes within workers. `mean_s`: seconds of a
-        deciding call; `queue`: samples not with a worker; `unfinished`: all; `notes`: what workers could not provide.
-        """
-        decided = self._counts["scored"] + self._counts["failed"]
-        return {
-            **self._counts,
-            "mean_s": self._seconds / decided if decided else 0.0,
-            "queue": len(self._queue),
-            "unfinished": len(self._samples),
-            "notes": list(self._notes),
-        }
+    def stats(self) -> Counter[str]:
+        """Counts since `start`: samples by outcome, and those that were `retried` or `cancelled`; `restarted` workers,
+        `renewed` processes within workers; and now: samples in the `queue`, `unfinished` ones."""
+        return self._counts + Counter(queue=len(self._queue), unfinished=len(self._samples))
 
     def pids(self) -> dict[str, int]:
         """Process id of each worker that is up, by name."""
@@ -293,10 +280,7 @@ class RewardPool:
         self._forget(sample, finished=True)
         if sample.future.done():
             return
-        if scored.outcome in COUNTED:
-            self._counts[COUNTED[scored.outcome]] += 1
-        self._counts["scored"] += scored.outcome != "infra_failed"
-        self._seconds += scored.seconds
+        self._counts[scored.outcome] += 1
         sample.future.set_result(
             RewardResult(scored.reward, scored.seconds, scored.outcome, scored.detail, sample.attempts, worker.name)
         )

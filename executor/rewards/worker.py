@@ -31,8 +31,6 @@ class WorkerFacts(NamedTuple):
     """What failed on its machine; None if nothing."""
     alarm_s: float
     """Seconds after which it interrupts the scoring of one sample."""
-    notes: tuple[str, ...]
-    """What it could not provide on its machine, one line each."""
     pid: int
 
 
@@ -60,13 +58,11 @@ class RewardWorker:
 
     def ready(self) -> WorkerFacts:
         """Start what is missing; how the start went, and what the pool must know."""
-        scorer = self._scorer
-        alarm_s = scorer.alarm_s if scorer else 0.0
+        alarm_s = self._scorer.alarm_s if self._scorer else 0.0
         if self._process is not None:
             self._problem, self._failure = self._process.start()
             alarm_s = self._deadline_s + GRACE_S
-        notes = scorer.notes if scorer else ()
-        return WorkerFacts(self._problem, self._failure, alarm_s, notes, os.getpid())
+        return WorkerFacts(self._problem, self._failure, alarm_s, os.getpid())
 
     def score(self, batch: list[tuple[str, str, Any, float]], budget_s: float) -> list[Scored]:
         """Score `(prompt, response, answer, deadline_s)` in order; stop starting new ones once `budget_s` has gone by.

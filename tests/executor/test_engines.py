@@ -355,7 +355,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
         await asyncio.sleep(0.15)
         os.kill(before, signal.SIGKILL)
         result = await task
-        await victim.ready()
+        await fleet.some_ready([victim])
         return result
 
     result = loop.run_until_complete(body())
@@ -421,7 +421,7 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
         actor.suspend()
         result = await task
         await until_gone(old)
-        await victim.ready()
+        await fleet.some_ready([victim])
         return result
 
     result = loop.run_until_complete(body())
@@ -450,7 +450,7 @@ def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_i
                 await asyncio.sleep(0.05)
             others.add(starting[0].pid)
             end(starting[0])
-        await victim.ready()
+        await fleet.some_ready([victim])
         await until_gone(starting)
         await until_gone(old)
         await load(fleet, layout, path, "after-core")

@@ -21,7 +21,7 @@ from rlplan.plans.yaml.errors import InputError, RunFailed
 from .engine_fakes import Method
 
 CONFIG = ScorerConfig("function", "any:any", 5.0)
-UP = WorkerFacts(problem=None, failure=None, alarm_s=6.0, notes=(), pid=1)
+UP = WorkerFacts(problem=None, failure=None, alarm_s=6.0, pid=1)
 
 
 class FakeWorker:
@@ -174,7 +174,7 @@ def test_workers_that_are_gone_before_they_are_handed_a_sample_cost_it_nothing(h
     machine = Machine()
     results, stats = with_pool(machine, 2, body, slack_s=0.2)
     assert {(result.outcome, result.reward, result.attempts) for result in results} == {("ok", 1.0, 1)}
-    assert (stats["retried"], stats["crashes"], stats["timeouts"]) == (0, 0, 0)
+    assert (stats["retried"], stats["policy_crash"], stats["policy_timeout"]) == (0, 0, 0)
     assert 1 <= stats["restarted"] <= 2
 
 

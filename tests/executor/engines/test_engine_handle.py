@@ -88,7 +88,7 @@ def test_a_core_that_dies_under_a_weight_load_costs_the_engine_and_not_the_run(w
         fakes.actors[0].core_dead = True
         with pytest.raises(RunFailed, match="core process died"):
             await engine.load(weights, "v1", False)
-        await engine.ready()
+        await fakes.fleet.some_ready([engine])
         await engine.load(weights, "v1", False)
         assert engine.version == "v1" and len(fakes.actors) == 2
         await fakes.fleet.close()
@@ -110,7 +110,7 @@ def test_an_engine_that_dies_while_it_starts_is_started_again(weights, first):
         if not first:
             fakes.actors[0].core_dead = True
             await until(lambda: len(fakes.actors) == 4)
-        await fakes.fleet.all_engines()[0].ready()
+        await fakes.fleet.some_ready(fakes.fleet.all_engines())
         assert len(fakes.actors) == (2 if first else 4)
         await run_round(fakes, weights, 1)
         await fakes.fleet.close()
@@ -293,7 +293,7 @@ def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(weights):
         await engine.load(weights, "v1", False)
         late = engine.submit([Request("late", (3,), 8)], "v1")
         engine.fail("killed by the test")
-        await engine.ready()
+        await fakes.fleet.some_ready([engine])
         with pytest.raises(RunFailed, match="killed by the test"):
             await late
         assert ("engine-0", "submit", "late") not in fakes.log
