@@ -1,4 +1,4 @@
-"""How actors are kept alive: who is silent, who is started again, how often, and when that is enough.
+"""Supervision of actors: for how long one is silent, who is started again, how often, and when a run gives up.
 
 Engines, groups of trainer ranks and reward workers are started and replaced here and nowhere else. Invariants:
 - an actor is replaced at most `restarts_per_hour` times within any hour (a long run may outlive many faults, a crash
@@ -6,8 +6,8 @@ Engines, groups of trainer ranks and reward workers are started and replaced her
 - so many starts in a row that fail end the run with the last reason: then it is no passing fault;
 - a start that fails for any other reason ends the run at once;
 - a reward worker that cannot be replaced ends the run only if it was the last one;
-- silence is counted in looks: if the one who looks was itself held up (a stopped laptop, a busy host), the time that it
-  did not look counts as one look at most, so nobody is replaced for an absence of the observer.
+- silence is counted in looks: if the observer itself was held up (a stopped laptop, a busy host), the time without a
+  look counts as one look at most, so no actor is replaced for an absence of the observer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Patience:
-    """How much a run puts up with. `stall_s`: seconds in which an actor may give no sign of life.
+    """How much silence and how many restarts a run accepts; `stall_s`: seconds in which an actor may be silent.
 
     A sign of life costs an engine one pass through vLLM's core between two engine steps, and a trainer rank a moment of
     Python, so `stall_s` must exceed the longest engine step (a prefill) and the longest hold of Python's lock.
@@ -74,8 +74,7 @@ class LastHeard:
 
 
 async def silent_seconds(call: asyncio.Future[Any], silence: LastHeard, patience_s: float) -> float | None:
-    """Wait for the answer to a call; None once it is there, else the seconds of silence as soon as they reach
-    `patience_s`."""
+    """Wait for the answer to a call: None when it is there, or the seconds of silence once they reach `patience_s`."""
     while not call.done():
         await asyncio.wait({call}, timeout=LOOK_S)
         silent_s = silence.look(time.monotonic())
@@ -169,7 +168,7 @@ class Supervisor:
         return self._budgets[name].used(self._clock()) if name in self._budgets else 0
 
     def mean_s_between_failures(self, name: str) -> float:
-        """Of the last hour; an hour if there were none."""
+        """Mean seconds between the restarts of an actor in the last hour; an hour if there were none."""
         watched_s = min(self._clock() - self._began, HOUR_S)
         count = self.failures(name)
         return watched_s / count if count else HOUR_S
@@ -181,7 +180,7 @@ class Supervisor:
 
 
 async def together(*starts: Coroutine[Any, Any, Any]) -> None:
-    """Wait for several starts; where one fails, the others are not gone on with, and its error is raised."""
+    """Wait for several starts. If one fails, the others are cancelled and its error is raised."""
     tasks = [asyncio.ensure_future(start) for start in starts]
     try:
         await asyncio.gather(*tasks)
@@ -194,7 +193,7 @@ async def together(*starts: Coroutine[Any, Any, Any]) -> None:
 async def again_while_it_passes(
     call: Callable[[], Awaitable[Result]], pause: Callable[[float], Awaitable[Any]] = asyncio.sleep
 ) -> Result:
-    """What `call` returns; where the infrastructure fails it, it is called again, `TRIES` times in all."""
+    """What `call` returns; after an infrastructure fault it is called again, `TRIES` times in all."""
     for attempt in range(1, TRIES + 1):
         try:
             return await call()

@@ -64,14 +64,14 @@ async def take_turns(runs: Sequence[TrainingRun], options: Options, watcher: Wat
 
 
 async def _until(runs: Sequence[TrainingRun], options: Options, watcher: Watcher, stop: StopRequests) -> None:
-    """Steps in turns until all are done or a signal came."""
+    """Take steps in turns until all are done or a signal came."""
     while any(run.step_number < options.steps for run in runs) and not stop.at_round_end.is_set():
         for run in runs:
             if run.step_number >= options.steps or stop.at_round_end.is_set():
                 continue
             watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, run.progress)
-            left, record = await _step_unless_left(run, stop)
-            if left:
+            abandoned, record = await _step_unless_left(run, stop)
+            if abandoned:
                 watcher.note(f"{run.name}: left the round of step {run.step_number + 1}")
             elif record is None:
                 watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
@@ -85,7 +85,7 @@ async def _until(runs: Sequence[TrainingRun], options: Options, watcher: Watcher
 
 
 async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, StepRecord | None]:
-    """(whether the round was left because of a signal, what `step` returned)."""
+    """(whether a signal made the run leave its round, the record that `step` returned)."""
     taken = asyncio.ensure_future(step(run))
     leave = asyncio.ensure_future(stop.immediately.wait())
     try:
@@ -102,7 +102,7 @@ async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool,
 
 
 def tell_faults(run: TrainingRun, watcher: Watcher) -> None:
-    """Notes about checkpoints that could not be written or read."""
+    """Tell the watcher about checkpoints that could not be written or read."""
     if run.checkpoint_fault is not None:
         watcher.note(f"{run.name}: no checkpoint of step {run.step_number}: {run.checkpoint_fault}")
     for fault in run.damaged_checkpoints:

@@ -36,7 +36,7 @@ WARM_UP_REQUESTS = 64
 
 
 class RolloutEngine:
-    """The actor's body. All methods run on the actor's asyncio loop."""
+    """vLLM in one actor. All methods run on the actor's asyncio loop."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
@@ -80,7 +80,7 @@ class RolloutEngine:
         )
 
     async def look_at_children(self) -> Children:
-        """vLLM's processes; answered in a thread of its own, also while `start()` blocks."""
+        """The state of vLLM's processes; answered in a thread of its own, also while `start()` blocks."""
         return look_at_children()
 
     async def _warm_up(self) -> None:

@@ -74,10 +74,10 @@ class EngineProcess:
                 self._silence.heard(now)
             elif self._too_silent():
                 return
-            told = [event for event in events if event.name != "pulse"]
-            if told:
+            news = [event for event in events if event.name != "pulse"]
+            if news:
                 self._stillness.heard(now)
-                tell(told)
+                tell(news)
 
     def _too_silent(self) -> bool:
         silent_s = self._silence.look(time.monotonic())

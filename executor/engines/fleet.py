@@ -1,10 +1,10 @@
-"""All engines of a run, as sets per layout.
+"""The fleet: all engines of a run, as sets per layout, and who hears of their events and deaths.
 
 Invariants:
 - engines of one TP size are shared by all layouts of that size: a layout of k engines uses the first k;
-- what engines say goes to the round in progress, and to nobody between rounds; a death between rounds is kept until
-  somebody asks for it;
-- an engine that is gone is replaced beside whatever goes on (`engine_handle`); nobody waits for it who can do without.
+- events go to the round in progress, and to nobody between rounds; a death between rounds is kept until `take_missed`;
+- an engine that is gone is replaced beside whatever goes on (`engine_handle`); a round waits for it only if it
+  has no other engine.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Fleet:
         self._round = None
 
     def on_events(self, engine: EngineHandle, events: list[EngineEvent]) -> None:
-        """What an engine says (see `engine_handle.Listener`)."""
+        """An engine has news (see `engine_handle.Listener`)."""
         if self._round is not None:
             self._round.sink(engine, events)
 
@@ -142,7 +142,7 @@ class Fleet:
         return missed
 
     async def some_ready(self, engines: Sequence[EngineHandle]) -> list[EngineHandle]:
-        """Those of `engines` that are up, at least one; waits only if none is.
+        """The engines that are up, at least one; waits only while none is.
 
         Raises RunFailed if one of them could not be replaced: without it the plan is not what runs.
         """

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the trainer's state and the schedule's, together or not at all.
+"""Checkpoints of a run: when they are due; the trainer's state and the schedule's, together or not at all.
 
 Invariants:
 - a folder `checkpoints/step-NNNNNN` exists only if it was written whole: it is written under another name, its files
@@ -79,8 +79,8 @@ async def save_checkpoint(run_dir: Path, step: int, state: dict[str, Any], train
     partial = folder / f".partial-{step:06d}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".partial-*"):
-            shutil.rmtree(left)
+        for leftover in folder.glob(".partial-*"):
+            shutil.rmtree(leftover)
         await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
         partial.mkdir()
         await _save_trainer(trainer, partial / "trainer")

@@ -1,4 +1,4 @@
-"""What a run writes down: the JSONL trace, TensorBoard scalars, and the record of a step that the live view shows."""
+"""The record of a run: of each step, and how it goes into the JSONL trace and TensorBoard files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .execution_folder import written
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step as it was. Times in seconds, lengths in tokens.
+    """The record of one step. Times in seconds, lengths in tokens.
 
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the

@@ -118,7 +118,7 @@ def _imported(path: str | None, search_path: str | None) -> RewardFunction:
     for part in name.split("."):
         target = getattr(target, part, None)
     if not callable(target):
-        has = "is not callable" if target is not None else "does not exist"
-        raise InputError(f"reward.function {path!r}: {name!r} {has} in {module_name!r}; name a function of that module")
+        why = "is not callable" if target is not None else "does not exist"
+        raise InputError(f"reward.function {path!r}: {name!r} {why} in {module_name!r}; name a function of that module")
     function: RewardFunction = target
     return function

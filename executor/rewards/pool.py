@@ -202,7 +202,7 @@ class RewardPool:
         return None
 
     async def _run(self, worker: RewardProcess, batch: list[Sample]) -> str | None:
-        """Hand `batch` to the worker and settle what comes of it; why the worker must be replaced, None if not."""
+        """Have the worker score a batch, and settle the results; why the worker must be replaced, None if not."""
         for sample in batch:
             sample.attempts += 1
         # The worker starts no sample later than one alarm into the call, so that this does not grow with the batch.
@@ -241,7 +241,7 @@ class RewardPool:
             self._failed(worker, sample, scored, solo=scored.outcome in SOLO)
 
     def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, solo: bool) -> None:
-        """It counts when it has happened often enough, and then a witness is heard."""
+        """A sample failed: it is tried again until its failures count; then a witness is scored, before the charge."""
         sample.failures[scored.outcome] += 1
         if sample.failures[scored.outcome] < tries(scored.outcome, self._retries):
             self._again(sample, solo)

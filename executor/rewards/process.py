@@ -1,4 +1,4 @@
-"""One reward worker's process as the pool sees it: one call at a time with a limit; the run's supervisor starts it.
+"""A reward worker's process as the pool sees it: one call at a time, with a limit; the supervisor starts it.
 
 Every wait here has a deadline, and its error names the worker. No call is forgotten: `close` sees each to its end.
 """

@@ -98,7 +98,7 @@ def _batch(
 
 
 def _limit_cpu(seconds: int) -> None:
-    """So many CPU seconds from now. The soft limit alone moves: a hard one could never be raised again."""
+    """Limit this process to so many CPU seconds from now. Only the soft limit moves: a hard one cannot be raised."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
@@ -117,6 +117,6 @@ def address_space_bytes() -> int:
 
 
 def _put(descriptor: int, answer: Any) -> None:
-    """Far less than a pipe holds, hence never blocked, and never in part."""
+    """Write an answer, which is far smaller than a pipe: the write neither blocks nor is cut."""
     text = json.dumps(answer).encode()
     os.write(descriptor, LENGTH.pack(len(text)) + text)

@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 
 
 class EngineEvents(NamedTuple):
-    """What an engine said."""
+    """What an engine news."""
 
     engine: EngineHandle
     events: list[EngineEvent]
@@ -149,7 +149,7 @@ class LiveRound:
         """A message as machine events; stale ones vanish here."""
         match message:
             case EngineEvents(_, events):
-                return [event for said in events if (event := self._heard(said)) is not None]
+                return [event for news in events if (event := self._heard(news)) is not None]
             case EngineDied():
                 return self._lose(message)
             case EngineBack():
@@ -160,14 +160,14 @@ class LiveRound:
             case _:
                 raise message
 
-    def _heard(self, said: EngineEvent) -> Event | None:
-        key = self._ledger.key_of(said.request_id)
+    def _heard(self, news: EngineEvent) -> Event | None:
+        key = self._ledger.key_of(news.request_id)
         if key is None:
             return None
-        if said.name == "cutoff":
+        if news.name == "cutoff":
             return ReachedCutoff(key)
-        self._ledger.finish(said, self._weights.version)
-        return Finished(key, len(said.tokens), said.truncated)
+        self._ledger.finish(news, self._weights.version)
+        return Finished(key, len(news.tokens), news.truncated)
 
     def _lose(self, death: EngineDied) -> list[Event]:
         """The samples of a dead engine are lost; its replacement is on its way."""

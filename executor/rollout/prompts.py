@@ -1,4 +1,4 @@
-"""The job's prompts as tokens, and responses back as text, by the policy's own tokenizer."""
+"""The job's prompts as tokens, by the policy's own tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether rewards still tell good responses from bad ones, or the reward function fails on nearly all of them.
+"""Scoring health: whether the reward function still scores responses, or fails on nearly all of them.
 
 A response that cannot be scored is worth 0 if that is its own fault (rewards/charges.py), and is drawn again if it is
 the machine's. Both are right for few; where nearly all fail, it is the function's fault or the machine's whatever each
@@ -18,7 +18,7 @@ from ..rewards.charges import RewardResult
 from .round_samples import RolloutSample
 
 UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
-"""Outcomes of samples that the reward function came to no value for, timeouts aside, of which there may be many."""
+"""Outcomes without a value of the reward function; not timeouts, of which there may be many."""
 
 HOPELESS_FAILURES = 16
 """So many in a row, or so many of a round with next to none scored beside them."""
@@ -28,7 +28,7 @@ HOPELESS_PROMPTS = 3
 
 
 class ScoringHealth:
-    """Hears of every sample of a run, over all its rounds; `prompts`: how many there are."""
+    """Counts the failures of a run over all its rounds; `prompts`: how many prompts the job has."""
 
     def __init__(self, prompts: int) -> None:
         self._enough = min(HOPELESS_PROMPTS, prompts)
@@ -37,11 +37,11 @@ class ScoringHealth:
         self._scored = 0  # in this round
 
     def begin_round(self) -> None:
-        """Forget the shares of the round before."""
+        """Forget the counts of the round before."""
         self._round, self._scored = [], 0
 
     def hear(self, prompt: str, outcome: str, detail: str) -> str | None:
-        """A sample has its outcome; why the run should end, if it should."""
+        """Count the outcome of a sample; why the run must end, None if it need not."""
         if outcome not in UNSCORED:
             self._row.clear()
             self._scored += 1
@@ -57,7 +57,7 @@ class ScoringHealth:
         return None
 
     def event(self, key: SampleKey, prompt: str, result: RewardResult) -> Scored | Failed | RunFailed:
-        """What a sample's result is to its round: `infra_failed` alone says nothing about the response."""
+        """The round's event for a sample's result: only `infra_failed` says nothing about the response."""
         hopeless = self.hear(prompt, result.outcome, result.detail)
         if hopeless is not None:
             return RunFailed(hopeless)
@@ -77,7 +77,7 @@ class Unscored(NamedTuple):
 
 
 def unscored(samples: Iterable[RolloutSample]) -> Mapping[str, Unscored]:
-    """By outcome, the samples that the reward function came to no value for."""
+    """By outcome, how many samples the reward function gave no value for."""
     by_outcome: dict[str, Unscored] = {}
     for sample in samples:
         if sample.reward_outcome in UNSCORED:

@@ -1,4 +1,4 @@
-"""Whether a step may be taken: what is looked at after the gradients are there and before the optimizer moves.
+"""Checks of a step between its gradients and the optimizer: whether it may be taken, and when a run must stop.
 
 The trainer asks before it steps, and the run asks again about the metrics that it was handed: the answer is a function
 of the metrics, so both have the same. A step that is refused changes neither weights nor optimizer state. There are two

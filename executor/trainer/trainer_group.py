@@ -150,12 +150,12 @@ class TrainerGroup:
         errors = _errors(calls)
         if not errors and not gone.done():
             raise self._lose(f"no answer to {method} within {deadline_s:.0f} s")
-        raise self._judge(method, errors, gone, all_answered=all(call.done() for call in calls))
+        raise self._call_failure(method, errors, gone, all_answered=all(call.done() for call in calls))
 
-    def _judge(
+    def _call_failure(
         self, method: str, errors: list[BaseException], gone: asyncio.Future[None], all_answered: bool
     ) -> RunFailed:
-        """What the errors of some ranks in one call mean for the group."""
+        """The error of the group, where calls of `method` to its ranks ended with `errors`."""
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
         # The rank that is gone first, then those that tell of it.
@@ -195,7 +195,7 @@ class TrainerGroup:
         return list(await asyncio.gather(*(track(call) for call in calls)))
 
     def mean_s_between_failures(self) -> float:
-        """Of the last hour; an hour if there were none."""
+        """Mean seconds between the deaths of the ranks in the last hour; an hour if there were none."""
         return self.supervisor.mean_s_between_failures(self.name)
 
     async def discard(self) -> None:

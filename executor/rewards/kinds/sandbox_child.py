@@ -38,11 +38,11 @@ FS_REFER = 1 << 13
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> int:
+def check(result: int, call: str) -> int:
     """Raise OSError with errno's reason if a C call failed; else pass its result on."""
     if result < 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"{what}: {os.strerror(error)}")
+        raise OSError(error, f"{call}: {os.strerror(error)}")
     return result
 
 
