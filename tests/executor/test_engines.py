@@ -283,7 +283,7 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
 
     result = loop.run_until_complete(body())
     engines = fleet.engines(layout)
-    block, capacity = engines[0].facts["kv_block_tokens"], engines[0].facts["kv_capacity_tokens"]
+    block, capacity = engines[0].facts.kv_block_tokens, engines[0].facts.kv_capacity_tokens
     assert block == BLOCK_TOKENS["cpu"] == 128
 
     submitted = {}
