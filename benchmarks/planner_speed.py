@@ -39,7 +39,7 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
@@ -48,6 +48,7 @@ from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.profile_schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
+from rlplan.rounds.round_spec import RoundKind
 
 CAP = 16384
 PROMPTS, SAMPLES = 128, 8
@@ -166,7 +167,7 @@ def solve_once() -> tuple[Plan, float]:
         lengths=file("lengths.jsonl"),
     )
     began = time.perf_counter()
-    plan = solve(cluster(), job(), profile(), trace(), inputs)
+    plan = solve(cluster(), job(), profile(), trace(), inputs).plan
     return plan, time.perf_counter() - began
 
 
@@ -186,9 +187,9 @@ def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
     )
 
 
-def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundSetup, Luck]:
+def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundKind, Luck]:
     """`prompts` x 10 requests, of which 8 samples of 4 prompts in 5 are trained."""
-    setup = RoundSetup("short", prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
+    round_kind = RoundKind("short", prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
     lengths = np.exp(rng.normal(6.5, 0.8, (prompts, 1)) + rng.normal(0, 0.8, (prompts, 10)))
     luck = Luck(
         lengths=np.clip(lengths, 1, CAP).astype(np.int32),
@@ -196,7 +197,7 @@ def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundSetup, Luck
         cap_tokens=CAP,
         expected_tokens=1300.0,
     )
-    return setup, luck
+    return round_kind, luck
 
 
 def rate(seconds: float) -> tuple[float, float, int]:
@@ -242,11 +243,11 @@ def scaling(repeats: int = 7) -> dict[str, Any]:
     """Seconds of race rounds of growing size on 16 engines, the best of some repeats, and the exponent."""
     requests, seconds = [], []
     for prompts in (100, 1000, 10_000):
-        setup, luck = race_round(prompts, np.random.default_rng(0))
+        round_kind, luck = race_round(prompts, np.random.default_rng(0))
         took = []
         for _ in range(repeats):
             began = time.process_time()
-            play(setup, luck, engines(16, 200_000), REWARD, 256)
+            play(round_kind, luck, engines(16, 200_000), REWARD, 256)
             took.append(time.process_time() - began)
         requests.append(prompts * 10)
         seconds.append(min(took))

@@ -81,7 +81,8 @@ def compare_command(
     values. For other GPUs, or another model, than the profile's, the profile of those that ships is taken, if the job's
     own was not measured either. No plan is written. A point that has no plan is listed with the reason.
     """
-    from ..planner.compare import Wanted, compare, points_of
+    from ..planner.compare import compare, points_of
+    from ..planner.solve_options import SolveOptions
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
@@ -137,9 +138,9 @@ def compare_command(
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
         lengths=lengths,
     )
-    wanted = Wanted(mode, bias_budget, objective, seed, rows)
+    options = SolveOptions(mode, bias_budget, objective, seed, prompts=rows)
     with share("compare") as update:
-        found = list(compare(points, trace, inputs, wanted, update))
+        found = list(compare(points, trace, inputs, options, update))
     result = _data(job.name, vary, found)
     if html is not None:
         from ..plans.page import comparison_page

@@ -111,6 +111,7 @@ def solve_command(
 
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
+    from ..planner.solve_options import SolveOptions
     from ..plans.facts.solver_read import solver_read
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.job import job_paths
@@ -162,21 +163,16 @@ def solve_command(
         lengths=lengths,
         solver_read=solver_read(cluster_path, job_path, profile_path),
     )
+    options = SolveOptions(
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=objective or "seconds",
+        seed=seed,
+        max_nodes=MAX_NODES if max_nodes is None else max_nodes,
+        prompts=prompts,
+    )
     with at_its_line(job_path, cluster_path), share("solve") as update:
-        plan = solve(
-            cluster,
-            job,
-            profile,
-            trace,
-            inputs,
-            mode=mode,
-            bias_budget=bias_budget,
-            objective=objective or "seconds",
-            seed=seed,
-            max_nodes=MAX_NODES if max_nodes is None else max_nodes,
-            progress=update,
-            prompts=prompts,
-        )
+        plan = solve(cluster, job, profile, trace, inputs, options, update).plan
     write_document(plan, out, WRITTEN_DIGITS)
     tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
     return 0

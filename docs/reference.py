@@ -105,7 +105,7 @@ def anchor(path: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of a docstring as Markdown for one cell of a table: marks outside of backticks stand for themselves."""
+    """Text of a docstring as Markdown for one cell of a table: marks outside of backticks are escaped."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(code(p[1:-1]) if p.startswith("`") else re.sub(r"([*_<\[|\\])", r"\\\1", p) for p in parts)
 
@@ -207,7 +207,7 @@ def section_page(section: Section, anchors: Mapping[str, str], definitions: Mapp
         )
         default = default_of(node, key in schema.get("required", ()))
         unit = [unit_of(key)] if has_units else []
-        cells = (code(key), type_of(node, anchors), default, *unit, plain(meaning))
+        cells = (code(key), type_of(node, anchors), default, *unit, plain(meaning.rstrip(".") + "."))
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -303,7 +303,7 @@ def rules_page() -> str:
     lines = [
         "# Rules of rlplan check",
         "",
-        "`rlplan check --rules` prints the same list. A warning keeps exit code 0.",
+        "`rlplan check --rules` prints the same list. Warnings and notes keep exit code 0.",
         "",
     ]
     for family in dict.fromkeys(rule.family for rule in RULES.values()):

@@ -16,7 +16,7 @@ from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
 from ..plans.schema.sections.layouts import EngineLayout
 from ..rounds.balance import PrefixSharing
-from ..rounds.schedule import RoundSpec
+from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
 from .trainer.step_checks import LOGPROB_LIMITS

@@ -27,15 +27,12 @@ LONG = {
     "planner/costs/phase_costs.py",
     "planner/groups/replan/moves.py",
     "planner/simulate/whole_run.py",
-    "planner/solve.py",
     "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",
     "profiles/profile_schema.py",
     "rounds/compiled/permit_kernel.py",
-    "rounds/exact.py",
-    "rounds/schedule.py",
 }
 TWICE = {
     "compare.py",

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
-from rlplan.rounds.events import Abort, Action, Event, Issue, SampleKey, Score
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Abort, Action, Event, Issue, SampleKey, Score
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.race import RaceRound
 
 from .case import Case
 from .documents import PROMPT_TOKENS

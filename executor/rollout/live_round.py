@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.events import (
+from ...rounds.machines.events import (
     Abort,
     Action,
     Event,
@@ -29,7 +29,7 @@ from ...rounds.events import (
     Score,
     Scored,
 )
-from ...rounds.round import Round
+from ...rounds.machines.round import Round
 from ..engines.engine_handle import EngineDied, EngineHandle
 from ..engines.messages import EngineEvent, Request
 from ..faults import Fault, classify, failure

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing
-from ...rounds.round import Round
+from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from .live_round import EngineBack, EngineEvents, Inbox, LiveRound, Weights

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...rounds.events import SampleKey
-from ...rounds.outcome import Fate, Outcome
-from ...rounds.round import Round
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.outcome import Fate, Outcome
+from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution
 from ..trainer.samples import TrainSample
 

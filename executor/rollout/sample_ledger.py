@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.balance import Balancer, PrefixSharing
-from ...rounds.events import Issue, SampleKey
+from ...rounds.machines.events import Issue, SampleKey
 from ...rounds.seeds import RoundSeeds, SeedLedger
 from ..engines.messages import EngineEvent, Request
 from .prompts import PromptText

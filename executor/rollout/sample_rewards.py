@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.events import Failed, Scored
+from ...rounds.machines.events import Failed, Scored
 from ..rewards.charges import RewardResult
 from .prompts import PromptText
 from .round_samples import Progress, RolloutSample

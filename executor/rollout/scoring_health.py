@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.events import Failed, SampleKey, Scored
+from ...rounds.machines.events import Failed, SampleKey, Scored
 from ..rewards.charges import RewardResult
 from .round_samples import RolloutSample
 

@@ -22,7 +22,7 @@ from ...plans.yaml.errors import Infeasible
 from ...profiles.hardware import gpu_of
 from ...profiles.profile_schema import Profile
 from ...profiles.same_machine import differences, machine_of
-from ...rounds.schedule import prompts_wanted
+from ...rounds.round_spec import prompts_wanted
 from ..costs.colocation import shares_gpus
 from ..costs.draft_costs import DraftedCost, affordable
 from ..costs.host_memory import Share

@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 
-from ...rounds.schedule import prompts_wanted
+from ...rounds.round_spec import prompts_wanted
 from ..lengths.length_model import LengthModel
 from .candidates import ShortKey
 

@@ -29,7 +29,7 @@ from .phase_costs import (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RoundCosts:
     """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
 
     decode: DecodeCost
@@ -38,7 +38,9 @@ class Kind:
     hand_over: HandOverSpec | None = None
 
 
-def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:
+def round_costs(
+    planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None
+) -> tuple[RoundCosts, RoundCosts]:
     """(short, long) as the profile prices them; without long rounds, short twice.
 
     `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
@@ -75,7 +77,7 @@ def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
     return known
 
 
-def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> Kind:
+def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> RoundCosts:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
     decode = beside_judge(decode_of(profile, rollout), slower)
@@ -87,7 +89,7 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
             )
         decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
     freed = round_.hand_over
-    return Kind(
+    return RoundCosts(
         decode,
         rollout.max_num_seqs,
         train_of(profile, round_.train),

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...plans.schema.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.schema.workload import Objective, Workload
 from ...plans.yaml.errors import Infeasible
-from ..volatile import volatile
+from ..write_plan import volatile
 from .choose.group_program import solve_groups
 from .choose.group_solution import Effort, GroupSolution
 from .inputs.capacity import NodesShort, excess, shortages

@@ -18,8 +18,8 @@ import numpy as np
 from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.laws.measured_fit import leave_one_out_error, nonnegative_least_squares, residual_noise
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...rounds.events import SampleKey
-from ...rounds.race import RaceRound
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.race import RaceRound
 from ..costs.phase_costs import DecodeCost, RewardCost, decode_cost
 from .reference_round import Lengths, simulate_round
 

@@ -10,7 +10,7 @@ import math
 from collections import deque
 
 from ...rounds.balance import shared_tokens
-from ...rounds.events import SampleKey
+from ...rounds.machines.events import SampleKey
 from ..costs.phase_costs import DecodeCost
 
 FINISH, CUTOFF = 0, 1

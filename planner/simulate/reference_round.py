@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...rounds.balance import Balancer
-from ...rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.hand_over import HandOver
-from ...rounds.round import Round
+from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from ...rounds.machines.round import Round
 from ..costs.phase_costs import DecodeCost, RewardCost
 from .reference_engine import FINISH, Engine, Sample
 from .reward_queue import RewardQueue

@@ -13,7 +13,7 @@ from ...plans.schema.plan import RoundRollout
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.profile_schema import Profile
 from ..costs.phase_costs import RewardCost, TrainCost
-from ..costs.round_costs import Kind, kinds, scoring
+from ..costs.round_costs import RoundCosts, round_costs, scoring
 from ..simulate.whole_run import round_spec
 from .executed_run import MeasuredRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
@@ -52,18 +52,18 @@ class Refit:
 class Priced:
     """A run's plan as a profile prices it."""
 
-    short: Kind
-    long: Kind
+    short: RoundCosts
+    long: RoundCosts
     reward: RewardCost
 
-    def of(self, kind: str) -> Kind:
+    def of(self, kind: str) -> RoundCosts:
         """The kind of round named `kind`."""
         return self.long if kind == "long" else self.short
 
 
 def price(run: MeasuredRun, profile: Profile) -> Priced:
     """Raises InputError if the profile lacks a layout or micro-batch of the run's plan."""
-    short, long = kinds(run.plan.job, profile)
+    short, long = round_costs(run.plan.job, profile)
     return Priced(short, long, scoring(run.plan.job, profile))
 
 

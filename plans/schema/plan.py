@@ -362,18 +362,18 @@ class Plan(Strict):
     """How the plan was found."""
 
     decisions_sha256: Sha256
-    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
-    of them."""
+    """Digest of the decisions as they were solved. Once somebody edits a decision, the digest no longer fits, and the
+    predictions are of other decisions."""
 
     job: PlannedJob
     """The decisions."""
 
     predicted: Predicted
-    """What the simulator expects of them."""
+    """What the simulator expects of the decisions."""
 
     predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
-    """Digest of `predicted` as it was solved (digest.py), so that an edited figure is found; null: a plan of before
-    there was one, which is to be solved again."""
+    """Digest of `predicted` as it was solved, so that an edited figure is found. Null: an older plan that has none;
+    solve it again."""
 
     volatile: Volatile
     """Facts about the solve itself."""

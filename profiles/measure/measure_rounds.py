@@ -23,7 +23,7 @@ from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
-from ...rounds.race import RaceRound
+from ...rounds.machines.race import RaceRound
 from ...rounds.seeds import RoundSeeds
 from ..laws.measured_fit import TrainPoint
 from ..laws.reward_fit import ScoredSample

@@ -13,8 +13,8 @@ from benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
 from rlplan.planner.costs.phase_costs import DecodeCost
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
-from rlplan.rounds.events import Finished, Issue, Score, Scored
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
+from rlplan.rounds.machines.race import RaceRound
 
 CDF = [[10, 5.0], [100, 50.0], [400, 90.0]]
 SERIES = {

@@ -20,10 +20,11 @@ from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.balance import PrefixSharing
-from rlplan.rounds.events import SampleKey
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import SampleKey
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.race import RaceRound
 
 pytestmark = pytest.mark.engine
 

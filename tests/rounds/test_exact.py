@@ -8,11 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds import exact
-from rlplan.rounds.events import Abort, Action, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines import exact
+from rlplan.rounds.machines.events import (
+    Abort,
+    Action,
+    Failed,
+    Finished,
+    Issue,
+    Lost,
+    ReachedCutoff,
+    SampleKey,
+    Score,
+    Scored,
+)
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 from .driver import CAP, SEEDS, Chaos, Sample, Step, drive, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 

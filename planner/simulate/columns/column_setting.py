@@ -10,7 +10,7 @@ from functools import cached_property
 from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
-from ....rounds.exact import most_draws_at_once
+from ....rounds.machines.exact import most_draws_at_once
 from ...choose.candidates import LongKey, ShortKey
 from ...costs.draft_costs import DraftedCost
 from ...costs.phase_costs import DecodeCost, RewardCost, TrainCost

@@ -52,8 +52,8 @@ class ExactCells(ShortColumn):
         # number of accepted draws ends the round before.
         counting = self._counting < len(places)
         target = max(1, int(accepted[: self._counting].sum())) if counting else len(places)
-        luck, setup = dataclasses.replace(luck, more=False), dataclasses.replace(self._setup, target=target)
-        return places, luck, play_column(self._setting, self.key, setup, luck)
+        luck, round_kind = dataclasses.replace(luck, more=False), dataclasses.replace(self._round_kind, target=target)
+        return places, luck, play_column(self._setting, self.key, round_kind, luck)
 
     def _accepted(self, luck: Luck) -> NDArray[np.bool_]:
         size = self._setting.group_size

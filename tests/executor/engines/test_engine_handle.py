@@ -16,7 +16,7 @@ from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.executor.supervision import Patience
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.race import RaceRound
 
 from ..engine_fakes import FakeFleet
 

@@ -10,10 +10,11 @@ from rlplan.planner.choose.candidates import enumerate_space
 from rlplan.planner.choose.prompt_supply import accepted_share
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.schedule import prompts_wanted
+from rlplan.rounds.round_spec import prompts_wanted
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile
 from ..synthetic_run import QUICK, solved
@@ -67,7 +68,9 @@ def planned(prompts):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         profile = small_profile()
-        plan = solve_fully(laptop(), job, profile, trace, inputs, mode="sync", passes=QUICK, prompts=prompts).plan
+        plan = solve(
+            laptop(), job, profile, trace, inputs, SolveOptions(mode="sync", passes=QUICK, prompts=prompts)
+        ).plan
     run = simulate_plan(plan, job, profile, trace, steps=100, prompts=prompts)
     whole = sum(step.groups == 16 for step in run.steps) / 100
     return whole, [str(w.message) for w in caught if "further prompts" in str(w.message)]

@@ -9,7 +9,8 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.ties import MOST, executable, issued_per_trained, simplest, simplicity, tolerance_of
-from rlplan.planner.solve import Solved, solve_fully
+from rlplan.planner.solve import Solved, solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.profile_schema import RoundCheck, Train
 
@@ -45,7 +46,7 @@ def planned(one_engine_s: float, error: float, mode: str | None = "exact", recom
         {"prompts_per_step": 8, "samples_per_prompt": 4}, search={"tp": [1, 2], "micro_batch_tokens": [4096]}
     )
     inputs = solved_small(mode="sync").plan.inputs
-    return solve_fully(laptop(), job, profile, heavy_trace(), inputs, passes=QUICK, mode=mode)
+    return solve(laptop(), job, profile, heavy_trace(), inputs, SolveOptions(passes=QUICK, mode=mode))
 
 
 @pytest.mark.parametrize("one_engine_s", [6.8e-3, 7.0e-3])

@@ -6,9 +6,10 @@ from pydantic import ValidationError
 from rlplan.planner.check.memory_rules import bars_as_they_are, priced
 from rlplan.planner.choose.candidates import feasible_layouts
 from rlplan.planner.costs.phase_costs import checks_of, decode_cost, entry_of
-from rlplan.planner.costs.round_costs import kinds
+from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.explain.cost_error import rollout_error
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.sections.layouts import EngineLayout
@@ -33,14 +34,14 @@ def test_solve_predict_check_simulate_and_tune_price_a_layout_by_one_and_the_sam
     accelerators = {"kind": "cuda", "name": "gpu", "per_node": 2, "memory_bytes": 80 * 10**9}
     cluster = laptop(accelerators=accelerators)
     job = small_job({"prompts_per_step": 8, "samples_per_prompt": 4}, search={"tp": [1], "micro_batch_tokens": [2048]})
-    found = solve_fully(
-        cluster, job, profile, heavy_trace(), solved(mode="sync").plan.inputs, passes=QUICK, mode="sync"
+    found = solve(
+        cluster, job, profile, heavy_trace(), solved(mode="sync").plan.inputs, SolveOptions(passes=QUICK, mode="sync")
     )
     plan, pool = found.plan, cluster.pools["main"]
     assert EngineLayout(plan.job.rounds.short.rollout.tp, plan.job.rounds.short.rollout.engines) == PAIR
     cost = found.search.space.decode[PAIR]
     assert cost == decode_cost(profile, TWO), "the entry that was measured with as many engines as the layout has"
-    assert kinds(plan.job, profile)[0].decode == cost
+    assert round_costs(plan.job, profile)[0].decode == cost
     kv = plan.predicted.rounds.short.memory.kv
     assert kv.capacity_bytes == TWO.kv_capacity_tokens * TWO.kv_bytes_per_token
     assert [*priced(plan, job, profile, pool), *bars_as_they_are(plan, profile, pool)] == []
@@ -82,7 +83,7 @@ def test_a_plan_says_which_entry_prices_engines_that_were_not_measured_together(
 
     def why(*entries):
         profile, inputs = profile_of(*entries), base.plan.inputs
-        plan = solve_fully(cluster, job, profile, base.trace, inputs, passes=QUICK, mode="sync").plan
+        plan = solve(cluster, job, profile, base.trace, inputs, SolveOptions(passes=QUICK, mode="sync")).plan
         return plan.job.why.get("rounds.short.rollout.costs", "")
 
     assert "priced as 1 engine of tp 1 measured at once" in why(ONE) and why(ONE, TWO) == ""

@@ -7,7 +7,7 @@ import pytest
 from rlplan.planner.choose.candidates import ShortKey
 from rlplan.planner.costs.phase_costs import train_cost
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error, step_error, update_error
-from rlplan.planner.explain.cycle_parts import Part
+from rlplan.planner.explain.scheduled_rounds import ScheduledRounds
 from rlplan.planner.simulate.columns.round_log import RoundLog
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.profile_schema import Evidence, RoundCheck
@@ -21,11 +21,11 @@ def check(tp: int, engines: int, error: float) -> RoundCheck:
     )
 
 
-def part(profile, layout: EngineLayout, rollout_s: float, share: float = 1.0, reward_s: float = 0.0) -> Part:
+def part(profile, layout: EngineLayout, rollout_s: float, share: float = 1.0, reward_s: float = 0.0) -> ScheduledRounds:
     """Rounds of 1,000 tokens, which take the profile's third update 0.08 s and 1 ms for their squares."""
     log = RoundLog(sync_s=0.15, rollout_s=[rollout_s] * 2, reward_s=[reward_s] * 2, tokens=[1000] * 2)
     log.squares = [10**6] * 2
-    return Part(share, ShortKey("sync", 4, 4, None, layout), log, train_cost(profile.train[2]), 0.0)
+    return ScheduledRounds(share, ShortKey("sync", 4, 4, None, layout), log, train_cost(profile.train[2]), 0.0)
 
 
 def test_a_mean_error_is_four_fifths_of_a_deviation():

@@ -16,9 +16,10 @@ from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, long_draws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
-from rlplan.rounds.events import Finished, SampleKey
-from rlplan.rounds.exact import MAX_DRAWS, ExactLongRound, most_draws_at_once
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Finished, SampleKey
+from rlplan.rounds.machines.exact import MAX_DRAWS, most_draws_at_once
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP, heavy_trace, small_profile
 from ..synthetic_run import solved
@@ -70,11 +71,10 @@ def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monk
     seen = {}
     play = columns.play
 
-    def recorded(setup, luck, decode, reward, max_num_seqs, *rest, **options):
-        seen.setdefault((setup.kind, setup.prompts, setup.cutoff_tokens, setup.copies, decode.key), set()).add(
-            max_num_seqs
-        )
-        return play(setup, luck, decode, reward, max_num_seqs, *rest, **options)
+    def recorded(round_kind, luck, decode, reward, max_num_seqs, *rest, **options):
+        key = (round_kind.name, round_kind.prompts, round_kind.cutoff_tokens, round_kind.copies, decode.key)
+        seen.setdefault(key, set()).add(max_num_seqs)
+        return play(round_kind, luck, decode, reward, max_num_seqs, *rest, **options)
 
     monkeypatch.setattr(columns, "play", recorded)
     rounds = solved(mode="exact").plan.job.rounds

@@ -9,20 +9,21 @@ from rlplan.planner.choose.candidate_search import Pass, column_name
 from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.phase_costs import TrainCost, decode_cost, reward_cost, train_cost, train_costs
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.hand_over import HandOverSpec
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 from ..conftest import small_job
 
@@ -101,8 +102,8 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
     cost, fast = setting.decode[LAYOUT], setting.drafted[LAYOUT, 3]
     kinds = (
-        Kind(cost, cost.max_sequences, slow_train),
-        Kind(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
+        RoundCosts(cost, cost.max_sequences, slow_train),
+        RoundCosts(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
     )
     run = simulate_run(spec, *kinds, setting.reward, setting.draws, steps=300, prompts=1200)
     steps = [s for s in run.steps if s.kind == "long" and s.groups == TARGET]
@@ -128,7 +129,7 @@ def solved(make_cluster, make_profile, make_trace, make_job, inputs):
         slower = [t.model_copy(update={"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train]
         profile = profile.model_copy(update={"train": tuple(slower), "rollout": profile.rollout[:1]})
         job = make_job(SMALL, search={**SIZES, **search})
-        return solve_fully(make_cluster(), job, profile, make_trace(), inputs, passes=QUICK), job, profile
+        return solve(make_cluster(), job, profile, make_trace(), inputs, SolveOptions(passes=QUICK)), job, profile
 
     return solve_with
 
@@ -139,7 +140,9 @@ def test_levers_of_long_rounds_are_told_beside_races_that_have_none(
     # A race over samples alone defers nobody.
     levers = {"hand_over": [0.5], "drafts": {"tokens": [2], "acceptance": 0.6}}
     job = make_job(SMALL, search={**SIZES, **levers})
-    plan = solve_fully(make_cluster(), job, make_profile(), make_trace(), inputs, passes=QUICK, mode="race").plan
+    plan = solve(
+        make_cluster(), job, make_profile(), make_trace(), inputs, SolveOptions(passes=QUICK, mode="race")
+    ).plan
     assert plan.job.bias.mode == "race" and "bias.mode" in plan.job.why
 
 

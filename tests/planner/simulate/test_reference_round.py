@@ -14,11 +14,12 @@ from rlplan.planner.simulate.reference_engine import Engine, Sample
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
-from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.race import RaceRound
-from rlplan.rounds.round import Round
+from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.machines.round import Round
 
 CAP = 60
 

@@ -7,10 +7,11 @@ import pytest
 
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, Played, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck, Played
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.rounds.round_spec import RoundKind
 
 REWARD = RewardCost(8, 0.0, 0.0)
 
@@ -24,10 +25,10 @@ def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool 
     """16 samples on 4 engines: 12 end at 100 tokens, one of each engine's at 1000."""
     lengths = np.full((16, 1), 100, dtype=np.int32)
     lengths[:4] = 1000
-    setup = RoundSetup("short", 16, 16, 1, 1, 4096)
+    round_kind = RoundKind("short", 16, 16, 1, 1, 4096)
     luck = Luck(lengths, np.full(16, 10, dtype=np.int32), 4096, 1.0)
     decode = DecodeCost(EngineLayout(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
-    return play(setup, luck, decode, REWARD, 64, hand_over, reference=reference)
+    return play(round_kind, luck, decode, REWARD, 64, hand_over, reference=reference)
 
 
 @pytest.mark.parametrize("reference", [False, True])

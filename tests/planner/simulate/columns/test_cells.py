@@ -19,9 +19,10 @@ from rlplan.planner.simulate.columns.composed_log import deal
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import FATES, Luck, Played, RoundSetup
+from rlplan.planner.simulate.round_arrays import FATES, Luck, Played
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from rlplan.rounds.outcome import Fate
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
 from ...conftest import heavy_trace
@@ -112,20 +113,20 @@ def luck() -> Luck:
     return Luck(np.clip(lengths, 1, CAP).astype(np.int32), tokens, CAP, 60.0)
 
 
-def play_sides(setup: RoundSetup, luck: Luck, targets: list[int]) -> list[Played]:
+def play_sides(round_kind: RoundKind, luck: Luck, targets: list[int]) -> list[Played]:
     """The four cells of a round, each with the prompts that are on its engines."""
     found = []
     for side, target in enumerate(targets):
         lengths, tokens = luck.lengths[side::SIDES], luck.prompt_tokens[side::SIDES]
         mine = dataclasses.replace(luck, lengths=lengths, prompt_tokens=tokens)
-        part = dataclasses.replace(setup, prompts=setup.prompts // SIDES, target=target)
+        part = dataclasses.replace(round_kind, prompts=round_kind.prompts // SIDES, target=target)
         found.append(play(part, mine, on_engines(TIGHT, 4), MANY, 16))
     return found
 
 
 def test_a_plain_round_ends_with_the_last_of_its_cells(luck: Luck) -> None:
-    setup = RoundSetup("short", 64, 64, 4, 4, CAP)
-    whole, cells = play(setup, luck, TIGHT, MANY, 16), play_sides(setup, luck, [16] * SIDES)
+    round_kind = RoundKind("short", 64, 64, 4, 4, CAP)
+    whole, cells = play(round_kind, luck, TIGHT, MANY, 16), play_sides(round_kind, luck, [16] * SIDES)
     assert whole.times.preemptions == sum(cell.times.preemptions for cell in cells) > 0
     assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
     assert whole.times.end_s == max(cell.times.end_s for cell in cells)
@@ -133,8 +134,8 @@ def test_a_plain_round_ends_with_the_last_of_its_cells(luck: Luck) -> None:
 
 
 def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(luck: Luck) -> None:
-    setup = RoundSetup("short", 64, 48, 3, 4, CAP)
-    whole, cells = play(setup, luck, TIGHT, MANY, 16), play_sides(setup, luck, [16] * SIDES)
+    round_kind = RoundKind("short", 64, 48, 3, 4, CAP)
+    whole, cells = play(round_kind, luck, TIGHT, MANY, 16), play_sides(round_kind, luck, [16] * SIDES)
     ready = np.sort(np.concatenate([cell.ready_s for cell in cells]))
     assert whole.times.end_s == ready[47] < ready[48]
     trained = {side: np.flatnonzero(played.ready_s <= ready[47]) for side, played in enumerate(cells)}
@@ -149,9 +150,9 @@ def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_c
     accepted[counting - SIDES : counting] = True  # each cell's last draw that counts is short
     lengths = np.where(accepted[:, None], np.minimum(luck.lengths, cutoff_tokens), luck.lengths)
     mine = dataclasses.replace(luck, lengths=lengths.astype(np.int32))
-    setup = RoundSetup("short", 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff_tokens)
-    whole = play(setup, mine, TIGHT, MANY, 16)
-    cells = play_sides(setup, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
+    round_kind = RoundKind("short", 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff_tokens)
+    whole = play(round_kind, mine, TIGHT, MANY, 16)
+    cells = play_sides(round_kind, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
     assert (whole.fate == FATES[Fate.DEFERRED]).sum() > 0 and (whole.fate == FATES[Fate.RETURNED]).sum() > 0
     assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
     for fate in (Fate.TRAINED, Fate.DEFERRED):

@@ -9,7 +9,7 @@ import pytest
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
 from rlplan.planner.costs.reward_executions import Executions
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean, standard_error
@@ -22,7 +22,7 @@ from rlplan.planner.simulate.columns.whole_columns import (
 )
 from rlplan.planner.simulate.whole_run import simulate_run
 from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
@@ -167,7 +167,7 @@ def test_a_whole_run_agrees_with_the_columns_that_it_is_made_of(setting: Setting
     steady = (mean(short.log.step_s(train)) + share * mean(long.log.step_s(train))) / (GROUP * TARGET * (1 + share))
     cost = setting.decode[LAYOUT]
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
-    kind = Kind(cost, cost.max_sequences, train)
+    kind = RoundCosts(cost, cost.max_sequences, train)
     run = simulate_run(spec, kind, kind, setting.reward, setting.draws, steps=400, prompts=1000)
     assert run.seconds_per_sample() == pytest.approx(steady, rel=0.06)
     assert run.long_share() == pytest.approx(share / (1 + share), abs=0.04)

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, decode_cost, reward_cost
-from rlplan.planner.explain.round_picture import RoundWatch, picture
+from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
+from rlplan.rounds.round_spec import RoundKind
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
 LAYOUT = EngineLayout(1, 2)
@@ -27,10 +28,10 @@ def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: in
     """(watch, played) of a round on one engine that takes a second a token, prompts being 5 tokens long."""
     cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
-    setup = RoundSetup("short", groups, groups, samples, samples, 1000)
+    round_kind = RoundKind("short", groups, groups, samples, samples, 1000)
     luck = Luck(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
     watch = RoundWatch()
-    return watch, play(setup, luck, cost, reward, 64, observe=watch.observe)
+    return watch, play(round_kind, luck, cost, reward, 64, observe=watch.observe)
 
 
 def test_the_shape_of_a_rollout_is_who_still_runs():
@@ -115,8 +116,8 @@ def test_every_kind_of_round_has_a_picture_within_its_bounds_twice_the_same(sett
     setting = dataclasses.replace(setting, dynamic_sampling=dynamic)
     key = KEYS[name]
     pool = long_draws(setting.draws, GROUP, CUTOFF, 8 * TARGET)
-    seen = picture(setting, key, pool, 5)
-    assert seen == picture(setting, key, pool, 5)
+    seen = watch_rounds(setting, key, pool, 5)
+    assert seen == watch_rounds(setting, key, pool, 5)
     assert len(seen.running) == 21 and all(0 < share <= 1 for share in seen.running)
     assert 0 <= seen.tail < 1 and 0 <= seen.reward_slack <= 1
     assert 0 < seen.kv_tokens <= setting.decode[LAYOUT].kv_capacity_tokens
@@ -142,7 +143,7 @@ def test_the_watched_rounds_are_the_first_of_those_that_are_counted(setting, nam
 
 
 def test_a_long_tail_is_seen(setting):
-    sync, exact = (picture(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
+    sync, exact = (watch_rounds(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
     assert sync.tail > exact.tail
     assert sum(sync.running) < sum(exact.running)
 
@@ -154,6 +155,6 @@ def test_scoring_has_no_slack_where_what_is_drawn_anew_waits_for_it(setting):
         column = ShortColumn(own, key)
         column.extend(1)
         refilled = column.log.issued[0] > TARGET * GROUP
-        assert (picture(own, key, [], 1).reward_slack == 0.0) == refilled
+        assert (watch_rounds(own, key, [], 1).reward_slack == 0.0) == refilled
         seen.add(refilled)
     assert seen == {False, True}
