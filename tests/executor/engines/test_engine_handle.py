@@ -18,7 +18,7 @@ from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.race import RaceRound
 
-from ..engine_fakes import FakeFleet
+from .engine_fakes import FakeFleet
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", "text", (3, 4), None) for i in range(6)}
 

@@ -21,7 +21,7 @@ from rlplan.plans.schema.plan import LossPlan
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 
-from ..test_reward_timeouts import JOB
+from ..rewards.test_reward_timeouts import JOB
 
 pytestmark = pytest.mark.engine
 

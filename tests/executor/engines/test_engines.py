@@ -59,7 +59,7 @@ class InstantRewards:
 
 def weights_of(model, folder, seed):
     """A safetensors file of other random weights of the same shape."""
-    from .conftest import make_tiny_model
+    from ..conftest import make_tiny_model
 
     return make_tiny_model(folder / f"other-{seed}", seed) / "model.safetensors"
 

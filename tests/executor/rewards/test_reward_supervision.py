@@ -18,7 +18,7 @@ from rlplan.executor.rewards.worker import WorkerFacts
 from rlplan.executor.supervision import STARTS_IN_A_ROW, Patience, Supervisor
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
-from .engine_fakes import Method
+from ..engines.engine_fakes import Method
 
 CONFIG = ScorerConfig("function", "any:any", 5.0)
 UP = WorkerFacts(problem=None, failure=None, alarm_s=6.0, pid=1)

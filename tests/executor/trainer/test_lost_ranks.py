@@ -20,7 +20,7 @@ from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup, whi
 from rlplan.plans.schema.sections.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
 
-from .engine_fakes import Ref
+from ..engines.engine_fakes import Ref
 
 CLOSED = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:9122: Connection closed by peer")
 FULL = OSError(28, "No space left on device")

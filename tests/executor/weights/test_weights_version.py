@@ -19,7 +19,7 @@ from rlplan.executor.rollout.prompts import load_tokenizer
 from rlplan.executor.weights.checksum import VERSION_KEY, tensor_checksum
 from rlplan.plans.yaml.errors import InputError
 
-from .conftest import VOCABULARY
+from ..conftest import VOCABULARY
 
 
 class Model:
@@ -116,7 +116,7 @@ def test_a_trainer_writes_the_version_into_the_file(tiny_model: Path, tmp_path: 
     from rlplan.plans.schema.plan import LossPlan
     from rlplan.plans.yaml.yaml_io import loads
 
-    from ..plans.conftest import JOB
+    from ...plans.conftest import JOB
 
     loss = LossPlan(samples=8.0, tokens=80)
     trainer = Trainer(trainer_config(loads(JOB, Job), str(tiny_model), 64, "cpu", loss))
