@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import ray
 
@@ -29,6 +29,13 @@ CLOSE_S = 20.0
 LOAD_BYTES_PER_S = 20e6  # slower than any disk or network that weights are sent over
 
 
+class EngineEvents(NamedTuple):
+    """What a poll of an engine returned."""
+
+    engine: EngineHandle
+    events: list[EngineEvent]
+
+
 class EngineDied(NamedTuple):
     """An engine is gone; its replacement starts by itself."""
 
@@ -36,20 +43,15 @@ class EngineDied(NamedTuple):
     reason: str
 
 
-class Listener(Protocol):
-    """Who is told what engines do; all calls come on the event loop."""
+class EngineBack(NamedTuple):
+    """The replacement of an engine is up; it holds no weights unless `loaded`."""
 
-    def on_events(self, engine: EngineHandle, events: list[EngineEvent]) -> None:
-        """What a poll returned."""
+    engine: EngineHandle
+    loaded: bool = False
 
-    def on_death(self, death: EngineDied) -> None:
-        """An engine is gone."""
 
-    def on_back(self, engine: EngineHandle) -> None:
-        """Its replacement is up, and holds no weights yet."""
-
-    def on_given_up(self, engine: EngineHandle, error: Exception) -> None:
-        """There will be no replacement."""
+EngineNews = EngineEvents | EngineDied | EngineBack | Exception
+"""What an engine tells; an exception says why there will be no replacement."""
 
 
 def spawn_engine(config: EngineConfig) -> Any:
@@ -61,12 +63,12 @@ def spawn_engine(config: EngineConfig) -> Any:
 
 
 class EngineHandle:
-    """One engine of the fleet. `spawn` and `end` make and kill its actor."""
+    """One engine of the fleet. `tell` hears its news, on the event loop; `spawn` and `end` make and kill its actor."""
 
     def __init__(
         self,
         config: EngineConfig,
-        listener: Listener,
+        tell: Callable[[EngineNews], None],
         supervisor: Supervisor,
         spawn: Callable[[EngineConfig], Any] = spawn_engine,
         end: Callable[[Any], None] = end_actor,
@@ -74,7 +76,7 @@ class EngineHandle:
         self.config = config
         self.alive = False
         self.version = ""
-        self._listener = listener
+        self._tell = tell
         self._supervisor = supervisor
         self._spawn, self._end = spawn, end
         self._facts: EngineFacts | None = None
@@ -110,7 +112,7 @@ class EngineHandle:
         finally:
             watch.cancel()
         self.alive, self.version = True, ""
-        process.start_pump(lambda events: self._listener.on_events(self, events))
+        process.start_pump(lambda events: self._tell(EngineEvents(self, events)))
 
     async def _watch_start(self, process: EngineProcess) -> None:
         def ask() -> Any:
@@ -142,7 +144,7 @@ class EngineHandle:
         self.alive = False
         self._process.end(why)
         self._kill(self._process)
-        self._listener.on_death(EngineDied(self, why))
+        self._tell(EngineDied(self, why))
         self._repair = asyncio.create_task(self._replace(why), name=f"replacement of {self.name}")
 
     async def _replace(self, why: str) -> None:
@@ -150,9 +152,9 @@ class EngineHandle:
             await self._supervisor.replace(self, why)
         except Exception as error:  # noqa: BLE001 - whoever needs the engine next must be told, whatever it is
             self._given_up = error if isinstance(error, InputError) else failure(error, self.name)
-            self._listener.on_given_up(self, self._given_up)
+            self._tell(self._given_up)
         else:
-            self._listener.on_back(self)
+            self._tell(EngineBack(self))
 
     def check(self) -> None:
         """Raises RunFailed if the engine could not be replaced."""

@@ -13,14 +13,11 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...plans.schema.sections.layouts import EngineLayout
 from ..supervision import Supervisor, together
-from .engine_handle import EngineDied, EngineHandle, Listener
-from .messages import EngineConfig, EngineEvent
-
-Sink = Callable[[EngineHandle, list[EngineEvent]], None]
+from .engine_handle import EngineDied, EngineHandle, EngineNews
+from .messages import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +71,14 @@ class Fleet:
         self,
         config: FleetConfig,
         supervisor: Supervisor | None = None,
-        handle: Callable[[EngineConfig, Listener, Supervisor], EngineHandle] = EngineHandle,
+        handle: Callable[[EngineConfig, Callable[[EngineNews], None], Supervisor], EngineHandle] = EngineHandle,
     ) -> None:
         self._device = config.device
-        self._round: _RoundListener | None = None
+        self._tell: Callable[[EngineNews], None] | None = None
         self._missed: list[EngineDied] = []
         self.supervisor = supervisor or Supervisor()
         self._engines = {
-            tp: [handle(engine, self, self.supervisor) for engine in engines]
+            tp: [handle(engine, self.hear, self.supervisor) for engine in engines]
             for tp, engines in config.engines().items()
         }
 
@@ -100,41 +97,20 @@ class Fleet:
         """Every engine of every TP size."""
         return [engine for engines in self._engines.values() for engine in engines]
 
-    def listen(
-        self,
-        sink: Sink,
-        on_death: Callable[[EngineDied], None],
-        on_back: Callable[[EngineHandle], None] = lambda engine: None,
-        on_given_up: Callable[[Exception], None] = lambda error: None,
-    ) -> None:
-        """Direct what engines do to the round in progress: events, deaths, replacements that are up or given up."""
-        self._round = _RoundListener(sink, on_death, on_back, on_given_up)
+    def listen(self, tell: Callable[[EngineNews], None]) -> None:
+        """Direct the news of engines to the round in progress."""
+        self._tell = tell
 
     def listen_no_more(self) -> None:
         """The round is over."""
-        self._round = None
+        self._tell = None
 
-    def on_events(self, engine: EngineHandle, events: list[EngineEvent]) -> None:
-        """An engine has news (see `engine_handle.Listener`)."""
-        if self._round is not None:
-            self._round.sink(engine, events)
-
-    def on_death(self, death: EngineDied) -> None:
-        """An engine is gone."""
-        if self._round is not None:
-            self._round.on_death(death)
-        else:
-            self._missed.append(death)
-
-    def on_back(self, engine: EngineHandle) -> None:
-        """An engine was replaced."""
-        if self._round is not None:
-            self._round.on_back(engine)
-
-    def on_given_up(self, engine: EngineHandle, error: Exception) -> None:
-        """An engine could not be replaced; whoever needs it next is told by `ready`."""
-        if self._round is not None:
-            self._round.on_given_up(error)
+    def hear(self, news: EngineNews) -> None:
+        """An engine has news. Who needs an engine that was given up between rounds is told by `some_ready`."""
+        if self._tell is not None:
+            self._tell(news)
+        elif isinstance(news, EngineDied):
+            self._missed.append(news)
 
     def take_missed(self) -> list[EngineDied]:
         """Deaths between rounds that nobody was told of yet."""
@@ -157,10 +133,3 @@ class Fleet:
     async def close(self) -> None:
         """Stop all engines."""
         await asyncio.gather(*(engine.close() for engine in self.all_engines()))
-
-
-class _RoundListener(NamedTuple):
-    sink: Sink
-    on_death: Callable[[EngineDied], None]
-    on_back: Callable[[EngineHandle], None]
-    on_given_up: Callable[[Exception], None]

@@ -30,7 +30,7 @@ from ...rounds.machines.events import (
     Scored,
 )
 from ...rounds.machines.round import Round
-from ..engines.engine_handle import EngineDied, EngineHandle
+from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
 from ..engines.messages import EngineEvent, Request
 from ..faults import Fault, classify, failure
 from ..supervision import LOOK_S
@@ -46,21 +46,7 @@ class Weights(NamedTuple):
     path: str
 
 
-class EngineEvents(NamedTuple):
-    """What an engine news."""
-
-    engine: EngineHandle
-    events: list[EngineEvent]
-
-
-class EngineBack(NamedTuple):
-    """The replacement of an engine is up; with the round's weights, if `loaded`."""
-
-    engine: EngineHandle
-    loaded: bool
-
-
-Message = EngineEvents | EngineDied | EngineBack | Scored | Failed | Exception
+Message = EngineNews | Scored | Failed
 Inbox = asyncio.Queue[Message]
 
 
@@ -103,7 +89,7 @@ class LiveRound:
         """Carry messages until the machine says that the round is done. Raises RunFailed."""
         for engine in self._engines:
             if engine.alive and engine.version != self._weights.version:  # it came back after the weights were sent
-                self._inbox.put_nowait(EngineBack(engine, loaded=False))
+                self._inbox.put_nowait(EngineBack(engine))
         self._apply(self._machine.start())
         while not self._machine.done:
             messages = [await self._next_message()]

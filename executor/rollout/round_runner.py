@@ -14,11 +14,12 @@ from ...rounds.balance import PrefixSharing
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
-from .live_round import EngineBack, EngineEvents, Inbox, LiveRound, Weights
+from ..rewards.pool import RewardPool
+from .live_round import Inbox, LiveRound, Weights
 from .prompts import PromptText
 from .round_samples import Progress, RolloutResult
 from .sample_ledger import SampleLedger
-from .sample_rewards import RewardWorkers, SampleRewards
+from .sample_rewards import SampleRewards
 from .scoring_health import ScoringHealth
 
 LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
@@ -30,7 +31,7 @@ class RoundRunner:
     def __init__(
         self,
         fleet: Fleet,
-        rewards: RewardWorkers,
+        rewards: RewardPool,
         prompts: Mapping[str, PromptText],
         decode_text: Callable[[list[int]], str],
         *,
@@ -99,12 +100,7 @@ class RoundRunner:
             max_num_seqs=max_num_seqs,
             stall_s=self._stall_s,
         )
-        self._fleet.listen(
-            lambda engine, events: inbox.put_nowait(EngineEvents(engine, events)),
-            inbox.put_nowait,
-            lambda engine: inbox.put_nowait(EngineBack(engine, loaded=False)),
-            inbox.put_nowait,
-        )
+        self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
             return await live.drive()

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import Failed, Scored
 from ..rewards.charges import RewardResult
+from ..rewards.pool import RewardPool
 from .prompts import PromptText
 from .round_samples import Progress, RolloutSample
 from .scoring_health import ScoringHealth
-
-
-class RewardWorkers(Protocol):
-    """What scores samples (rewards/pool.RewardPool)."""
-
-    def score(
-        self, sample_key: str, prompt: str, response: str, answer: Any, deadline_s: float | None = None
-    ) -> asyncio.Future[RewardResult]: ...
-
-    def cancel(self, sample_key: str) -> bool: ...
 
 
 class SampleRewards:
@@ -32,7 +22,7 @@ class SampleRewards:
 
     def __init__(
         self,
-        workers: RewardWorkers,
+        pool: RewardPool,
         prompts: Mapping[str, PromptText],
         decode_text: Callable[[list[int]], str],
         health: ScoringHealth,
@@ -40,7 +30,7 @@ class SampleRewards:
         progress: Progress,
         tell: Callable[[Scored | Failed | RunFailed], None],
     ) -> None:
-        self._workers, self._prompts, self._decode_text = workers, prompts, decode_text
+        self._pool, self._prompts, self._decode_text = pool, prompts, decode_text
         self._health, self._deadline_s, self._progress, self._tell = health, deadline_s, progress, tell
         self._pending: set[str] = set()
 
@@ -51,13 +41,13 @@ class SampleRewards:
 
     def cancel(self, request_id: str) -> None:
         """Drop the reward of a sample; it may be unknown or there already."""
-        self._workers.cancel(request_id)
+        self._pool.cancel(request_id)
 
     def score(self, request_id: str, sample: RolloutSample) -> None:
         """Have a finished sample scored."""
         prompt, text = self._prompts[sample.prompt], self._decode_text(sample.tokens)
         sample.reward_deadline_s = None if self._deadline_s is None else self._deadline_s(sample.prompt)
-        future = self._workers.score(request_id, prompt.text, text, prompt.answer, sample.reward_deadline_s)
+        future = self._pool.score(request_id, prompt.text, text, prompt.answer, sample.reward_deadline_s)
         self._pending.add(request_id)
 
         def scored(done: asyncio.Future[RewardResult]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...executor.actors import within
-from ...executor.engines.engine_handle import EngineHandle
+from ...executor.engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from ...executor.engines.fleet import Fleet
 from ...executor.engines.messages import EngineEvent, Request
 from ...plans.schema.sections.layouts import EngineLayout
@@ -59,7 +59,12 @@ class _Bench:
         self._vocabulary = vocabulary
         self._seeded = seeded
         self._serial = itertools.count()
-        fleet.listen(lambda engine, events: self._news.put_nowait(events), lambda death: self._news.put_nowait([]))
+        fleet.listen(self._hear)
+
+    def _hear(self, news: EngineNews) -> None:
+        """Keep the events of engines, and an empty list for a death."""
+        if isinstance(news, EngineEvents | EngineDied):
+            self._news.put_nowait(news.events if isinstance(news, EngineEvents) else [])
 
     def prompts(self, engines: int, sequences: int, tokens: int) -> Batches:
         """Random prompts of `tokens` tokens, `sequences` for each engine: equal ones would share their KV."""

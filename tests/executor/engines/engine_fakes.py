@@ -127,9 +127,9 @@ class FakeFleet:
             self.prepare(actor)
             return actor
 
-        def handle(config, listener, supervisor):
+        def handle(config, tell, supervisor):
             config = replace(config, name=config.name.replace("rollout-tp1", "engine"))
-            return EngineHandle(config, listener, supervisor, spawn, self.ended.append)
+            return EngineHandle(config, tell, supervisor, spawn, self.ended.append)
 
         layouts = (EngineLayout(1, count),)
         self.fleet = Fleet(FleetConfig(layouts, "", "float32", "cpu", 8, 8, 1), self.supervisor, handle)

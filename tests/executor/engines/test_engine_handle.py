@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+from rlplan.executor.engines.engine_handle import EngineEvents
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.rollout.prompts import PromptText
@@ -151,7 +152,7 @@ def test_an_engine_that_lives_and_does_not_decode_is_replaced_while_the_others_d
         async def talk():
             # The other engine has something to say all the time.
             for _ in range(200):
-                fakes.fleet.on_events(fakes.fleet.all_engines()[1], [])
+                fakes.fleet.hear(EngineEvents(fakes.fleet.all_engines()[1], []))
                 await asyncio.sleep(0.02)
 
         talking = asyncio.create_task(talk())

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from rlplan.executor.engines.engine_handle import EngineEvents
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundRunner
@@ -64,10 +65,14 @@ def weights_of(model, folder, seed):
     return make_tiny_model(folder / f"other-{seed}", seed) / "model.safetensors"
 
 
+def events_in(news):
+    return news.events if isinstance(news, EngineEvents) else []
+
+
 async def decode(fleet, layout, version, requests):
     """Submit to the layout's engines in turn; returns finished events by request id."""
     inbox = asyncio.Queue()
-    fleet.listen(lambda engine, events: inbox.put_nowait(events), lambda death: inbox.put_nowait([]))
+    fleet.listen(lambda news: inbox.put_nowait(events_in(news)))
     engines = fleet.engines(layout)
     for index, request in enumerate(requests):
         await engines[index % len(engines)].submit([request], version)
@@ -190,7 +195,7 @@ def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, t
         await load(fleet, layout, tiny_model / "model.safetensors", "abort")
         engine = fleet.engines(layout)[0]
         heard = []
-        fleet.listen(lambda _, events: heard.extend(events), lambda death: None)
+        fleet.listen(lambda news: heard.extend(events_in(news)))
         await engine.submit([Request("gone", (3, 4), 240, ignore_eos=True)], "abort")
         await engine.abort(["gone"])
         # Weights may only change while nothing decodes, so a load right after shows that the abort was complete.
@@ -209,7 +214,7 @@ def test_an_engine_decodes_as_many_at_once_as_the_round_says_and_the_others_wait
     async def body(at_once):
         await load(fleet, layout, tiny_model / "model.safetensors", f"turns {at_once}")
         heard = []
-        fleet.listen(lambda _, events: heard.extend(e for e in events if e.name == "finished"), lambda death: None)
+        fleet.listen(lambda news: heard.extend(e for e in events_in(news) if e.name == "finished"))
         engine = fleet.engines(layout)[0]
         # The fourth waits for its turn when it is aborted, and takes nobody's.
         requests = [greedy(name, tokens=96) for name in names]
