@@ -97,7 +97,7 @@ def classify(error: BaseException) -> Fault:
         return _by_text(str(error))  # the constructor raised, and Ray keeps only the text
     if isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
         return Fault.INFRASTRUCTURE
-    if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {kind.__name__ for kind in type(error).__mro__}:
+    if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {base.__name__ for base in type(error).__mro__}:
         return Fault.ACTOR
     return Fault.FATAL if isinstance(error, _OF_THE_PROGRAM) else _by_text(str(error))
 

@@ -30,6 +30,7 @@ async def step(run: TrainingRun) -> StepRecord | None:
 
 
 async def _step(run: TrainingRun) -> StepRecord:
+    """The record of one step. Raises TrainerDied if the trainer died in it, RunFailed if training cannot go on."""
     began = time.perf_counter()
     run.begin_step()
     round_kind = run.schedule.next_kind()

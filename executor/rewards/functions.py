@@ -27,7 +27,7 @@ from .scoring_errors import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
 
-KINDS = ("function", "math", "code")
+REWARD_KINDS = ("function", "math", "code")
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class ScorerConfig:
     """How responses are scored: the job's reward section, as plain data that Ray and JSON carry.
 
     Attributes:
-        kind: `function`, `math` or `code`.
-        function: dotted path `pkg.mod:name` where `kind` is `function`, else None.
+        reward_kind: `function`, `math` or `code`.
+        function: dotted path `pkg.mod:name` where `reward_kind` is `function`, else None.
         deadline_s: seconds of wall time for one response, at most.
         search_path: folder, usually the job file's, that is searched for the module before the rest of `sys.path`.
         memory_bytes: address space that scoring one response may take; of other kinds than `code` it is counted beyond
             what the function's imports take.
     """
 
-    kind: str
+    reward_kind: str
     function: str | None
     deadline_s: float
     search_path: str | None = None
@@ -77,23 +77,23 @@ def resolve(config: ScorerConfig) -> Scorer:
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
-    kind, deadline_s = config.kind, config.deadline_s
-    if kind == "function":
+    reward_kind, deadline_s = config.reward_kind, config.deadline_s
+    if reward_kind == "function":
         return _left_to_the_alarm(_imported(config.function, config.search_path), deadline_s)
-    if kind == "math":
+    if reward_kind == "math":
         try:
             from .kinds.math_reward import score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
         return _left_to_the_alarm(score, deadline_s)
-    if kind == "code":
+    if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
         probe()
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
         sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
         return Scorer(sandboxed, deadline_s, START_S + 1.0)
-    raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
+    raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
 
 
 def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:

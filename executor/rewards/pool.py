@@ -81,7 +81,7 @@ class RewardPool:
         """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
         reward = job.reward
         config = ScorerConfig(
-            kind=reward.kind,
+            reward_kind=reward.kind,
             function=reward.function,
             deadline_s=deadline_s,
             search_path=str(paths.reward_folder.resolve()),
@@ -104,7 +104,7 @@ class RewardPool:
         self._open = True
         self._tasks = [asyncio.create_task(self._serve(w), name=f"{w.name} serve") for w in self._workers]
         for task in self._tasks:
-            task.add_done_callback(self._served)
+            task.add_done_callback(self._serve_ended)
 
     def score(
         self, sample_key: str, prompt: str, response: str, answer: Any, deadline_s: float | None = None
@@ -187,7 +187,7 @@ class RewardPool:
                     self._give_up(RewardPoolDown(str(error)))
                 return
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _serve_ended(self, task: asyncio.Task[None]) -> None:
         """A serving task that ended by an error of this program must not leave its samples waiting for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s ended unexpectedly", task.get_name(), exc_info=error)

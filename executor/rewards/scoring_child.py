@@ -31,7 +31,7 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError
 from .functions import Scorer, ScorerConfig, resolve
-from .kinds.sandbox_child import die_with_parent
+from .kinds.sandbox_child import die_with_parent, lower
 from .scoring import score_one, where
 
 LENGTH = struct.Struct("<I")
@@ -70,8 +70,8 @@ def main(requests: int, answers: int, fields: dict[str, Any]) -> None:
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     before = address_space_bytes()
-    _lower(resource.RLIMIT_AS, before + config.memory_bytes)
-    _lower(resource.RLIMIT_CORE, 0)
+    lower(resource.RLIMIT_AS, before + config.memory_bytes)
+    lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
             batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
@@ -103,12 +103,6 @@ def _limit_cpu(seconds: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _lower(which: int, value: int) -> None:
-    hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value))
 
 
 def address_space_bytes() -> int:

@@ -46,7 +46,7 @@ class RewardWorker:
         self._scorer: Scorer | None = None
         self._process: ScoringProcess | None = None
         self._deadline_s = config.deadline_s
-        if config.kind != "code":
+        if config.reward_kind != "code":
             self._process = ScoringProcess(config)
             return
         try:
