@@ -97,7 +97,7 @@ def test_a_process_that_was_stopped_from_outside_is_not_its_responses_fault(proc
 
 
 def test_a_process_that_the_machine_does_not_let_run_is_not_its_responses_fault(process, monkeypatch):
-    monkeypatch.setattr(ScoringProcess, "_look", lambda self: ("R", 0.0))  # ready to run, and used no CPU
+    monkeypatch.setattr(ScoringProcess, "_usage", lambda self: ("R", 0.0))  # ready to run, and used no CPU
     (scored,) = score(process, "loop in C", deadline_s=0.3)
     assert (scored.outcome, scored.renew) == ("infra_failed", True)
     assert "was not let run" in scored.detail
