@@ -1,4 +1,4 @@
-"""What a step maximises, by the job's algorithm: advantages and weights of samples, and the loss of their tokens."""
+"""The objective of a step, by the job's algorithm: advantages and weights of samples, and the loss of their tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Objective:
         return clipped_loss(logprobs, old, advantages, weights, self._algorithm.clip_low, self._algorithm.clip_high)
 
     def named(self, totals: dict[str, float]) -> dict[str, float]:
-        """A step's totals, those of importance weights by what was done with them, if anything was."""
+        """The metrics of a step's totals: the mean importance ratio, and the share of tokens that were truncated or masked,
+        only with importance sampling."""
         mean, share = totals.pop("importance_ratio_mean"), totals.pop("importance_beyond_share")
         if self._correction is None:
             return totals
