@@ -12,11 +12,11 @@ from ...rounds.machines.outcome import Fate
 from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution, Timeouts
 from ..costs.reward_costs import RewardCost
-from ..lengths.draws import Draws, RoundLuck, prompt_parts
+from ..lengths.draws import Draws, RunDraws, prompt_parts
 
 
 class Scoring:
-    """The reward seconds of a run's samples."""
+    """Reward seconds of a run's samples, under deadlines that the run learns."""
 
     def __init__(self, cost: RewardCost, draws: Draws) -> None:
         self.timeouts = Timeouts(cost.timeout)
@@ -24,22 +24,22 @@ class Scoring:
         self._draws = draws
         self._done: dict[SampleKey, Execution] = {}
 
-    def of_round(self, luck: RoundLuck) -> Callable[[SampleKey, str, int], float] | None:
-        """What `simulator.Lengths` takes for a round; None where samples of one length take the same."""
+    def of_round(self, run_draws: RunDraws) -> Callable[[SampleKey, str, int], float] | None:
+        """The `reward_s` of a round's `Lengths`; None where samples of one length take the same seconds."""
         executions = self._cost.executions
         if executions is None:
             return None
 
         def reward_s(key: SampleKey, prompt: str, tokens: int) -> float:
-            own = float(self._draws.prompt_luck(np.array([prompt_parts(prompt)[0]]))[0])
-            done = executions.execute(prompt, own, luck.reward_luck(key), self.timeouts.deadline_s(prompt))
+            own = float(self._draws.prompt_draws(np.array([prompt_parts(prompt)[0]]))[0])
+            done = executions.execute(prompt, own, run_draws.reward_draws(key), self.timeouts.deadline_s(prompt))
             self._done[key] = done
             return done.seconds
 
         return reward_s
 
     def end_round(self, machine: Round) -> None:
-        """The round is over; its trained and filtered groups are learnt from, as in the executor."""
+        """Learn deadlines from the trained and filtered groups of a finished round, as the executor does."""
         if self._cost.executions is None:
             return
         self.timeouts.end_round(

@@ -57,7 +57,7 @@ class Factors:
         return np.asarray(np.sqrt(variance + self.noise**2))
 
     def as_dict(self) -> dict[str, float]:
-        """Each factor by name."""
+        """The fitted factors by name."""
         return {name: math.exp(log) for name, log in zip(self.names, self.logs.tolist(), strict=True)}
 
 
@@ -74,8 +74,8 @@ def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: flo
     def residuals(logs: Array) -> Array:
         return np.asarray((np.log(law(logs)) - target) / NOISE)
 
-    def total(logs: Array, at: Array) -> float:
-        return float(TAIL * np.log1p(at**2 / TAIL).sum() + (((logs - mean) / spread) ** 2).sum())
+    def total(logs: Array, scaled: Array) -> float:
+        return float(TAIL * np.log1p(scaled**2 / TAIL).sum() + (((logs - mean) / spread) ** 2).sum())
 
     logs, damping = mean.copy(), 1e-2
     now = residuals(logs)
@@ -108,15 +108,15 @@ def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: flo
 
 
 def _weights(residuals: Array) -> Array:
-    """Of reweighted least squares, whose gradient is then that of the t distribution."""
+    """Weights of least squares whose gradient is that of the t distribution."""
     return np.asarray(1 / (1 + residuals**2 / TAIL))
 
 
-def _jacobian(function: Law, at: Array, value: Array | None = None) -> Array:
-    value = function(at) if value is None else value
+def _jacobian(function: Law, logs: Array, value: Array | None = None) -> Array:
+    value = function(logs) if value is None else value
     columns = []
-    for place in range(len(at)):
-        moved = at.copy()
+    for place in range(len(logs)):
+        moved = logs.copy()
         moved[place] += _DELTA
         columns.append((function(moved) - value) / _DELTA)
     return np.stack(columns, axis=-1)

@@ -111,7 +111,7 @@ class TrainPhysics:
         return self._beyond_runs(layout) * (own / layout.replica + f["exchange"] * self._exchanged_s(layout))
 
     def _exchanged_s(self, layout: UpdateLayout) -> float:
-        """Per token of a replica: sums of tensor ranks, KV of context ranks, tokens on their way to experts."""
+        """Seconds of communication per token: sums of tensor ranks, KV of context ranks, tokens to experts."""
         a, link = self.architecture, self.gpu.link_bytes_per_s / 2
         # Forward and backward each sum twice a layer; computing again repeats the forward ones.
         sums = 4 + 2 * (layout.recompute == "full")
@@ -139,7 +139,7 @@ class TrainPhysics:
         return self._beyond_runs(layout) * (launch + gathered)
 
     def _gathered_s(self, layout: UpdateLayout) -> float:
-        """One gathering (or scattering) of a rank's weights in bf16 over the ranks that shard them."""
+        """Seconds to gather (or scatter) a rank's weights in bf16 over the ranks that shard them."""
         shards = layout.dp * layout.cp
         if shards == 1:
             return 0.0
@@ -162,7 +162,7 @@ class TrainPhysics:
         return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
 
     def update(self, layout: UpdateLayout) -> UpdateLaw:
-        """The three numbers of a layout (four when padded)."""
+        """Seconds of an update in a layout, as coefficients of its tokens, squared tokens and samples."""
         token, micro = self.token_s(layout), self.micro_batch_s(layout)
         pair = self.pair_s(layout) / layout.dp
         bubble = (layout.pp - 1) * (layout.micro_batch_tokens * token + micro)

@@ -4,7 +4,7 @@ That is so in `sync`, in `predict` and in every long round. Where a round trains
 be decided (race_cells.py, exact_cells.py).
 
 All rounds of a column are composed anew when it is simulated further, so that each cell weighs the same. Its `first`
-rounds are those that it had when it was that long: columns of unlike length are compared on the same luck.
+rounds are those that it had when it was that long: columns of unlike length are compared on the same draws.
 """
 
 from __future__ import annotations
