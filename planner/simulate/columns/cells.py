@@ -128,9 +128,9 @@ def scaled(setting: Setting, key: LongKey, cell: Cell) -> tuple[Setting, LongKey
 def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setting, ShortKey] | tuple[Setting, LongKey]:
     """The setting in which a cell is a whole round, and its key there."""
     layout = EngineLayout(key.layout.tp, cell.engines)
-    known = setting.of_cells
-    if (key.layout, cell.engines) not in known:
-        known[key.layout, cell.engines] = dataclasses.replace(
+    settings = setting.of_cells
+    if (key.layout, cell.engines) not in settings:
+        settings[key.layout, cell.engines] = dataclasses.replace(
             setting,
             target=cell.trained,
             decode={layout: on_engines(setting.decode[key.layout], cell.engines)},
@@ -142,10 +142,10 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
             reward=reward_share(setting.reward, cell.parts),
             cell_prompts=0,
         )
-    mine = known[key.layout, cell.engines]
+    cell_setting = settings[key.layout, cell.engines]
     if isinstance(key, ShortKey):
-        return mine, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
-    return mine, key._replace(layout=layout)
+        return cell_setting, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
+    return cell_setting, key._replace(layout=layout)
 
 
 def on_engines(cost: Cost, engines: int) -> Cost:

@@ -62,7 +62,7 @@ class ShortColumn:
     def extend(self, rounds: int) -> None:
         """Simulate until `rounds` rounds are in the log."""
         while len(self.log) < rounds:
-            self._one()
+            self._add_round()
 
     def first(self, rounds: int) -> RoundLog:
         """A log whose first rounds are those that this column had when it had `rounds` of them."""
@@ -81,7 +81,7 @@ class ShortColumn:
         random.Random(f"{self._feeds}:0").shuffle(self._fresh)
         self._feeds += 1
 
-    def _one(self) -> None:
+    def _add_round(self) -> None:
         setting, key = self._setting, self.key
         if len(self._fresh) < 3 * key.prompts:
             self._feed()
@@ -168,14 +168,14 @@ class LongColumn:
         """
         assert pool, "a long round needs deferred prompts"
         while len(self.log) < rounds:
-            self._one(pool)
+            self._add_round(pool)
 
     def first(self, rounds: int) -> RoundLog:
         """A log whose first rounds are those that this column had when it had `rounds` of them."""
         assert rounds <= len(self.log), "they were simulated"
         return self.log
 
-    def _one(self, pool: Sequence[str]) -> None:
+    def _add_round(self, pool: Sequence[str]) -> None:
         setting = self._setting
         first = len(self.log) * setting.target
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
