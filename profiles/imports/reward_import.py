@@ -45,7 +45,7 @@ def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]
     return samples
 
 
-def law_of(samples: list[ScoredSample]) -> Executions:
+def executions_of(samples: list[ScoredSample]) -> Executions:
     """The distribution of scored samples' seconds; one for all samples where no answer is right, or none is wrong."""
     law = fit_executions(samples)
     if law is not None:
@@ -65,7 +65,7 @@ def with_imported(profile: Profile, samples: list[ScoredSample], name: str) -> P
         workers=profile.reward.workers,
         latency=Spread(p50=_quantile(seconds, 0.5), p95=_quantile(seconds, 0.95), repeats=0),
         per_sample_s=mean_s,
-        executions=law_of(samples),
+        executions=executions_of(samples),
         evidence={"per_sample_s": Evidence(source=_SOURCE, error=error)},
     )
     words = f"{len(samples)} executions imported from {name}; error: of their mean"

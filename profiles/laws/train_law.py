@@ -5,7 +5,7 @@ backward, one more where activations are computed again), memory-bound work betw
 exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the sharded
 weights; a step costs the optimizer and summing gradients; a pipeline idles for pp - 1 micro-batches a step.
 
-Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateLaw`), whatever
+Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`), whatever
 the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens rounded up.
 """
 
@@ -63,7 +63,7 @@ EXECUTOR = TrainerKind()
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateLaw:
+class UpdateSeconds:
     """Seconds of an update = step_s + per_token_s tokens + per_token_squared_s squares + per_sample_s samples."""
 
     step_s: float
@@ -161,7 +161,7 @@ class TrainPhysics:
             optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
         return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
 
-    def update(self, layout: UpdateLayout) -> UpdateLaw:
+    def update(self, layout: UpdateLayout) -> UpdateSeconds:
         """Seconds of an update in a layout, as coefficients of its tokens, squared tokens and samples."""
         token, micro = self.token_s(layout), self.micro_batch_s(layout)
         pair = self.pair_s(layout) / layout.dp
@@ -170,9 +170,9 @@ class TrainPhysics:
         if self.trainer.packed:
             per_token = token + micro / (FILL * layout.micro_batch_tokens)
             # Each replica's last micro-batch is half full on average.
-            return UpdateLaw(step + micro / 2, per_token / layout.dp, pair, 0.0)
+            return UpdateSeconds(step + micro / 2, per_token / layout.dp, pair, 0.0)
         padding = (self.trainer.pad_to_tokens - 1) / 2 * token
-        return UpdateLaw(step, token / layout.dp, pair, (padding + micro) / layout.dp)
+        return UpdateSeconds(step, token / layout.dp, pair, (padding + micro) / layout.dp)
 
 
 def fits_heads(architecture: Architecture, layout: UpdateLayout, per_node: int = 8) -> str | None:
