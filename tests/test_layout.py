@@ -20,12 +20,6 @@ MOST_MODULES, MOST_LINES = 12, 300
 CROWDED = {"cli": "one module per command, and what several of them share"}
 LONG = {
     "cli/show_job.py",
-    "executor/engines/engine.py",
-    "executor/engines/engine_handle.py",
-    "executor/execute.py",
-    "executor/rewards/pool.py",
-    "executor/rollout.py",
-    "executor/training_run.py",
     "planner/choose/candidate_search.py",
     "planner/choose/candidates.py",
     "planner/choose/cycle_cost.py",

@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("torch")
 
 from rlplan.executor.trainer.advantages import group_advantages
-from rlplan.executor.trainer.losses import AGGREGATIONS, Divisors, token_weights
+from rlplan.executor.trainer.losses import AGGREGATIONS, token_weights
+from rlplan.executor.trainer.trainer_config import Divisors
 from rlplan.rounds.machines.outcome import TrainedGroup
 from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.schedule import Schedule
 
-from ..rounds.driver import Sample, prompt_ids, steps
+from ...rounds.driver import Sample, prompt_ids, steps
 
 P, N, PROMPTS, CAP, CUTOFF = 6, 4, 26, 300, 60
 LONG = {0: 0.08, 1: 0.35}  # probability of a long answer by class of prompt

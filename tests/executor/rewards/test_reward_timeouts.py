@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.worker import RewardWorker
 from rlplan.rounds.machines.events import Action, Finished, SampleKey, Score, Scored
 from rlplan.rounds.machines.race import RaceRound
@@ -39,7 +40,7 @@ TESTS = "assert x == 3"
 
 
 def test_a_worker_interrupts_each_sample_at_that_samples_own_deadline() -> None:
-    worker = RewardWorker("function", "reward_fakes:sleep_on_demand", 30.0, str(HERE))
+    worker = RewardWorker(ScorerConfig("function", "reward_fakes:sleep_on_demand", 30.0, str(HERE)))
     first, second = worker.score([("", "sleep", None, 0.2), ("", "fine", None, 0.2)], budget_s=60.0)
     assert (first.outcome, first.reward, first.detail) == ("policy_timeout", 0.0, "no reward within 0.2 s")
     assert first.seconds < 10
@@ -47,7 +48,7 @@ def test_a_worker_interrupts_each_sample_at_that_samples_own_deadline() -> None:
 
 
 def test_a_sandbox_keeps_each_samples_own_deadline() -> None:
-    worker = RewardWorker("code", None, 20.0, None)
+    worker = RewardWorker(ScorerConfig("code", None, 20.0))
     patient, hasty = worker.score([("", SLOW, TESTS, 20.0), ("", SLOW, TESTS, 0.2)], budget_s=60.0)
     assert (patient.outcome, patient.reward) == ("ok", 1.0)
     assert (hasty.outcome, hasty.detail) == ("policy_timeout", "still running after its 0.2 s")
@@ -57,19 +58,19 @@ def test_a_sandbox_keeps_each_samples_own_deadline() -> None:
 @needs_executor
 def test_what_hangs_costs_a_solved_prompt_its_earned_deadline_and_an_unsolved_one_the_longest() -> None:
     """Two rounds over real sandboxes; in both, sample 1 hangs. Prompt `a` was answered right in the first."""
-    from rlplan.executor.rollout import Generated, executions
+    from rlplan.executor.rollout.round_samples import RolloutSample, reward_executions
 
-    worker = RewardWorker("code", None, 3.0, None)
+    worker = RewardWorker(ScorerConfig("code", None, 3.0))
     timeouts = Timeouts(TimeoutSpec(max_s=3.0, min_s=0.5, anchor_factor=1.0))
     responses = {("a", 0): FAST, ("a", 1): HANGS, ("b", 0): block("x = 4"), ("b", 1): HANGS}
     took: list[dict[str, float]] = []
     for _ in range(2):
         round_ = RaceRound(["a", "b"], 2, 2, 2, 48)
-        samples: dict[SampleKey, Generated] = {}
+        samples: dict[SampleKey, RolloutSample] = {}
         actions: list[Action] = round_.start()
         for key in [action.key for action in actions]:
             prompt = round_.draws[key.draw].prompt
-            sample = samples[key] = Generated(key, prompt, 0.0)
+            sample = samples[key] = RolloutSample(key, prompt, 0.0)
             assert round_.handle(Finished(key, 9, truncated=False)) == [Score(key)]
             row = ("", responses[prompt, key.sample], TESTS, timeouts.deadline_s(prompt))
             (scored,) = worker.score([row], budget_s=60.0)
@@ -77,8 +78,8 @@ def test_what_hangs_costs_a_solved_prompt_its_earned_deadline_and_an_unsolved_on
             round_.handle(Scored(key, scored.reward))
         assert round_.done
         took.append({s.prompt: s.reward_s for s in samples.values() if s.key.sample == 1})
-        timeouts.end_round(executions(round_, samples))
-    assert [(e.prompt, e.correct, e.timed_out) for e in executions(round_, samples)] == [
+        timeouts.end_round(reward_executions(round_, samples))
+    assert [(e.prompt, e.correct, e.timed_out) for e in reward_executions(round_, samples)] == [
         ("a", True, False), ("a", False, True), ("b", False, False), ("b", False, True),
     ]  # fmt: skip
     assert 0.5 <= timeouts.deadline_s("a") < 3.0 == timeouts.deadline_s("b")
@@ -107,7 +108,7 @@ class NoRecorder:
 
 @needs_executor
 def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
-    from rlplan.executor.training_run import TrainingRun
+    from rlplan.executor.run import TrainingRun
     from rlplan.plans.schema.job import Job
     from rlplan.plans.schema.plan import PlannedJob
     from rlplan.plans.yaml.yaml_io import loads

@@ -10,14 +10,12 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.execute import _begin_folder, _check_folder
-from rlplan.executor.records import run_state
-from rlplan.executor.records.run_lock import run_lock
-from rlplan.executor.records.run_state import CheckpointFailed, checkpoints, load_checkpoint, save_checkpoint
+from rlplan.executor.records import checkpoints as checkpoints_module
+from rlplan.executor.records.checkpoints import CheckpointFailed, checkpoints, load_checkpoint, save_checkpoint
+from rlplan.executor.records.execution_folder import begin_folder, check_folder, run_lock
 from rlplan.executor.weights.manifest import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
@@ -141,7 +139,7 @@ def test_a_run_of_which_only_set_aside_checkpoints_are_left_gets_one_advice_with
     with pytest.raises(InputError, match=r"no checkpoint.*damaged-step-000001.*another --out") as resumed:
         load(tmp_path)
     with pytest.raises(InputError, match="another --out"):
-        _check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
+        check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
     assert "without --resume" not in str(resumed.value)
     (tmp_path / "checkpoints" / "damaged-step-000001").rename(tmp_path / "checkpoints" / "step-000001")
     assert load(tmp_path) == (1, 11, {})
@@ -167,7 +165,7 @@ def test_a_checkpoint_that_fails_leaves_those_before_it_and_nothing_of_itself(tm
 def free(monkeypatch, of_run):
     """The disk has this many bytes free, by `of_run()`, when asked."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, of_run()))
-    monkeypatch.setattr(run_state, "SPARE_BYTES", 0)
+    monkeypatch.setattr(checkpoints_module, "SPARE_BYTES", 0)
 
 
 def test_without_room_nothing_is_written_and_the_shortage_is_named(tmp_path, monkeypatch):
@@ -179,9 +177,9 @@ def test_without_room_nothing_is_written_and_the_shortage_is_named(tmp_path, mon
 
 def test_room_for_a_third_copy_is_made_from_the_older_checkpoint_if_the_newer_is_sound(tmp_path, monkeypatch):
     save(tmp_path, 1, 2)
-    size = run_state.folder_bytes(tmp_path / "checkpoints" / "step-000002")
+    size = checkpoints_module.folder_bytes(tmp_path / "checkpoints" / "step-000002")
     held = size * 5 // 2  # the disk holds two and a half checkpoints
-    free(monkeypatch, lambda: held - run_state.folder_bytes(tmp_path / "checkpoints"))
+    free(monkeypatch, lambda: held - checkpoints_module.folder_bytes(tmp_path / "checkpoints"))
     save(tmp_path, 3)
     assert names(tmp_path) == ["step-000002", "step-000003"]
     flip(tmp_path / "checkpoints" / "step-000003" / "state.json")
@@ -190,7 +188,7 @@ def test_room_for_a_third_copy_is_made_from_the_older_checkpoint_if_the_newer_is
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000002", "step-000003"]
 
 
-HOLD = "import sys; from pathlib import Path; from rlplan.executor.records.run_lock import run_lock\n"
+HOLD = "import sys; from pathlib import Path; from rlplan.executor.records.execution_folder import run_lock\n"
 HOLD += "with run_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
 
 
@@ -209,9 +207,9 @@ def test_a_second_driver_in_the_folder_of_a_run_is_refused_until_the_first_is_go
 
 def test_a_run_that_never_came_to_a_checkpoint_is_begun_anew_and_cannot_be_resumed(tmp_path):
     (tmp_path / "trace.jsonl").write_text('{"event":"run","t_s":0}\n')
-    _check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
+    check_folder(tmp_path, tmp_path / "plan.yaml", resume=False)
     with pytest.raises(InputError, match="run without --resume"):
-        _check_folder(tmp_path, tmp_path / "plan.yaml", resume=True)
+        check_folder(tmp_path, tmp_path / "plan.yaml", resume=True)
 
 
 @contextlib.contextmanager
@@ -240,7 +238,7 @@ def test_an_error_of_what_is_done_under_the_lock_is_not_taken_for_one_of_the_loc
 def test_a_plan_that_a_full_disk_does_not_take_is_told_in_one_line(tmp_path):
     plan = Path(__file__)  # any file
     with full_disk(), pytest.raises(RunFailed, match=r"plan\.yaml cannot be written \(File too large\); make room"):
-        _begin_folder(SimpleNamespace(run_dir=tmp_path / "run", plan_path=plan), resume=False)
+        begin_folder(tmp_path / "run", plan, resume=False)
 
 
 def test_a_checkpoint_that_cannot_be_set_aside_is_told_in_one_line(tmp_path, monkeypatch):

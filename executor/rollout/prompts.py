@@ -1,13 +1,23 @@
-"""The job's prompts as tokens, and responses back as text, by the policy's own tokenizer."""
+"""The job's prompts as tokens, by the policy's own tokenizer."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..plans.files.prompt_rows import read_prompts
-from ..plans.yaml.errors import InputError
-from .rollout import PromptText
+from ...plans.files.prompt_rows import read_prompts
+from ...plans.yaml.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt as the engines (token ids) and the reward function (text, answer) need it."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]
+    answer: Any
 
 
 def load_tokenizer(model_path: str) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
+from dataclasses import replace
 
-from rlplan.executor.engines.engine import EngineConfig, EngineEvent
 from rlplan.executor.engines.engine_handle import EngineHandle
+from rlplan.executor.engines.fleet import Fleet, FleetConfig
+from rlplan.executor.engines.messages import EngineEvent, EngineFacts
 from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed
 from rlplan.executor.supervision import Patience, Supervisor
+from rlplan.plans.schema.sections.layouts import EngineLayout
 
 
 class Ref:
@@ -66,7 +69,7 @@ class FakeActor:
             raise ActorFailed(self.name, "its core died while it started")
         if self.stuck_in_start:
             await asyncio.Event().wait()
-        return {"start_s": 0.0}
+        return EngineFacts(0.0, 0, 0, 0, ())
 
     async def _look_at_children(self):
         return Children(2, 7.5, False)
@@ -79,7 +82,7 @@ class FakeActor:
         self.version = version
         return {}
 
-    async def _submit(self, requests, version, at_once=None):
+    async def _submit(self, requests, version, max_num_seqs=None):
         await asyncio.sleep(self.submit_s)
         assert version == self.version
         for request in requests:
@@ -115,26 +118,18 @@ class FakeFleet:
 
     def __init__(self, count, patience=None, prepare=lambda actor: None, decode_s=0.02):
         self.log, self.actors, self.ended = [], [], []
+        self.prepare = prepare
         self.supervisor = Supervisor(patience or Patience(stall_s=0.6), pause=lambda seconds: asyncio.sleep(0))
 
         def spawn(config):
             actor = FakeActor(config.name, self.log, decode_s)
             self.actors.append(actor)
-            prepare(actor)
+            self.prepare(actor)
             return actor
 
-        from rlplan.executor.engines.fleet import Fleet
+        def handle(config, tell, supervisor):
+            config = replace(config, name=config.name.replace("rollout-tp1", "engine"))
+            return EngineHandle(config, tell, supervisor, spawn, self.ended.append)
 
-        self.fleet = Fleet(
-            [], model_path="", dtype="float32", kind="cpu", max_model_len=8, max_num_seqs=8,
-            kv_memory_bytes_per_accelerator=1, supervisor=self.supervisor,
-        )  # fmt: skip
-        self.fleet._engines = {
-            1: [
-                EngineHandle(
-                    EngineConfig(f"engine-{i}", "", "float32", 1, 8, 8, "cuda", 1),
-                    self.fleet, self.supervisor, spawn, self.ended.append,
-                )
-                for i in range(count)
-            ]
-        }  # fmt: skip
+        layouts = (EngineLayout(1, count),)
+        self.fleet = Fleet(FleetConfig(layouts, "", "float32", "cpu", 8, 8, 1), self.supervisor, handle)

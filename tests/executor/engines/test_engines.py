@@ -12,8 +12,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.engines.engine import Request
-from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.executor.engines.engine_handle import EngineEvents
+from rlplan.executor.engines.messages import Request
+from rlplan.executor.rollout.prompts import PromptText
+from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.planner.costs.decode_costs import BLOCK_TOKENS, DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
@@ -59,22 +61,26 @@ class InstantRewards:
 
 def weights_of(model, folder, seed):
     """A safetensors file of other random weights of the same shape."""
-    from .conftest import make_tiny_model
+    from ..conftest import make_tiny_model
 
     return make_tiny_model(folder / f"other-{seed}", seed) / "model.safetensors"
+
+
+def events_in(news):
+    return news.events if isinstance(news, EngineEvents) else []
 
 
 async def decode(fleet, layout, version, requests):
     """Submit to the layout's engines in turn; returns finished events by request id."""
     inbox = asyncio.Queue()
-    fleet.listen(lambda engine, events: inbox.put_nowait(events), lambda death: inbox.put_nowait([]))
+    fleet.listen(lambda news: inbox.put_nowait(events_in(news)))
     engines = fleet.engines(layout)
     for index, request in enumerate(requests):
         await engines[index % len(engines)].submit([request], version)
     found = {}
     while len(found) < len(requests):
         for event in await asyncio.wait_for(inbox.get(), 60):
-            if event.kind == "finished":
+            if event.name == "finished":
                 found[event.request_id] = event
     return found
 
@@ -190,7 +196,7 @@ def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, t
         await load(fleet, layout, tiny_model / "model.safetensors", "abort")
         engine = fleet.engines(layout)[0]
         heard = []
-        fleet.listen(lambda _, events: heard.extend(events), lambda death: None)
+        fleet.listen(lambda news: heard.extend(events_in(news)))
         await engine.submit([Request("gone", (3, 4), 240, ignore_eos=True)], "abort")
         await engine.abort(["gone"])
         # Weights may only change while nothing decodes, so a load right after shows that the abort was complete.
@@ -209,7 +215,7 @@ def test_an_engine_decodes_as_many_at_once_as_the_round_says_and_the_others_wait
     async def body(at_once):
         await load(fleet, layout, tiny_model / "model.safetensors", f"turns {at_once}")
         heard = []
-        fleet.listen(lambda _, events: heard.extend(e for e in events if e.kind == "finished"), lambda death: None)
+        fleet.listen(lambda news: heard.extend(e for e in events_in(news) if e.name == "finished"))
         engine = fleet.engines(layout)[0]
         # The fourth waits for its turn when it is aborted, and takes nobody's.
         requests = [greedy(name, tokens=96) for name in names]
@@ -234,9 +240,9 @@ def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fle
     given = []
     submit = type(fleet.all_engines()[0]).submit
 
-    def recorded(self, requests, version, at_once=None):
-        given.append((self.name, at_once))
-        return submit(self, requests, version, at_once)
+    def recorded(self, requests, version, max_num_seqs=None):
+        given.append((self.name, max_num_seqs))
+        return submit(self, requests, version, max_num_seqs)
 
     monkeypatch.setattr(type(fleet.all_engines()[0]), "submit", recorded)
     path = tiny_model / "model.safetensors"
@@ -244,10 +250,10 @@ def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fle
     async def body():
         await load(fleet, EngineLayout(1, 2), path, "at once")
         machine = RaceRound(list(PROMPTS)[:2], 2, 2, 2, 8)
-        return await runner(fleet).run(machine, EngineLayout(1, 2), "at once", str(path), "at once", at_once=3)
+        return await runner(fleet).run(machine, EngineLayout(1, 2), "at once", str(path), "at once", max_num_seqs=3)
 
     loop.run_until_complete(body())
-    assert {at_once for _, at_once in given} == {3} and len({name for name, _ in given}) == 2
+    assert {most for _, most in given} == {3} and len({name for name, _ in given}) == 2
 
 
 def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):
@@ -284,7 +290,7 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
 
     result = loop.run_until_complete(body())
     engines = fleet.engines(layout)
-    block, capacity = engines[0].facts["kv_block_tokens"], engines[0].facts["kv_capacity_tokens"]
+    block, capacity = engines[0].facts.kv_block_tokens, engines[0].facts.kv_capacity_tokens
     assert block == BLOCK_TOKENS["cpu"] == 128
 
     submitted = {}
@@ -347,7 +353,7 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
     layout = EngineLayout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[1]
-    before = victim.facts["pid"]
+    before = victim.facts.pid
     machine = RaceRound(list(PROMPTS), 8, 2, 2, max_tokens=200)
 
     async def body():
@@ -356,14 +362,14 @@ def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_ba
         await asyncio.sleep(0.15)
         os.kill(before, signal.SIGKILL)
         result = await task
-        await victim.ready()
+        await fleet.some_ready([victim])
         return result
 
     result = loop.run_until_complete(body())
     assert len(machine.outcome().trained) == 8
     assert len(result.restarts) == 1 and victim.name in result.restarts[0]
     assert any(sample.key.sample >= 2 for sample in result.samples.values()), "lost samples were issued again"
-    assert victim.alive and victim.facts["pid"] != before
+    assert victim.alive and victim.facts.pid != before
     tokens = {key: len(sample.tokens) for key, sample in result.samples.items() if sample.finished_s is not None}
     assert set(tokens.values()) == {200}
 
@@ -410,7 +416,7 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
     layout = EngineLayout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[0]
-    actor = psutil.Process(victim.facts["pid"])
+    actor = psutil.Process(victim.facts.pid)
     old = [actor, *actor.children(recursive=True)]
     assert len(old) >= 4, "actor, guard, core and rank"
     machine = RaceRound(list(PROMPTS)[:4], 4, 2, 2, max_tokens=200)
@@ -422,7 +428,7 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
         actor.suspend()
         result = await task
         await until_gone(old)
-        await victim.ready()
+        await fleet.some_ready([victim])
         return result
 
     result = loop.run_until_complete(body())
@@ -437,11 +443,11 @@ def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_i
     path = tiny_model / "model.safetensors"
     layout = EngineLayout(1, 1)
     victim = fleet.engines(layout)[0]
-    actor, before = psutil.Process(victim.facts["pid"]), fleet.supervisor.failures(victim.name)
+    actor, before = psutil.Process(victim.facts.pid), fleet.supervisor.failures(victim.name)
     old, others = [actor, *actor.children(recursive=True)], {core.pid for core in cores()}
 
     async def body():
-        os.kill(victim.facts["cores"][0], signal.SIGKILL)
+        os.kill(victim.facts.cores[0], signal.SIGKILL)
         began = asyncio.get_running_loop().time()
         while victim.alive:
             await asyncio.sleep(0.05)
@@ -451,7 +457,7 @@ def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_i
                 await asyncio.sleep(0.05)
             others.add(starting[0].pid)
             end(starting[0])
-        await victim.ready()
+        await fleet.some_ready([victim])
         await until_gone(starting)
         await until_gone(old)
         await load(fleet, layout, path, "after-core")

@@ -10,16 +10,18 @@ import pytest
 pytest.importorskip("ray")
 
 from rlplan.executor.faults import ActorFailed
+from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.pool import RewardPool
 from rlplan.executor.rewards.process import START_S, RewardProcess, WorkerDied
 from rlplan.executor.rewards.scoring import Scored
+from rlplan.executor.rewards.worker import WorkerFacts
 from rlplan.executor.supervision import STARTS_IN_A_ROW, Patience, Supervisor
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
-from .engine_fakes import Method
+from ..engines.engine_fakes import Method
 
-SPEC = {"kind": "function", "function": "any:any", "deadline_s": 5.0}
-UP = {"problem": None, "failure": None, "alarm_s": 6.0, "notes": [], "pid": 1}
+CONFIG = ScorerConfig("function", "any:any", 5.0)
+UP = WorkerFacts(problem=None, failure=None, alarm_s=6.0, pid=1)
 
 
 class FakeWorker:
@@ -83,12 +85,12 @@ def keeper(per_hour=12):
 
 
 def one_process(machine, supervisor, start_s=START_S):
-    return RewardProcess("reward-0", (), supervisor, start_s, machine.spawn, machine.end)
+    return RewardProcess("reward-0", CONFIG, supervisor, start_s, machine.spawn, machine.end)
 
 
 def with_pool(machine, workers, body, supervisor=None, slack_s=30.0):
     async def main():
-        pool = RewardPool(SPEC, workers, slack_s=slack_s, supervisor=supervisor or keeper())
+        pool = RewardPool(CONFIG, workers, slack_s=slack_s, supervisor=supervisor or keeper())
         for process in pool._workers:
             process._spawn, process._end = machine.spawn, machine.end
         await pool.start()
@@ -105,7 +107,7 @@ def with_pool(machine, workers, body, supervisor=None, slack_s=30.0):
 DIED = ActorFailed("fake", "killed while it started")
 
 
-@pytest.mark.parametrize("first", [DIED, "stopped", {**UP, "failure": "no sandbox just now"}])
+@pytest.mark.parametrize("first", [DIED, "stopped", UP._replace(failure="no sandbox just now")])
 def test_a_worker_that_dies_or_is_stopped_at_its_first_start_is_started_again_by_the_runs_supervisor(first):
     machine, supervisor = Machine(first), keeper()
 
@@ -128,7 +130,7 @@ def test_a_worker_that_never_comes_up_ends_the_start_with_its_reason_and_leaves_
 
 
 def test_an_unusable_reward_function_is_told_at_once():
-    machine = Machine({**UP, "problem": "no such function"})
+    machine = Machine(UP._replace(problem="no such function"))
     with pytest.raises(InputError, match="no such function"):
         with_pool(machine, 1, None)
     assert len(machine.made) == 1
@@ -172,7 +174,7 @@ def test_workers_that_are_gone_before_they_are_handed_a_sample_cost_it_nothing(h
     machine = Machine()
     results, stats = with_pool(machine, 2, body, slack_s=0.2)
     assert {(result.outcome, result.reward, result.attempts) for result in results} == {("ok", 1.0, 1)}
-    assert (stats["retried"], stats["crashes"], stats["timeouts"]) == (0, 0, 0)
+    assert (stats["retried"], stats["policy_crash"], stats["policy_timeout"]) == (0, 0, 0)
     assert 1 <= stats["restarted"] <= 2
 
 

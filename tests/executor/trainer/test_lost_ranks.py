@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -14,10 +15,12 @@ import ray
 from rlplan.executor.faults import InfrastructureFailed
 from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer import trainer_group as trainers
-from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig
+from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup, while_trainer_lives
+from rlplan.plans.schema.sections.algorithm import Algorithm
 from rlplan.plans.yaml.errors import RunFailed
 
-from .engine_fakes import Ref
+from ..engines.engine_fakes import Ref
 
 CLOSED = RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:9122: Connection closed by peer")
 FULL = OSError(28, "No space left on device")
@@ -64,7 +67,8 @@ class Group(TrainerGroup):
             return None
 
         supervisor = Supervisor(patience or Patience(stall_s=0.6), pause=pause)
-        super().__init__("run", len(launches[0]), 1, {}, supervisor)
+        config = TrainerConfig("", Algorithm(name="grpo", learning_rate=0.1), 1, 2, 1.0, Divisors(1.0, 1.0, 1))
+        super().__init__("run", replace(config, ranks=len(launches[0])), supervisor)
         self.launches, self.ended = list(launches), []
 
     def _spawn(self):
@@ -170,21 +174,24 @@ def test_a_death_between_calls_is_known_before_the_next_one():
     assert outcome(Group([{}, {}]), call) == 0
 
 
-def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does_not_end_the_run(tmp_path):
+def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does_not_end_the_run(monkeypatch):
     """`load` kills the trainer in the first recovery; the run comes back to its checkpoint each time."""
-    from rlplan.executor.training_run import TrainingRun
+    from rlplan.executor import loop
+    from rlplan.executor.run import TrainingRun
+
+    async def killed(run):
+        raise TrainerDied("trainer run", "killed")
+
+    monkeypatch.setattr(loop, "_step", killed)
 
     class Run(TrainingRun):
         def __init__(self, trainer):
             self.name, self.step_number, self.events = "run", 0, []
-            self._trainer, self._trainer_restarts = trainer, 0
+            self.trainer, self.trainer_restarts = trainer, 0
             self.loads = 0
 
         def event(self, event, /, **fields):
             self.events.append(event)
-
-        async def _step(self):
-            raise TrainerDied("trainer run", "killed")
 
         async def _load(self):
             self.loads += 1
@@ -194,7 +201,7 @@ def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does
 
     async def call(group):
         run = Run(group)
-        assert [await run.step() for _ in range(4)] == [None] * 4
+        assert [await loop.step(run) for _ in range(4)] == [None] * 4
         return run
 
     run = outcome(Group([{}]), call)
@@ -202,8 +209,6 @@ def test_a_trainer_killed_four_times_in_six_minutes_and_in_its_own_recovery_does
 
 
 def test_a_round_is_left_when_the_trainer_dies_beside_it():
-    from rlplan.executor.training_run import TrainingRun
-
     left = []
 
     async def rollout():
@@ -213,10 +218,8 @@ def test_a_round_is_left_when_the_trainer_dies_beside_it():
             left.append("the round stopped its samples")
 
     async def call(group):
-        run = TrainingRun.__new__(TrainingRun)
-        run._trainer = group
         group._ranks[0].fate["pid"] = DEAD
-        await run._with_trainer(rollout())
+        await while_trainer_lives(group, rollout())
 
     began = time.monotonic()
     with pytest.raises(TrainerDied):

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("ray")
 
 from rlplan.executor.rewards.charges import RewardResult
-from rlplan.executor.rollout import Generated
-from rlplan.executor.scoring_health import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
+from rlplan.executor.rollout.round_samples import RolloutSample
+from rlplan.executor.rollout.scoring_health import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.events import Finished, Issue, Score
 from rlplan.rounds.machines.exact_short import ExactShortRound
@@ -19,7 +19,7 @@ from rlplan.traces.report_state import incidents
 CUTOFF = 8
 
 
-def scored_round(outcomes: dict[str, str], number: int = 3) -> tuple[ExactShortRound, list[Generated], list[Any]]:
+def scored_round(outcomes: dict[str, str], number: int = 3) -> tuple[ExactShortRound, list[RolloutSample], list[Any]]:
     """An exact short round whose samples all end short; those of prompt p get the outcome `outcomes[p]`, else ok."""
     health = ScoringHealth(number)
     machine = ExactShortRound([f"p{i}" for i in range(number)], number, 2, CUTOFF, 64)
@@ -33,7 +33,7 @@ def scored_round(outcomes: dict[str, str], number: int = 3) -> tuple[ExactShortR
         elif isinstance(action, Score):
             outcome: Any = outcomes.get(prompt, "ok")
             result = RewardResult(float(outcome == "ok"), 0.1, outcome, f"why {outcome}", 1, "w")
-            samples.append(Generated(action.key, prompt, 0.0, reward_outcome=outcome, reward_detail=result.detail))
+            samples.append(RolloutSample(action.key, prompt, 0.0, reward_outcome=outcome, reward_detail=result.detail))
             told.append(health.event(action.key, prompt, result))
             if isinstance(told[-1], RunFailed):
                 break

@@ -12,13 +12,14 @@ import pytest
 
 pytest.importorskip("safetensors")
 
-from rlplan.executor.engines.engine import EngineConfig, RolloutEngine
+from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_worker import WeightReceiver
-from rlplan.executor.prompts import load_tokenizer
+from rlplan.executor.engines.messages import EngineConfig
+from rlplan.executor.rollout.prompts import load_tokenizer
 from rlplan.executor.weights.checksum import VERSION_KEY, tensor_checksum
 from rlplan.plans.yaml.errors import InputError
 
-from .conftest import VOCABULARY
+from ..conftest import VOCABULARY
 
 
 class Model:
@@ -109,17 +110,16 @@ def test_an_engine_one_of_whose_ranks_read_another_file_decodes_with_no_version(
 def test_a_trainer_writes_the_version_into_the_file(tiny_model: Path, tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    from rlplan.executor.configuration import trainer_arguments
+    from rlplan.executor.configuration import trainer_config
     from rlplan.executor.trainer.trainer_rank import Trainer
     from rlplan.plans.schema.job import Job
     from rlplan.plans.schema.plan import LossPlan
     from rlplan.plans.yaml.yaml_io import loads
 
-    from ..plans.conftest import JOB
+    from ...plans.conftest import JOB
 
-    trainer = Trainer(
-        **trainer_arguments(loads(JOB, Job), str(tiny_model), 64, "cpu", LossPlan(samples=8.0, tokens=80)), threads=1
-    )
+    loss = LossPlan(samples=8.0, tokens=80)
+    trainer = Trainer(trainer_config(loads(JOB, Job), str(tiny_model), 64, "cpu", loss))
     path = tmp_path / "w.safetensors"
     trainer.export_weights(path, "run:7")
     with safe_open(path, framework="pt") as file:

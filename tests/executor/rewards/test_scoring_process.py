@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.executor.rewards import scoring
+from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.scoring_process import GRACE_S, ScoringProcess
 
 HERE = Path(__file__).parent
@@ -19,7 +20,7 @@ MEMORY_BYTES = 64 << 20
 
 @pytest.fixture(scope="module")
 def process():
-    process = ScoringProcess("function", "reward_fakes:misbehave", 5.0, str(HERE), MEMORY_BYTES)
+    process = ScoringProcess(ScorerConfig("function", "reward_fakes:misbehave", 5.0, str(HERE), MEMORY_BYTES))
     assert process.start() == (None, None)
     yield process
     process.kill()
@@ -96,7 +97,7 @@ def test_a_process_that_was_stopped_from_outside_is_not_its_responses_fault(proc
 
 
 def test_a_process_that_the_machine_does_not_let_run_is_not_its_responses_fault(process, monkeypatch):
-    monkeypatch.setattr(ScoringProcess, "_look", lambda self: ("R", 0.0))  # ready to run, and used no CPU
+    monkeypatch.setattr(ScoringProcess, "_usage", lambda self: ("R", 0.0))  # ready to run, and used no CPU
     (scored,) = score(process, "loop in C", deadline_s=0.3)
     assert (scored.outcome, scored.renew) == ("infra_failed", True)
     assert "was not let run" in scored.detail
@@ -120,7 +121,7 @@ def test_a_process_that_dies_between_two_batches_is_nobodys_fault(process):
 @pytest.mark.parametrize("copy", ["exit", "raise", "return"])
 @pytest.mark.parametrize("waits", ["", " wait"])
 def test_a_function_that_forks_never_moves_a_reward_to_another_sample(copy, waits):
-    process = ScoringProcess("function", "reward_fakes:fork_on_demand", 5.0, str(HERE), MEMORY_BYTES)
+    process = ScoringProcess(ScorerConfig("function", "reward_fakes:fork_on_demand", 5.0, str(HERE), MEMORY_BYTES))
     try:
         for batch in (1.0, 2.0, 3.0):
             wanted = [batch + 0.1, batch + 0.2, batch + 0.3]
@@ -135,7 +136,7 @@ def test_a_module_that_forks_while_it_is_imported_is_served_by_one_process(tmp_p
     (tmp_path / "reward_that_forks.py").write_text(
         "import os\nos.fork()\n\ndef score(prompt, response, answer): return answer\n"
     )
-    process = ScoringProcess("function", "reward_that_forks:score", 5.0, str(tmp_path), MEMORY_BYTES)
+    process = ScoringProcess(ScorerConfig("function", "reward_that_forks:score", 5.0, str(tmp_path), MEMORY_BYTES))
     try:
         assert [one.reward for one in process.score([("", "", 1.5, 5.0), ("", "", 2.5, 5.0)], 60.0)] == [1.5, 2.5]
     finally:
@@ -148,7 +149,7 @@ def test_a_module_that_forks_while_it_is_imported_is_served_by_one_process(tmp_p
      b'{"batch": 2, "worn": false}', b"no json"],
 )  # fmt: skip
 def test_an_answer_that_is_not_the_next_rows_is_a_crash_of_its_response_and_no_samples_reward(answer):
-    process = ScoringProcess("function", "reward_fakes:answer_unasked", 5.0, str(HERE), MEMORY_BYTES)
+    process = ScoringProcess(ScorerConfig("function", "reward_fakes:answer_unasked", 5.0, str(HERE), MEMORY_BYTES))
     try:
         assert score(process, "fine")[0].outcome == "ok"
         (scored,) = score(process, "now", "never reached", answer=answer)
@@ -161,7 +162,7 @@ def test_an_answer_that_is_not_the_next_rows_is_a_crash_of_its_response_and_no_s
 
 
 def test_an_answer_between_two_batches_is_refused_and_costs_nobody_a_reward():
-    process = ScoringProcess("function", "reward_fakes:answer_unasked", 5.0, str(HERE), MEMORY_BYTES)
+    process = ScoringProcess(ScorerConfig("function", "reward_fakes:answer_unasked", 5.0, str(HERE), MEMORY_BYTES))
     try:
         (before,) = score(process, "later", answer=b'[2, 0, "ok", 9.0, 0.0, ""]')
         assert select.select([process._answers], [], [], 30.0)[0], "the answer that nobody asked for never came"
@@ -174,7 +175,7 @@ def test_an_answer_between_two_batches_is_refused_and_costs_nobody_a_reward():
 
 @pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="math-verify is not installed")
 def test_math_on_a_tower_of_powers_is_worth_0_and_the_machine_keeps_its_memory():
-    process = ScoringProcess("math", None, 5.0, None, 512 << 20)
+    process = ScoringProcess(ScorerConfig("math", None, 5.0, None, 512 << 20))
     tower, right = "so it is $9^{9^{9^{9}}}$", "so it is \\boxed{3}"
     try:
         first, *rest = process.score([("", tower, "3", 0.5), ("", right, "3", 5.0)], budget_s=60.0)

@@ -1,4 +1,4 @@
-"""Whether rewards still tell good responses from bad ones, or the reward function fails on nearly all of them.
+"""Scoring health: whether the reward function still scores responses, or fails on nearly all of them.
 
 A response that cannot be scored is worth 0 if that is its own fault (rewards/charges.py), and is drawn again if it is
 the machine's. Both are right for few; where nearly all fail, it is the function's fault or the machine's whatever each
@@ -10,13 +10,15 @@ Invariant: the samples of one prompt, however many, never end a run: its row may
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ..plans.yaml.errors import RunFailed
-from ..rounds.machines.events import Failed, SampleKey, Scored
+from ...plans.yaml.errors import RunFailed
+from ...rounds.machines.events import Failed, SampleKey, Scored
+from ..rewards.charges import RewardResult
+from .round_samples import RolloutSample
 
 UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
-"""Outcomes of samples that the reward function came to no value for, timeouts aside, of which there may be many."""
+"""Outcomes without a value of the reward function; not timeouts, of which there may be many."""
 
 HOPELESS_FAILURES = 16
 """So many in a row, or so many of a round with next to none scored beside them."""
@@ -25,19 +27,8 @@ HOPELESS_PROMPTS = 3
 """Of so many prompts at least, or all if there are fewer."""
 
 
-class Result(Protocol):
-    """How a sample was scored (rewards/charges.RewardResult)."""
-
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def reward(self) -> float: ...
-    @property
-    def detail(self) -> str: ...
-
-
 class ScoringHealth:
-    """Hears of every sample of a run, over all its rounds; `prompts`: how many there are."""
+    """Counts the failures of a run over all its rounds; `prompts`: how many prompts the job has."""
 
     def __init__(self, prompts: int) -> None:
         self._enough = min(HOPELESS_PROMPTS, prompts)
@@ -46,11 +37,11 @@ class ScoringHealth:
         self._scored = 0  # in this round
 
     def begin_round(self) -> None:
-        """Forget the shares of the round before."""
+        """Forget the counts of the round before."""
         self._round, self._scored = [], 0
 
     def hear(self, prompt: str, outcome: str, detail: str) -> str | None:
-        """A sample has its outcome; why the run should end, if it should."""
+        """Count the outcome of a sample; why the run must end, None if it need not."""
         if outcome not in UNSCORED:
             self._row.clear()
             self._scored += 1
@@ -65,8 +56,8 @@ class ScoringHealth:
             return f"only {self._scored} of the round's {heard} samples could be scored: {detail}"
         return None
 
-    def event(self, key: SampleKey, prompt: str, result: Result) -> Scored | Failed | RunFailed:
-        """What a sample's result is to its round: `infra_failed` alone says nothing about the response."""
+    def event(self, key: SampleKey, prompt: str, result: RewardResult) -> Scored | Failed | RunFailed:
+        """The round's event for a sample's result: only `infra_failed` says nothing about the response."""
         hopeless = self.hear(prompt, result.outcome, result.detail)
         if hopeless is not None:
             return RunFailed(hopeless)
@@ -78,13 +69,6 @@ class ScoringHealth:
         return len(prompts) >= HOPELESS_FAILURES and len(set(prompts)) >= self._enough
 
 
-class Scorable(Protocol):
-    """A sample that knows how it was scored."""
-
-    reward_outcome: str
-    reward_detail: str
-
-
 class Unscored(NamedTuple):
     """How many samples had an outcome, and the reason of the first of them."""
 
@@ -92,11 +76,11 @@ class Unscored(NamedTuple):
     reason: str
 
 
-def unscored(samples: Iterable[Scorable]) -> Mapping[str, Unscored]:
-    """By outcome, the samples that the reward function came to no value for."""
-    found: dict[str, Unscored] = {}
+def unscored(samples: Iterable[RolloutSample]) -> Mapping[str, Unscored]:
+    """By outcome, how many samples the reward function gave no value for."""
+    by_outcome: dict[str, Unscored] = {}
     for sample in samples:
         if sample.reward_outcome in UNSCORED:
-            before = found.get(sample.reward_outcome, Unscored(0, sample.reward_detail))
-            found[sample.reward_outcome] = before._replace(samples=before.samples + 1)
-    return found
+            before = by_outcome.get(sample.reward_outcome, Unscored(0, sample.reward_detail))
+            by_outcome[sample.reward_outcome] = before._replace(samples=before.samples + 1)
+    return by_outcome

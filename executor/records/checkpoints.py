@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the trainer's state and the schedule's, together or not at all.
+"""Checkpoints of a run: when they are due; the trainer's state and the schedule's, together or not at all.
 
 Invariants:
 - a folder `checkpoints/step-NNNNNN` exists only if it was written whole: it is written under another name, its files
@@ -7,14 +7,21 @@ Invariants:
   is loaded the damaged one is set aside, where it is not taken for the newest again;
 - an older checkpoint is deleted only after a newer one has its name, but where the disk has no room for a third copy:
   there the older of two is deleted first, if the newer one is whole.
+
+A trainer that dies takes the run back to its last checkpoint, so a death costs half an interval on average, and each
+interval costs one checkpoint. The sum of both is least at the interval sqrt(2 C M), where C are the seconds that a
+checkpoint takes and M the mean seconds between deaths (Young, 1974).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +30,7 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from ..weights.checkpoint import sync_folder
 from ..weights.manifest import damage, write_manifest
-from .disk import written
+from .execution_folder import written
 
 KEEP = 2  # the latest, and the one before it in case the disk lied
 MANIFEST = "manifest.json"
@@ -39,10 +46,27 @@ class CheckpointFailed(RunFailed):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checkpoint that was loaded: the driver's state, and what was wrong with newer ones, by folder name."""
+    """A checkpoint that was loaded: the driver's state, and the faults of newer ones, by folder name."""
 
     state: dict[str, Any]
     damaged: dict[str, str]
+
+
+class Cadence:
+    """When the next checkpoint of a run is due. None is due before a first one has shown what it costs."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._saved_at_s = math.inf
+        self._cost_s = 0.0
+
+    def saved(self, cost_s: float) -> None:
+        """A checkpoint was written just now, and took `cost_s` seconds."""
+        self._saved_at_s, self._cost_s = self._clock(), cost_s
+
+    def due(self, mean_s_between_deaths: float) -> bool:
+        """Whether the interval between checkpoints that costs least is over."""
+        return self._clock() - self._saved_at_s >= math.sqrt(2.0 * self._cost_s * mean_s_between_deaths)
 
 
 async def save_checkpoint(run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup) -> Path:
@@ -55,15 +79,13 @@ async def save_checkpoint(run_dir: Path, step: int, state: dict[str, Any], train
     partial = folder / f".partial-{step:06d}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".partial-*"):
-            shutil.rmtree(left)
+        for leftover in folder.glob(".partial-*"):
+            shutil.rmtree(leftover)
         await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
         partial.mkdir()
         await _save_trainer(trainer, partial / "trainer")
         await asyncio.to_thread(_finish, partial, final, state)
-    except OSError as error:
-        raise CheckpointFailed(f"the checkpoint of step {step} could not be written: {error}") from error
-    except CheckpointFailed as error:
+    except (OSError, CheckpointFailed) as error:
         raise CheckpointFailed(f"the checkpoint of step {step} could not be written: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -166,7 +188,7 @@ def _no_checkpoint(run_dir: Path, faults: dict[Path, str], trace_lost: bool) -> 
 
 
 def _trace_fault(run_dir: Path, state: dict[str, Any]) -> str | None:
-    """Steps that a checkpoint presupposes and the trace has lost would be missing in every report."""
+    """Why the trace does not fit a checkpoint: steps that it has lost would be missing in every report."""
     trace = run_dir / "trace.jsonl"
-    written, size = int(state.get("trace_bytes", 0)), trace.stat().st_size if trace.exists() else 0
-    return None if size >= written else f"the trace has lost what came before it ({size} of {written} bytes are left)"
+    needed, size = int(state.get("trace_bytes", 0)), trace.stat().st_size if trace.exists() else 0
+    return None if size >= needed else f"the trace has lost what came before it ({size} of {needed} bytes are left)"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, resolve
-from rlplan.executor.rewards.worker import score_one
+from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, ScorerConfig, resolve
+from rlplan.executor.rewards.scoring import score_one
 from rlplan.plans.yaml.errors import InputError
 
 HERE = Path(__file__).parent
 
 
 def fake(name):
-    return resolve("function", f"reward_fakes:{name}", deadline_s=0.2, search_path=HERE).call
+    return resolve(ScorerConfig("function", f"reward_fakes:{name}", 0.2, str(HERE))).call
 
 
 # ---- one call, without Ray ----
@@ -42,18 +42,18 @@ def test_a_function_is_found_by_its_dotted_path_in_the_folder_given():
 )
 def test_a_function_that_cannot_be_used_is_an_input_error_that_says_why(path, says):
     with pytest.raises(InputError, match=says):
-        resolve("function", path, 1.0, HERE)
+        resolve(ScorerConfig("function", path, 1.0, str(HERE)))
 
 
 def test_an_unknown_kind_is_an_input_error_that_lists_the_kinds():
     with pytest.raises(InputError, match="use one of function, math, code"):
-        resolve("vibes", None, 1.0)
+        resolve(ScorerConfig("vibes", None, 1.0))
 
 
 def test_a_module_that_fails_while_it_is_imported_is_an_input_error(tmp_path):
     (tmp_path / "reward_broken_at_import.py").write_text("1 / 0\n")
     with pytest.raises(InputError, match="ZeroDivisionError"):
-        resolve("function", "reward_broken_at_import:score", 1.0, tmp_path)
+        resolve(ScorerConfig("function", "reward_broken_at_import:score", 1.0, str(tmp_path)))
 
 
 def test_a_sleeping_function_is_interrupted_and_scored_0():
@@ -105,7 +105,7 @@ def test_a_function_may_blame_the_response(error, outcome):
     ],
 )
 def test_math_compares_values_not_spelling(response, answer, reward):
-    scored = score_one(resolve("math", None, 5.0).call, 5.0, "", response, answer)
+    scored = score_one(resolve(ScorerConfig("math", None, 5.0)).call, 5.0, "", response, answer)
     assert (scored.outcome, scored.reward) == ("ok", reward)
 
 
@@ -135,11 +135,10 @@ def test_profile_and_execute_look_for_the_reward_beside_the_job_wherever_the_dat
     supervisor = Supervisor()
     pool = RewardPool.of_job(job, job_paths(job, tmp_path / "job.yaml"), 3, 2.0, supervisor)
     assert all(process._supervisor is supervisor for process in pool._workers)
-    assert [process._arguments for process in pool._workers] == [
-        ("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
-    ] * 3
+    config = ScorerConfig("function", "mine:score", 2.0, str(tmp_path.resolve()), 3_000_000)
+    assert [process._config for process in pool._workers] == [config] * 3
     for room in ("profiles/measure/measure_job.py", "executor/execute.py"):
-        source = (HERE.parent.parent / room).read_text()
+        source = (HERE.parents[2] / room).read_text()
         assert re.search(r"RewardPool\.of_job\(.*, supervisor\)", source) and "search_path" not in source
 
 
@@ -162,8 +161,8 @@ def run_pool(name, body, *, workers=1, deadline_s=5.0, retries=2, slack_s=1.0):
     from rlplan.executor.rewards.pool import RewardPool
 
     async def main():
-        spec = {"kind": "function", "function": f"reward_fakes:{name}", "deadline_s": deadline_s, "retries": retries}
-        pool = RewardPool(spec, workers, search_path=HERE, slack_s=slack_s)
+        config = ScorerConfig("function", f"reward_fakes:{name}", deadline_s, str(HERE))
+        pool = RewardPool(config, workers, retries=retries, slack_s=slack_s)
         await pool.start()
         try:
             return await asyncio.wait_for(body(pool), 60)
@@ -172,7 +171,7 @@ def run_pool(name, body, *, workers=1, deadline_s=5.0, retries=2, slack_s=1.0):
             processes = list(pool._workers)
             await pool.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
-            assert not pool._samples and not pool._queue and not pool._alone
+            assert not pool._samples and not pool._queue
             assert not any(process._calls for process in processes)
             await all_gone(pids.values())
 
@@ -204,7 +203,7 @@ def test_200_samples_get_each_its_own_reward(ray_here):
     assert [result.reward for result in results] == [1000.0 + i for i in range(200)]
     assert {(result.outcome, result.detail, result.attempts) for result in results} == {("ok", "", 1)}
     assert {result.worker for result in results} == {"reward-0", "reward-1"}
-    assert (stats["scored"], stats["retried"], stats["queue"], stats["unfinished"]) == (200, 0, 0, 0)
+    assert (stats["ok"], stats["retried"], stats["queue"], stats["unfinished"]) == (200, 0, 0, 0)
 
 
 @pytest.mark.engine
@@ -219,7 +218,7 @@ def test_a_response_that_times_out_is_scored_0_and_the_others_are_not_touched(ra
     assert [result.reward for result in results] == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert [result.outcome for result in results] == ["ok", "policy_timeout", "ok", "policy_timeout", "ok"]
     assert results[1].detail == "no reward within 0.5 s"
-    assert (stats["timeouts"], stats["restarted"], stats["scored"]) == (2, 0, 5)
+    assert (stats["policy_timeout"], stats["restarted"], stats["ok"]) == (2, 0, 3)
     assert took_s < 10
 
 
@@ -235,7 +234,7 @@ def test_a_hang_that_no_alarm_reaches_costs_its_process_and_nobody_elses_reward(
     assert {(result.outcome, result.reward) for result in others} == {("ok", 1.0)}
     assert (hung.outcome, hung.reward, hung.attempts) == ("policy_timeout", 0.0, 1)
     assert hung.detail == "no reward within 0.2 s, and no end either: killed"
-    assert (stats["scored"], stats["timeouts"]) == (12, 1)
+    assert (stats["ok"], stats["policy_timeout"]) == (11, 1)
     assert (stats["restarted"], stats["renewed"]) == (0, 1)
 
 
@@ -256,7 +255,7 @@ def test_a_worker_killed_in_mid_call_loses_no_sample_and_scores_none_twice(ray_h
     results, settled, before, after, stats = run_pool("slow_length", body, workers=2)
     assert [result.reward for result in results] == [float(i) for i in range(60)]
     assert sorted(settled) == list(range(60))
-    assert (stats["scored"], stats["restarted"]) == (60, 1)
+    assert (stats["ok"], stats["restarted"]) == (60, 1)
     # 1 if it died in the moment between two calls, where no sample was with it.
     assert max(result.attempts for result in results) in (1, 2)
     assert after["reward-1"] == before["reward-1"]
@@ -275,7 +274,7 @@ def test_workers_killed_while_they_were_idle_cost_the_next_sample_nothing(ray_he
 
     result, stats = run_pool("length", body, workers=2)
     assert (result.outcome, result.reward, result.attempts) == ("ok", 3.0, 1)
-    assert (stats["crashes"], stats["retried"]) == (0, 0) and stats["restarted"] >= 1
+    assert (stats["policy_crash"], stats["retried"]) == (0, 0) and stats["restarted"] >= 1
 
 
 @pytest.mark.engine
@@ -292,8 +291,8 @@ def test_a_worker_killed_at_its_first_start_is_started_again_by_the_runs_supervi
 
     async def main():
         supervisor = Supervisor()
-        spec = {"kind": "function", "function": "reward_that_kills_once:score", "deadline_s": 5.0}
-        pool = RewardPool(spec, 1, search_path=tmp_path, supervisor=supervisor)
+        config = ScorerConfig("function", "reward_that_kills_once:score", 5.0, str(tmp_path))
+        pool = RewardPool(config, 1, supervisor=supervisor)
         try:
             await pool.start()
             return await asyncio.wait_for(pool.score("a", "", "x", None), 60), supervisor.failures("reward-0")
@@ -314,7 +313,7 @@ def test_a_response_that_kills_the_process_twice_is_scored_0_and_the_others_are_
     assert [result.outcome for result in results] == ["ok", "ok", "policy_crash", "ok", "ok"]
     assert (results[2].reward, results[2].attempts) == (0.0, 2)
     assert results[2].detail == "the process that scores died: killed by SIGKILL"
-    assert (stats["restarted"], stats["renewed"], stats["scored"], stats["crashes"]) == (0, 2, 5, 1)
+    assert (stats["restarted"], stats["renewed"], stats["ok"], stats["policy_crash"]) == (0, 2, 4, 1)
 
 
 @pytest.mark.engine
@@ -341,7 +340,7 @@ def test_a_function_that_raises_on_a_response_again_and_again_costs_it_its_rewar
     assert (failed.outcome, failed.reward, failed.attempts) == ("function_error", 0.0, 4)
     assert failed.detail.startswith("KeyError: 'no such row' (reward_fakes.py:")
     assert (fine.outcome, fine.attempts) == ("ok", 1)
-    assert (stats["retried"], stats["raised"], stats["scored"], stats["restarted"]) == (3, 1, 2, 0)
+    assert (stats["retried"], stats["function_error"], stats["ok"], stats["restarted"]) == (3, 1, 1, 0)
 
     async def once(pool):
         return await pool.score("a", "", "mark", str(tmp_path))
@@ -361,7 +360,7 @@ def test_a_function_that_fails_for_everybody_is_not_blamed_on_the_response_at_ha
     assert before.outcome == "ok"
     assert (meanwhile.outcome, meanwhile.attempts) == ("infra_failed", 2)
     assert "the judge is down" in meanwhile.detail and "nor can a sample that was scored before" in meanwhile.detail
-    assert (stats["scored"], stats["failed"], stats["raised"], stats["unfinished"]) == (1, 1, 0, 0)
+    assert (stats["ok"], stats["infra_failed"], stats["function_error"], stats["unfinished"]) == (1, 1, 0, 0)
 
 
 @pytest.mark.engine
@@ -381,7 +380,7 @@ def test_cancel_drops_queued_and_running_samples_and_frees_their_keys(ray_here):
     running, queued, results, stats = run_pool("sleep_on_demand", body, deadline_s=0.5)
     assert running and queued
     assert [result.outcome for result in results] == ["ok", "ok"]
-    assert (stats["scored"], stats["cancelled"], stats["timeouts"], stats["unfinished"]) == (2, 2, 0, 0)
+    assert (stats["ok"], stats["cancelled"], stats["policy_timeout"], stats["unfinished"]) == (2, 2, 0, 0)
 
 
 @pytest.mark.engine
@@ -410,7 +409,7 @@ def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
 
     async def body(pool):
         # The folder of the function goes away, as a shared file system may: no successor can start.
-        pool._workers[0]._arguments = ("function", "no_such_module_anywhere:score", 5.0, None)
+        pool._workers[0]._config = ScorerConfig("function", "no_such_module_anywhere:score", 5.0)
         os.kill(pool.pids()["reward-0"], signal.SIGKILL)
         waiting = [pool.score(response, "", response, None) for response in ("die", "fine")]
         early = await asyncio.gather(*waiting, return_exceptions=True)
