@@ -132,7 +132,7 @@ def _import(
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load
     from ..profiles.imports.log_columns import assignments
-    from ..profiles.imports.reward_import import FIELDS, import_rewards, executions_of, with_imported
+    from ..profiles.imports.reward_import import FIELDS, executions_of, import_rewards, with_imported
     from ..profiles.profile_schema import Profile
     from .paths import check_target, must_be_file
 

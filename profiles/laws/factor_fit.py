@@ -1,4 +1,4 @@
-"""Fits positive factors over a physical formula: least squares of log errors, drawn towards a prior where points are few.
+"""Fits positive factors over a formula: least squares of log errors, drawn towards a prior where points are few.
 
 Formulas here are a data sheet's seconds times factors, so errors are relative and factors are fitted as logarithms.
 Published points are sometimes plainly wrong: residuals are held to follow a t distribution, under which such a point

@@ -5,8 +5,9 @@ backward, one more where activations are computed again), memory-bound work betw
 exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the sharded
 weights; a step costs the optimizer and summing gradients; a pipeline idles for pp - 1 micro-batches a step.
 
-Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`), whatever
-the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens rounded up.
+Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`),
+whatever the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens
+rounded up.
 """
 
 from __future__ import annotations

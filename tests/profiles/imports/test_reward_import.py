@@ -9,7 +9,7 @@ import pytest
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.plans.schema.sections.levers import timeout_numbers
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.reward_import import import_rewards, executions_of, with_imported
+from rlplan.profiles.imports.reward_import import executions_of, import_rewards, with_imported
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.reward_tables import reward_assumed
 
