@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.machines.events import SampleKey
-from ..simulate.reference_round import Lengths
 from .length_model import LengthModel
 
 _CHUNK = 256  # prompts whose first occurrences are drawn at once
@@ -152,56 +150,3 @@ class Draws:
         for _ in range(2):
             mixed = ((mixed ^ (mixed >> np.uint64(15))) * np.uint64(2246822519)) & whole
         return mixed ^ (mixed >> np.uint64(16))
-
-
-class RunDraws:
-    """The draws of one whole run, sample by sample: counts how often each prompt was drawn.
-
-    `rewards_matter` only under dynamic sampling; elsewhere all rewards are 0, which no machine looks at.
-    """
-
-    def __init__(self, draws: Draws, rewards_matter: bool) -> None:
-        self._draws = draws
-        self._rewards_matter = rewards_matter
-        self._occurrences: dict[str, int] = {}
-        self._rows: dict[int, list[int]] = {}
-        self._rewards: dict[int, list[float]] = {}
-        self._reward_luck: dict[int, list[float]] = {}
-
-    def begin(self) -> None:
-        """A new round begins: draw numbers start again."""
-        self._rows = {}
-        self._rewards = {}
-        self._reward_luck = {}
-
-    def natural(self, key: SampleKey, prompt: str) -> int:
-        """Length of a sample, which the job's cap may have cut."""
-        row = self._rows.get(key.draw)
-        if row is None:
-            occurrence = self._occurrences.get(prompt, 0)
-            self._occurrences[prompt] = occurrence + 1
-            number, stream = prompt_parts(prompt)
-            row = self._rows[key.draw] = self._draws.row(number, stream, occurrence).tolist()
-            if self._rewards_matter:
-                drawn = self._draws.rewards(np.array([number]), stream, np.array([occurrence]))
-                self._rewards[key.draw] = drawn[0].tolist()
-            taken = self._draws.reward_draws(np.array([number]), stream, np.array([occurrence]))
-            self._reward_luck[key.draw] = taken[0].tolist()
-        return row[key.sample]
-
-    def _reward(self, key: SampleKey, prompt: str) -> float:
-        return self._rewards[key.draw][key.sample] if self._rewards_matter else 0.0
-
-    def reward_draws(self, key: SampleKey) -> float:
-        """The uniform number in [0, 1) that picks the seconds of an issued sample's reward."""
-        return self._reward_luck[key.draw][key.sample]
-
-    def lengths(self) -> Lengths:
-        """The run's draws in the form that `simulate_round` takes."""
-        return Lengths(
-            natural=self.natural,
-            prompt_tokens=self._draws.prompt_tokens,
-            reward=self._reward,
-            cap_tokens=self._draws.model.cap_tokens,
-            expected_tokens=self._draws.model.mean_tokens,
-        )

@@ -25,12 +25,12 @@ from ...rounds.schedule import Schedule
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
-from ..lengths.draws import Draws, RunDraws, prompt_name
+from ..lengths.draws import Draws, prompt_name
 from ..lengths.length_cautions import extrapolated
 from ..lengths.length_history import EarlierEpoch
 from ..lengths.length_model import fit_lengths
 from .reference_round import Lengths, Observe, RoundTimes, simulate_round
-from .reward_deadlines import Scoring
+from .run_draws import RunDraws, Scoring
 from .simulated_run import SimulatedRun, SimulatedStep
 from .streamed_updates import Window, exposed_update_s
 

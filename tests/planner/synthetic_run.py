@@ -12,9 +12,10 @@ import numpy as np
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.costs.round_costs import round_costs, scoring
-from rlplan.planner.lengths.draws import Draws, RunDraws, prompt_name
+from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
+from rlplan.planner.simulate.run_draws import RunDraws
 from rlplan.planner.simulate.whole_run import round_spec
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions

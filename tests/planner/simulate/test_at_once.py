@@ -76,7 +76,7 @@ def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monk
         seen.setdefault(key, set()).add(max_num_seqs)
         return simulate_one_round(round_kind, round_draws, decode, reward, max_num_seqs, *rest, **options)
 
-    monkeypatch.setattr(columns, "play", recorded)
+    monkeypatch.setattr(columns, "simulate_one_round", recorded)
     rounds = solved(mode="exact").plan.job.rounds
     for kind, of, copies in (("short", rounds.short, 1), ("long", rounds.long, rounds.long.issue.copies)):
         layout = of.rollout.layout
