@@ -39,8 +39,8 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
@@ -189,17 +189,17 @@ def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
     )
 
 
-def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundKind, Luck]:
+def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundKind, RoundDraws]:
     """`prompts` x 10 requests, of which 8 samples of 4 prompts in 5 are trained."""
     round_kind = RoundKind("short", prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
     lengths = np.exp(rng.normal(6.5, 0.8, (prompts, 1)) + rng.normal(0, 0.8, (prompts, 10)))
-    luck = Luck(
+    round_draws = RoundDraws(
         lengths=np.clip(lengths, 1, CAP).astype(np.int32),
         prompt_tokens=np.full(prompts, 256, dtype=np.int32),
         cap_tokens=CAP,
         expected_tokens=1300.0,
     )
-    return round_kind, luck
+    return round_kind, round_draws
 
 
 def rate(seconds: float) -> tuple[float, float, int]:
@@ -207,14 +207,14 @@ def rate(seconds: float) -> tuple[float, float, int]:
     cost = engines(16, 40_000)
     rounds = [race_round(160, np.random.default_rng(seed)) for seed in range(16)]
     began = time.perf_counter()
-    play(*rounds[0], cost, REWARD, 256)
+    simulate_one_round(*rounds[0], cost, REWARD, 256)
     first = time.perf_counter() - began
-    began, played, preemptions = time.process_time(), 0, 0
-    while time.process_time() - began < seconds or played < len(rounds):
-        found = play(*rounds[played % len(rounds)], cost, REWARD, 256)
+    began, simulated, preemptions = time.process_time(), 0, 0
+    while time.process_time() - began < seconds or simulated < len(rounds):
+        found = simulate_one_round(*rounds[simulated % len(rounds)], cost, REWARD, 256)
         preemptions += found.times.preemptions
-        played += 1
-    return 1600 * played / (time.process_time() - began), first, preemptions // played
+        simulated += 1
+    return 1600 * simulated / (time.process_time() - began), first, preemptions // simulated
 
 
 def columns(seconds: float) -> dict[str, float]:
@@ -245,11 +245,11 @@ def scaling(repeats: int = 7) -> dict[str, Any]:
     """Seconds of race rounds of growing size on 16 engines, the best of some repeats, and the exponent."""
     requests, seconds = [], []
     for prompts in (100, 1000, 10_000):
-        round_kind, luck = race_round(prompts, np.random.default_rng(0))
+        round_kind, round_draws = race_round(prompts, np.random.default_rng(0))
         took = []
         for _ in range(repeats):
             began = time.process_time()
-            play(round_kind, luck, engines(16, 200_000), REWARD, 256)
+            simulate_one_round(round_kind, round_draws, engines(16, 200_000), REWARD, 256)
             took.append(time.process_time() - began)
         requests.append(prompts * 10)
         seconds.append(min(took))

@@ -132,7 +132,7 @@ def _import(
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load
     from ..profiles.imports.log_columns import assignments
-    from ..profiles.imports.reward_import import FIELDS, import_rewards, law_of, with_imported
+    from ..profiles.imports.reward_import import FIELDS, executions_of, import_rewards, with_imported
     from ..profiles.profile_schema import Profile
     from .paths import check_target, must_be_file
 
@@ -145,7 +145,7 @@ def _import(
     profile = load(profile_path, Profile)
     samples = import_rewards(path, asked)
     write_document(with_imported(profile, samples, path.name), target, WRITTEN_DIGITS)
-    law, seconds = law_of(samples), sorted(sample.seconds for sample in samples)
+    law, seconds = executions_of(samples), sorted(sample.seconds for sample in samples)
     result = {
         "profile": str(target),
         "samples": len(samples),

@@ -50,7 +50,7 @@ class Architecture:
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer. Latent attention: down- and up-projections (DeepSeek-V2, arXiv 2405.04434, 2.1)."""
+        """Attention parameters of a layer; latent: down- and up-projections (DeepSeek-V2, arXiv 2405.04434, 2.1)."""
         if not self.latent_kv:
             return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         rank = self.latent_kv - self.head_dim // 2  # the rest of the latent is the rotary key
@@ -64,7 +64,7 @@ class Architecture:
 
     @property
     def expert_parameters(self) -> int:
-        """Routed experts of all layers."""
+        """Parameters of the routed experts of all layers."""
         return (self.layers - self.dense_layers) * self.experts * 3 * self.hidden * self.expert_intermediate
 
     @property
@@ -78,13 +78,13 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """Parameters of the whole model."""
         embedding = 0 if self.tied else self.vocab * self.hidden
         return self.common_parameters + self.expert_parameters + embedding
 
     @property
     def active_parameters(self) -> int:
-        """Used by one token, without the input embedding: 2 operations each in a forward pass."""
+        """Parameters that one token uses, without the input embedding: 2 operations each in a forward pass."""
         share = self.active_experts / self.experts if self.experts else 0.0
         return round(self.common_parameters + share * self.expert_parameters)
 
@@ -180,17 +180,17 @@ def architecture_of(model: str) -> Architecture | None:
     # A distilled model has the shape of its student, which its name ends with.
     name = name.split("distill-")[-1]
     plain = re.sub(r"^(meta|nvidia)[-_]", "", name)
-    for known in _BY_LENGTH:
-        if plain.startswith(known.name.lower()) and not plain[len(known.name) :][:1].isdigit():
-            return known
+    for architecture in _BY_LENGTH:
+        if plain.startswith(architecture.name.lower()) and not plain[len(architecture.name) :][:1].isdigit():
+            return architecture
     return _guess(name)
 
 
 def typical() -> Architecture:
     """For a model of which not even the size is known. Its experts let a fit be of a dense model or of a sparse one."""
-    found = _guess("100b-a10b")
-    assert found is not None
-    return found
+    architecture = _guess("100b-a10b")
+    assert architecture is not None
+    return architecture
 
 
 def _guess(name: str) -> Architecture | None:

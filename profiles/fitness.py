@@ -44,12 +44,12 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
     """
     measured = profile.provenance == "measured"
     if measured and profile.job != job.name:
-        what = f"is a profile of job {profile.job!r}, not {job.name!r}"
-        yield Unfit("profile-of-other-job", what, "run rlplan profile", forcible=False)
+        text = f"is a profile of job {profile.job!r}, not {job.name!r}"
+        yield Unfit("profile-of-other-job", text, "run rlplan profile", forcible=False)
     unlike = [differences(profile, machine_of(pool)) for pool in pools]
     if unlike and all(unlike):
-        what = f"was measured on another machine ({'; '.join(unlike[0])})"
-        yield Unfit("profile-of-other-machine", what, "run rlplan profile on this cluster")
+        text = f"was measured on another machine ({'; '.join(unlike[0])})"
+        yield Unfit("profile-of-other-machine", text, "run rlplan profile on this cluster")
     if not measured:
         yield from _model(profile, job)
     elif paths is not None and paths.data is not None and subject_digest(job, paths) != profile.measured:
@@ -105,20 +105,20 @@ def differences(profile: Profile, machine: Machine) -> list[str]:
     """
     then = profile.machine
     if profile.provenance != "measured":
-        there, here = gpu_of(then.accelerator), gpu_of(machine.accelerator)
-        if then.kind == machine.kind and (there is not None and there == here):
+        profiled_gpu, given_gpu = gpu_of(then.accelerator), gpu_of(machine.accelerator)
+        if then.kind == machine.kind and (profiled_gpu is not None and profiled_gpu == given_gpu):
             return []
         if then.kind != machine.kind:
             return [f"accelerators of kind {then.kind} there, of kind {machine.kind} here"]
         return [f"accelerator {then.accelerator!r} there, {machine.accelerator!r} here"]
-    found = [
+    texts = [
         f"{name} {getattr(then, name)!r} there, {getattr(machine, name)!r} here"
         for name in ("kind", "accelerator", "accelerators", "cores")
         if getattr(then, name) != getattr(machine, name)
     ]
     if abs(then.host_memory_bytes / machine.host_memory_bytes - 1) > MEMORY_TOLERANCE:
-        found.append(f"host_memory_bytes {then.host_memory_bytes} there, {machine.host_memory_bytes} here")
-    return found
+        texts.append(f"host_memory_bytes {then.host_memory_bytes} there, {machine.host_memory_bytes} here")
+    return texts
 
 
 SECTIONS = ("model", "data", "reward", "rollout")

@@ -182,7 +182,7 @@ def parse_quantiles(text: str) -> LengthTable:
     reached = normal.cdf(_line(math.log(longest), logs, scores))
     points.append((longest, max(points[-1][1], reached if reached < 0.9995 else 1.0)))
     rising = [point for before, point in zip([(0, 0.0), *points], points, strict=False) if point[0] > before[0]]
-    words = ", ".join(f"p{100 * share:g} {tokens:g}" for share, tokens in percentiles)
+    stated = ", ".join(f"p{100 * share:g} {tokens:g}" for share, tokens in percentiles)
     return LengthTable(
         name="assumed",
         task="not stated",
@@ -193,7 +193,7 @@ def parse_quantiles(text: str) -> LengthTable:
         icc_source="assumed: nobody stated it" if icc is None else "as stated",
         error=_ASSUMED_ERROR,
         error_source="assumed: three figures that nobody measured",
-        source=f"written on the command line: {words}, max {longest}",
+        source=f"written on the command line: {stated}, max {longest}",
         note="log-normal between and above the stated percentiles",
     )
 
@@ -203,23 +203,23 @@ def canonical_quantiles(text: str) -> str:
     given, icc = _given(text)
     longest = given.pop("max", None)
     keys = sorted(given, key=lambda key: float(key[1:]))
-    words = [f"{key}={given[key]}" for key in keys]
-    words += [] if longest is None else [f"max={longest}"]
-    return ",".join([*words, f"icc={ASSUMED_ICC if icc is None else icc:g}"])
+    settings = [f"{key}={given[key]}" for key in keys]
+    settings += [] if longest is None else [f"max={longest}"]
+    return ",".join([*settings, f"icc={ASSUMED_ICC if icc is None else icc:g}"])
 
 
 def _given(text: str) -> tuple[dict[str, int], float | None]:
     """({p50: tokens, ..., max: tokens}, ICC or None)."""
-    found: dict[str, int] = {}
+    quantiles: dict[str, int] = {}
     icc: float | None = None
-    for word in text.split(","):
-        key, equals, value = (part.strip() for part in word.partition("="))
+    for setting in text.split(","):
+        key, equals, value = (part.strip() for part in setting.partition("="))
         try:
             number = float(value)
         except ValueError:
-            raise _wrong(text, f"{word.strip()!r} is no KEY=NUMBER") from None
-        if not equals or key in found or (key == "icc" and icc is not None):
-            raise _wrong(text, f"{word.strip()!r} is no KEY=NUMBER, or its key stands there twice")
+            raise _wrong(text, f"{setting.strip()!r} is no KEY=NUMBER") from None
+        if not equals or key in quantiles or (key == "icc" and icc is not None):
+            raise _wrong(text, f"{setting.strip()!r} is no KEY=NUMBER, or its key stands there twice")
         if key == "icc":
             if not 0 <= number < 1:
                 raise _wrong(text, f"icc must be within 0 and 1, not {value}")
@@ -230,15 +230,15 @@ def _given(text: str) -> tuple[dict[str, int], float | None]:
             raise _wrong(text, f"{key!r} is none of p1 to p99.9, max and icc")
         if not 1 <= number <= MOST_TOKENS or number != round(number):
             raise _wrong(text, f"{key} must be a whole number of tokens from 1 to {MOST_TOKENS}, not {value}")
-        found[key] = round(number)
-    return found, icc
+        quantiles[key] = round(number)
+    return quantiles, icc
 
 
-def _line(at: float, xs: list[float], ys: list[float]) -> float:
+def _line(x_value: float, xs: list[float], ys: list[float]) -> float:
     """Linear between the points, and beyond them by the slope of the nearest two."""
-    place = min(max(1, sum(x < at for x in xs)), len(xs) - 1)
+    place = min(max(1, sum(x < x_value for x in xs)), len(xs) - 1)
     slope = (ys[place] - ys[place - 1]) / (xs[place] - xs[place - 1])
-    return ys[place - 1] + slope * (at - xs[place - 1])
+    return ys[place - 1] + slope * (x_value - xs[place - 1])
 
 
 def _wrong(text: str, why: str) -> InputError:

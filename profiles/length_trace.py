@@ -203,9 +203,9 @@ def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
         raise ValueError("not a JSON object")
     if "event" in data and (data["event"] != "sample" or data.get("fate") not in _WHOLE_FATES):
         return None
-    found = [fault for key in _KINDS if (fault := _fault(data, key)) is not None]
-    if found:
-        raise _BadRow(found)
+    faults = [fault for key in _KINDS if (fault := _fault(data, key)) is not None]
+    if faults:
+        raise _BadRow(faults)
     row = LengthRow(**{key: data[key] for key in _KINDS if key != "reward"}, reward=float(data["reward"]))
     return row, (row.prompt, row.epoch, data.get("round"), data.get("draw"), row.sample)
 

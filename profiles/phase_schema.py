@@ -189,9 +189,11 @@ class TrainLaw(ProfileModel):
             lacking = [name for name in names if name not in getattr(self, field)]
             if lacking:
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
-        for field, known in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
-            if getattr(self, field) not in known:
-                raise cross_error(f"'{getattr(self, field)}' is not known; it is one of {', '.join(known)}", field)
+        for field, names_in_table in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
+            if getattr(self, field) not in names_in_table:
+                raise cross_error(
+                    f"'{getattr(self, field)}' is not known; it is one of {', '.join(names_in_table)}", field
+                )
         return self
 
 

@@ -84,9 +84,9 @@ class RewardTable(_Model):
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> RewardTable:
-        parts = (self.right_s, self.wrong_s, self.correct, self.unsolved)
-        given = sum(part is not None for part in parts)
-        if given != (len(parts) if self.per_sample_s is None else 0):
+        values = (self.right_s, self.wrong_s, self.correct, self.unsolved)
+        given = sum(part is not None for part in values)
+        if given != (len(values) if self.per_sample_s is None else 0):
             raise cross_error("needs either per_sample_s, or right_s, wrong_s, correct and unsolved", "per_sample_s")
         return self
 

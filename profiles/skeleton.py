@@ -234,14 +234,14 @@ def _tp_sizes(machines: Machines, shape: Architecture, longest: int) -> tuple[in
     """Powers of two within a node that divide the model's heads and leave KV for the longest sequence."""
     sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= machines.per_node]
     split = [tp for tp in sizes if shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)]
-    found = tuple(tp for tp in split if kv_capacity_tokens(shape, machines.gpu, tp) >= longest)
-    if not found:
+    holding = tuple(tp for tp in split if kv_capacity_tokens(shape, machines.gpu, tp) >= longest)
+    if not holding:
         raise InputError(
             f"--gpus, --model: an engine within a node of {machines.per_node} {machines.gpu.name} does not hold "
             f"{shape.name} ({2 * shape.parameters / 1e9:.0f} GB of weights in bf16) and a response of "
             f"{MAX_RESPONSE_TOKENS} tokens; take GPUs with more memory, more of them in a node, or a smaller model"
         )
-    return found
+    return holding
 
 
 def _job_name(model: str, reward: RewardKind) -> str:

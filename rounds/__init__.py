@@ -2,4 +2,10 @@
 
 Nothing here imports anything else of rlplan, does I/O, or reads a clock: the simulator drives these machines on a
 virtual clock and the executor on the real one, so a plan's prediction is of the code that will run.
+
+machines         one round, event by event; round_spec the kinds of round, schedule which round comes next
+balance, seeds, timeouts, hand_over, predict   which engine, seed and deadline a sample gets; engines that are freed;
+                 prompts that are expected to be long
+round_shape      how many sequences run while a round goes on
+permits          who holds a shared pool; compiled the numba translation of all machines
 """

@@ -21,7 +21,7 @@ MILESTONE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class HandOverSpec:
-    """What a plan says.
+    """A hand-over of engines to training as a plan has it.
 
     Attributes:
         engines: how many are freed, those with the highest numbers.

@@ -51,15 +51,15 @@ class LengthHistory:
         self._known[prompt] = ((FADE * weight * mean + fresh) / total, total)
 
     def expected_long(self, prompts: Iterable[str], share: float, keep: int = 1) -> frozenset[str]:
-        """The recorded ones of `prompts` with the highest scores: as many as `share` of all, all but `keep` at most."""
-        asked = list(prompts)
-        known = [p for p in asked if p in self._known]
-        if not known:
+        """The recorded prompts with the highest scores: a `share` of all `prompts`, at most all but `keep`."""
+        all_prompts = list(prompts)
+        recorded = [p for p in all_prompts if p in self._known]
+        if not recorded:
             return frozenset()
-        middle = math.fsum(self._known[p][0] for p in sorted(known)) / len(known)
-        scores = {p: self._score(p, middle) for p in known}
-        ranked = sorted(known, key=lambda p: (-scores[p], p))
-        return frozenset(ranked[: max(0, min(round(share * len(asked)), len(asked) - keep))])
+        middle = math.fsum(self._known[p][0] for p in sorted(recorded)) / len(recorded)
+        scores = {p: self._score(p, middle) for p in recorded}
+        ranked = sorted(recorded, key=lambda p: (-scores[p], p))
+        return frozenset(ranked[: max(0, min(round(share * len(all_prompts)), len(all_prompts) - keep))])
 
     def _score(self, prompt: str, middle: float) -> float:
         mean, weight = self._known[prompt]

@@ -16,7 +16,7 @@ Levels = Sequence[tuple[float, int]]
 
 
 def most_running(levels: Levels) -> int:
-    """The most sequences at once. Where engines begin at one moment, the sum of some of them was never there."""
+    """The most sequences that run at once; of levels at one moment only the last counts."""
     return max((level for _, level in _lasting(levels)), default=0)
 
 
@@ -24,10 +24,10 @@ def tail_begins_s(levels: Levels, end_s: float) -> float:
     """When the tail of a rollout that ends at `end_s` begins; `end_s` if it has none."""
     most = most_running(levels)
     begin = end_s
-    for at, level in reversed(levels):
+    for time_s, level in reversed(levels):
         if level >= TAIL_SHARE * most:
             break
-        begin = min(begin, at)
+        begin = min(begin, time_s)
     return begin
 
 
@@ -40,17 +40,17 @@ def shape(levels: Levels, end_s: float) -> list[float]:
     most = most_running(levels)
     if most == 0:
         return [0.0] * (TWENTIETHS + 1)
-    run = [(at, level) for at, level in _lasting(levels) if level]
-    times = [at for at, _ in levels]
-    found = [run[0][1]]
+    run = [(time_s, level) for time_s, level in _lasting(levels) if level]
+    times = [time_s for time_s, _ in levels]
+    values = [run[0][1]]
     for k in range(1, TWENTIETHS):
         place = bisect_left(times, end_s * k / TWENTIETHS) - 1
-        found.append(levels[place][1] if place >= 0 else run[0][1])
-    found.append(max((pair for pair in run if pair[0] < end_s), default=run[0])[1])
-    return [level / most for level in found]
+        values.append(levels[place][1] if place >= 0 else run[0][1])
+    values.append(max((pair for pair in run if pair[0] < end_s), default=run[0])[1])
+    return [level / most for level in values]
 
 
 def _lasting(levels: Levels) -> list[tuple[float, int]]:
-    """Those levels that last."""
+    """The levels that hold for some time: of several at one moment the last."""
     kept = [pair for pair, (then, _) in pairwise(levels) if then > pair[0]]
     return [*kept, *levels[-1:]]

@@ -129,11 +129,11 @@ def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: floa
     it; three standard deviations more than the mean are counted, so a few rounds in a thousand still train fewer than
     P groups. At 1 no refill is counted, and data of so few prompts may leave rounds that want some without.
     """
-    judged = math.ceil((target + _REFILL_DEVIATIONS * math.sqrt(target * (1.0 - accepted))) / accepted)
+    classified = math.ceil((target + _REFILL_DEVIATIONS * math.sqrt(target * (1.0 - accepted))) / accepted)
     if mode == "predict":
-        return math.ceil((2 * target + judged) / (1.0 - long_share))
+        return math.ceil((2 * target + classified) / (1.0 - long_share))
     # In `exact` the over-issue is there for those that are not accepted; elsewhere it is deferred beside them.
-    taken = max(short_prompts, judged) if mode == "exact" else short_prompts + judged - target
+    taken = max(short_prompts, classified) if mode == "exact" else short_prompts + classified - target
     if mode == "sync" or (mode != "exact" and short_prompts == target):
         return taken
     return taken + target - 1

@@ -114,15 +114,15 @@ class Schedule:
         busy = {waiting.prompt for waiting in self._deferred}
         if self._running:
             busy.update(self._issued)
-        found: list[tuple[str, int]] = []
+        issued: list[tuple[str, int]] = []
         place = 0
-        while len(found) < count and len(busy) < len(self._prompts) and not self._draining:
+        while len(issued) < count and len(busy) < len(self._prompts) and not self._draining:
             if place == len(self._open):
                 self._begin_epoch()
             epoch = self._open[place]
             put_off: set[str] = set()
             for prompt in epoch.fresh:
-                if len(found) == count:
+                if len(issued) == count:
                     break
                 if prompt in busy:
                     continue
@@ -131,11 +131,11 @@ class Schedule:
                     put_off.add(prompt)
                     self._deferred.append(_Deferred(prompt, epoch.number, self.round_number))
                 else:
-                    found.append((prompt, epoch.number))
+                    issued.append((prompt, epoch.number))
             if put_off:
                 epoch.fresh = [prompt for prompt in epoch.fresh if prompt not in put_off]
             place += 1
-        return found
+        return issued
 
     def _take(self, count: int) -> list[str]:
         """Up to `count` prompts of the stream for the round at hand."""
@@ -223,12 +223,12 @@ class Schedule:
 
     def check_invariants(self) -> None:
         """Assert, between rounds, that each prompt is in one place in each epoch, and in flight once at most."""
-        known = set(self._prompts)
-        done = known  # prompts that are settled in the epoch before
+        every = set(self._prompts)
+        done = every  # prompts that are settled in the epoch before
         for epoch in self._open:
             queued = [waiting.prompt for waiting in self._deferred if waiting.epoch == epoch.number]
             places = [*epoch.fresh, *queued, *epoch.settled]
-            assert len(places) == len(known) and set(places) == known, (
+            assert len(places) == len(every) and set(places) == every, (
                 f"in epoch {epoch.number} each prompt is fresh, deferred or settled, exactly once"
             )
             assert done.issuperset((*queued, *epoch.settled)), f"issued for epoch {epoch.number} before its turn"
@@ -256,11 +256,11 @@ class Schedule:
         """Continue from `state()`, of any mode. Raises ValueError if it is of another version or set of prompts."""
         if "epochs" not in state:
             raise ValueError("the checkpoint was written by another version, which ended each epoch by a smaller round")
-        known = set(self._prompts)
+        every = set(self._prompts)
         for epoch in state["epochs"]:
             queued = [prompt for prompt, number, _ in state["deferred"] if number == epoch["epoch"]]
             places = [*epoch["fresh"], *queued, *epoch["settled"]]
-            if set(places) != known or len(places) != len(known):
+            if set(places) != every or len(places) != len(every):
                 raise ValueError("the checkpoint belongs to another data set: its prompts are not the job's")
         self.round_number = int(state["round_number"])
         self._next_epoch = int(state["next_epoch"])

@@ -1,6 +1,6 @@
-"""Seeds of samples: the same draw of a prompt has the same luck in every run of a job.
+"""Seeds of samples: the same draw of a prompt has the same seed in every run of a job.
 
-Where two runs of one job draw a prompt to its end, they draw it with the same luck (common random numbers), so that
+Where two runs of one job draw a prompt to its end, they draw it with the same seeds (common random numbers), so that
 their lengths, and above all those of hard prompts, differ by what their plans do; a resumed run draws what the
 uninterrupted one would have drawn; and what an engine's death took is drawn again as it was, so that deaths, which hit
 long responses most, do not shorten what is trained on.
@@ -47,9 +47,9 @@ class SeedLedger:
 
     def __init__(self, seeds: RoundSeeds) -> None:
         self._seeds = seeds
-        self._luck: dict[SampleKey, tuple[str, int, int]] = {}  # (prompt, place among its draws, sample)
+        self._origins: dict[SampleKey, tuple[str, int, int]] = {}  # (prompt, place among its draws, sample)
         self._draws: dict[str, list[int]] = {}  # draw numbers of a prompt, by place
-        self._vacant: dict[str, list[tuple[str, int, int]]] = {}  # luck of lost samples, by prompt
+        self._vacant: dict[str, list[tuple[str, int, int]]] = {}  # origins of lost samples, by prompt
 
     def issue(self, issue: Issue) -> int:
         """The seed of an issue. A new draw after a loss takes the void one's place; a new sample the lost one's."""
@@ -62,13 +62,13 @@ class SeedLedger:
         elif draw not in draws:
             draws.append(draw)
         place = draws.index(draw)
-        luck = next((lost for lost in vacant if lost[1] == place), (prompt, place, issue.key.sample))
-        if luck in vacant:
-            vacant.remove(luck)
-        self._luck[issue.key] = luck
-        return self._seeds.of(*luck)
+        origin = next((lost for lost in vacant if lost[1] == place), (prompt, place, issue.key.sample))
+        if origin in vacant:
+            vacant.remove(origin)
+        self._origins[issue.key] = origin
+        return self._seeds.of(*origin)
 
     def lose(self, key: SampleKey) -> None:
-        """A sample that was issued was lost with its engine."""
-        luck = self._luck[key]
-        self._vacant[luck[0]].append(luck)
+        """Note that an issued sample was lost with its engine: the next issue for its prompt gets its seed."""
+        origin = self._origins[key]
+        self._vacant[origin[0]].append(origin)

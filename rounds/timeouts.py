@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class TimeoutSpec:
-    """What a plan says. Seconds.
+    """Deadlines of reward executions as a plan has them, in seconds.
 
     Attributes:
         max_s: the deadline without an anchor, and the longest there is.
@@ -47,7 +47,7 @@ class TimeoutSpec:
 
     @property
     def floor_s(self) -> float:
-        """The shortest deadline."""
+        """The shortest deadline, seconds."""
         return self.max_s if self.min_s is None else self.min_s
 
     @property
@@ -73,7 +73,7 @@ class Execution(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What was scored since the run began.
+    """Counts of reward executions since the run began.
 
     Attributes:
         executions: all.
@@ -116,13 +116,13 @@ class Timeouts:
         slowest: dict[str, float] = {}
         for execution in executions:
             assert 0 <= execution.seconds < math.inf, f"{execution} has no time that could be learnt from"
-            known = self._anchors.get(execution.prompt)
+            anchor = self._anchors.get(execution.prompt)
             self.counts.executions += 1
             self.counts.timeouts += execution.timed_out
             self.counts.cut += execution.timed_out and self.deadline_s(execution.prompt) < self.spec.max_s
             if execution.correct and not execution.timed_out:
                 self.counts.correct += 1
-                self.counts.stretched += known is not None and execution.seconds > known
+                self.counts.stretched += anchor is not None and execution.seconds > anchor
                 slowest[execution.prompt] = max(slowest.get(execution.prompt, 0.0), execution.seconds)
         if self.spec.adapts:
             for prompt, seconds in slowest.items():

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
-from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.rounds.round_spec import RoundKind
 
 ITERATIONS = 5
@@ -94,9 +94,11 @@ class Sweep:
             found = []
             for drawn in self._lengths(rho):
                 lengths = np.ascontiguousarray(drawn[:issued, :width])
-                luck = Luck(lengths, prompt_tokens, self._cap, float(lengths.mean()))
-                played = play(round_kind, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
-                found.append(played.times.end_s)
+                round_draws = RoundDraws(lengths, prompt_tokens, self._cap, float(lengths.mean()))
+                simulated = simulate_one_round(
+                    round_kind, round_draws, self._cost, _NO_REWARD, self._cost.max_sequences
+                )
+                found.append(simulated.times.end_s)
             self._known[factors, rho] = found
         return self._known[factors, rho]
 

@@ -24,8 +24,8 @@ from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cells import on_engines, sized_cell
 from ..simulate.columns.column_setting import CELL_PROMPTS
-from ..simulate.one_round import play
-from ..simulate.round_arrays import Luck
+from ..simulate.one_round import simulate_one_round
+from ..simulate.round_arrays import RoundDraws
 from .candidates import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
@@ -52,12 +52,12 @@ class Placement:
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
     found: dict[EngineLayout, Placement] = {}
-    drawn: dict[int, list[Luck]] = {}
+    drawn: dict[int, list[RoundDraws]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
         if cell.trained not in drawn:
             rounds = max(cell.simulated(ROUNDS), SAMPLES // (cell.trained * samples))
-            drawn[cell.trained] = _lucks(draws, rounds, cell.trained, samples)
+            drawn[cell.trained] = _rounds_draws(draws, rounds, cell.trained, samples)
         round_kind = RoundKind("short", cell.trained, cell.trained, samples, samples, cap_tokens)
         best = _best(on_engines(cost, cell.engines), round_kind, drawn[cell.trained])
         if best is not None:
@@ -73,27 +73,37 @@ def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: in
     )
 
 
-def _lucks(draws: Draws, rounds: int, prompts: int, samples: int) -> list[Luck]:
+def _rounds_draws(draws: Draws, rounds: int, prompts: int, samples: int) -> list[RoundDraws]:
     """What so many rounds draw."""
     numbers = np.arange(rounds * prompts)
     tokens = draws.prompt_tokens_of(numbers)
     lengths = draws.firsts(numbers, _STREAM)[:, 0, :samples]
     return [
-        Luck(lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens)
+        RoundDraws(
+            lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens
+        )
         for at in range(0, len(numbers), prompts)
     ]
 
 
-def _best(cost: DecodeCost, round_kind: RoundKind, lucks: Sequence[Luck]) -> Placement | None:
+def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> Placement | None:
     """None: spread."""
-    shared = float(np.mean([shared_tokens(int(t), cost.block_tokens) for luck in lucks for t in luck.prompt_tokens]))
+    shared = float(
+        np.mean(
+            [
+                shared_tokens(int(t), cost.block_tokens)
+                for round_draws in rounds_draws
+                for t in round_draws.prompt_tokens
+            ]
+        )
+    )
     if shared == 0 or cost.key.engines == 1 or round_kind.samples == 1:
         return None
-    spread = _rollouts_s(cost, round_kind, lucks)
+    spread = _rollouts_s(cost, round_kind, rounds_draws)
     best: Placement | None = None
     for lead in sorted({*(lead for lead in LEADS if lead < round_kind.samples), round_kind.samples}):
         sharing = PrefixSharing(cost.block_tokens, max(1, math.floor(shared / lead)))
-        saved = spread - _rollouts_s(replace(cost, sharing=sharing), round_kind, lucks)
+        saved = spread - _rollouts_s(replace(cost, sharing=sharing), round_kind, rounds_draws)
         error = float(saved.std(ddof=1)) / math.sqrt(len(saved))
         share = float(saved.mean() / spread.mean())
         if saved.mean() > 2 * error and share > (LEAST_SAVED if best is None else best.saved + LEAST_SAVED):
@@ -101,8 +111,13 @@ def _best(cost: DecodeCost, round_kind: RoundKind, lucks: Sequence[Luck]) -> Pla
     return best
 
 
-def _rollouts_s(cost: DecodeCost, round_kind: RoundKind, lucks: Sequence[Luck]) -> NDArray[np.float64]:
+def _rollouts_s(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> NDArray[np.float64]:
     """Seconds to the last token of each round."""
     # Rewards cost nothing: it is the decoding that is compared.
     reward = RewardCost(1, 0.0, 0.0)
-    return np.array([play(round_kind, luck, cost, reward, cost.max_sequences).times.decode_end_s for luck in lucks])
+    return np.array(
+        [
+            simulate_one_round(round_kind, round_draws, cost, reward, cost.max_sequences).times.decode_end_s
+            for round_draws in rounds_draws
+        ]
+    )

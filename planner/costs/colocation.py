@@ -34,12 +34,12 @@ WEIGHT_BYTES = 2
 
 
 def shares_gpus(profile: Profile) -> bool:
-    """Whether taking turns on GPUs is priced beside what the profile says: of profiles that were not measured."""
+    """Whether engines and trainers that take turns on one GPU are priced beside the profile: not if it was measured."""
     return profile.machine.kind == "cuda" and profile.provenance != "measured"
 
 
 def host_bytes_per_s(gpu: Gpu) -> float:
-    """At which weights and states move between a GPU and host memory, bytes a second."""
+    """Bytes a second at which weights and optimizer states move between a GPU and host memory."""
     return LINK_SHARE * gpu.host_link_bytes_per_s
 
 

@@ -17,7 +17,7 @@ from .memory_bars import Engines
 
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
-    """Generation in one layout. A step of B sequences that hold K tokens of KV takes base_s(B) + c K seconds.
+    """Seconds of generation in one engine layout: a decode step of B sequences with K KV tokens takes base_s(B) + c K.
 
     `base_s` is `a + b B`, or, where `curve` has points, linear between them: batches of a mixture of experts and beyond
     the compute knee bend it. It never falls.
@@ -67,7 +67,7 @@ class DecodeCost:
             object.__setattr__(self, "base", ())
 
     def base_s(self, sequences: int) -> float:
-        """Seconds of a step with so many sequences and no KV; beyond a curve, on along its last slope."""
+        """Seconds of a decode step with so many sequences and no KV; beyond the curve along its last slope."""
         if not self.curve:
             return self.a + self.b * sequences
         if sequences < len(self.base):
@@ -86,7 +86,7 @@ class DecodeCost:
         return steps * self.base_s(sequences) + self.kv_s(sequences) * grown
 
     def kv_s(self, sequences: int) -> float:
-        """Seconds of a step of so many sequences more per KV token."""
+        """Seconds that each KV token adds to a decode step of so many sequences."""
         return self.c
 
     def admit_s(self, tokens: float, cached: float = 0) -> float:
@@ -104,7 +104,7 @@ BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 
 
 def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
-    """The profile's entry that a layout is priced by; None without any. Every command looks it up here.
+    """The profile's rollout entry by which an engine layout is priced; None if the profile has none for its TP size.
 
     The one that was measured with as many engines. Else, on GPUs, the nearest: that whose number of engines is off by
     the smallest factor, of two the larger. Engines on GPUs share nothing that decoding waits for, so one says what many
@@ -119,14 +119,14 @@ def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
 
 
 def engines_of(profile: Profile, layout: EngineLayout) -> Engines:
-    """A layout's engines as the memory table takes them. The profile has an entry for them."""
+    """The engines of a layout with the profile's entry for them, as the memory table takes them."""
     entry = entry_of(profile, layout)
     assert entry is not None, f"{layout} is priced by no entry"
     return Engines(entry, layout)
 
 
 def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
-    """The whole rounds that say how far a layout's costs are off: its own, else its entry's, else all others'."""
+    """The profile's checks for a layout: its own, else those of the entry that prices it, else all checks."""
     entry = entry_of(profile, layout)
     for priced in (layout, entry.layout) if entry is not None else (layout,):
         own = tuple(check for check in profile.checks if check.layout == priced)
@@ -136,13 +136,13 @@ def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
 
 
 def layout_cost(profile: Profile, layout: EngineLayout) -> DecodeCost | None:
-    """Costs of a layout by its entry (`entry_of`); None where the profile has none for it."""
+    """Decode costs of an engine layout by its profile entry (`entry_of`); None without an entry."""
     entry = entry_of(profile, layout)
     return None if entry is None else decode_cost(profile, entry, layout.engines)
 
 
 def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) -> DecodeCost:
-    """Costs of one entry of `profile.rollout`, scaled to what whole rounds of the layout took (`checks_of`).
+    """Decode costs by one entry of `profile.rollout`, scaled to what whole rounds of the layout took (`checks_of`).
 
     `engines`: of how many engines; None, as many as the entry is of. Where no round was checked, the means over other
     layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's, unless on GPUs.
@@ -151,10 +151,10 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
     if count != rollout.engines and profile.machine.kind != "cuda":
         raise ValueError(f"{count} engines of tp {rollout.tp} were not measured, {rollout.engines} were")
     layout = EngineLayout(rollout.tp, count)
-    known = checks_of(profile, layout)
-    factor = sum(c.factor for c in known) / len(known) if known else 1.0
-    overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
-    per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
+    checks = checks_of(profile, layout)
+    factor = sum(c.factor for c in checks) / len(checks) if checks else 1.0
+    overhead_s = sum(c.overhead_s for c in checks) / len(checks) if checks else 0.0
+    per_sample_s = sum(c.overhead_s_per_sample for c in checks) / len(checks) if checks else 0.0
     return DecodeCost(
         key=layout,
         a=factor * rollout.step_s,

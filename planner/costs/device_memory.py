@@ -35,12 +35,12 @@ def device_bars(
         ]
     state = _state(profile, trainers)
     stays = state if stays_on_device(profile, pool, weight_bytes, trainers) else {}
-    kept, moments, known = trainer_on_device(profile, trainers)
+    kept, moments, complete = trainer_on_device(profile, trainers)
     gathered = moments.get("micro_batch", {}).get("trainer_gathered_weights", 0.0)
     parameters = {"trainer_parameters": state["trainer_parameters"], "trainer_gathered_weights": gathered}
     return [
         Bar("device", "rollout", kind, {**decoding, **stays}, {}, capacity),
-        Bar("device", "train", kind, {**kept, "asleep": asleep}, moments, capacity, known),
+        Bar("device", "train", kind, {**kept, "asleep": asleep}, moments, capacity, complete),
         Bar("device", "sync", kind, {**travelling, **parameters, **stays}, {}, capacity),
     ]
 
@@ -53,7 +53,7 @@ def device_bytes(profile: Profile, pool: Pool) -> int:
 
 
 def engine_on_device(profile: Profile, pool: Pool, weight_bytes: float, engines: Engines) -> dict[str, float]:
-    """What an engine that is awake holds on each of its GPUs, in bytes."""
+    """Bytes that an engine that is awake holds on each of its GPUs, by what holds them."""
     entry, tp = engines.entry, engines.layout.tp
     physics = _physics(profile)
     shape = None if physics is None else physics.architecture
@@ -114,7 +114,7 @@ def _state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
 
 
 def _physics(profile: Profile) -> TrainPhysics | None:
-    """What the profile's law is of; None without a law, or where its names are in no table (pricing then says so)."""
+    """Training physics of the profile's law; None without a law, or if its model or GPU is in no table."""
     if profile.train_law is None:
         return None
     try:

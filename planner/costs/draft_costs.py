@@ -17,7 +17,7 @@ from .decode_costs import DecodeCost
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Speculation as a plan has it.
+    """Speculative decoding (drafts) as a plan has it.
 
     Attributes:
         tokens: g, drafted a step.
@@ -37,7 +37,7 @@ class Drafts:
 
     @property
     def emitted(self) -> float:
-        """Tokens that a step gives, on average."""
+        """Mean tokens that a decode step with drafts gives per sequence."""
         return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)
 
 
@@ -49,7 +49,7 @@ class DraftedCost(DecodeCost):
 
     @property
     def up_to_sequences(self) -> int:
-        """The largest batch that is speculated on."""
+        """Sequences of the largest batch that decodes with drafts."""
         return self.drafts.up_to_sequences if self.drafts else 0
 
     def _uses(self, sequences: int) -> Drafts | None:
@@ -57,7 +57,7 @@ class DraftedCost(DecodeCost):
         return drafts if drafts is not None and 1 <= sequences <= drafts.up_to_sequences else None
 
     def base_s(self, sequences: int) -> float:
-        """Seconds of a step of so many sequences without their KV, by the token."""
+        """Seconds per generated token of a step of so many sequences, without their KV."""
         drafts = self._uses(sequences)
         if drafts is None:
             return DecodeCost.base_s(self, sequences)
@@ -65,13 +65,13 @@ class DraftedCost(DecodeCost):
         return (verified + drafts.draft_s) / drafts.emitted
 
     def kv_s(self, sequences: int) -> float:
-        """Seconds more per KV token, by the token."""
+        """Seconds per generated token that each KV token adds."""
         drafts = self._uses(sequences)
         return self.c if drafts is None else self.c / drafts.emitted
 
 
 def drafted(cost: DecodeCost, drafts: Drafts) -> DraftedCost:
-    """`cost` with drafts."""
+    """Decode costs `cost` with drafts."""
     fields = {f.name: getattr(cost, f.name) for f in dataclasses.fields(cost) if f.init}
     return DraftedCost(**{**fields, "drafts": drafts})
 

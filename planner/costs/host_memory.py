@@ -35,7 +35,7 @@ class Share(NamedTuple):
 
 
 def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str, float]:
-    """What a layout's engines hold in the host memory of the fullest of so many nodes, in bytes, in any phase."""
+    """Bytes of host memory that a layout's engines hold, in any phase, on the fullest of `nodes` nodes."""
     each = -(-engines.layout.engines // max(1, nodes))
     held: dict[str, float] = {"engine_processes": each * (engines.layout.tp + 2) * HOST_PROCESS_BYTES}
     if profile.machine.kind == "cpu":
@@ -47,7 +47,7 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
 def trainers_on_host(
     profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout, ranks: int, phase: Phase
 ) -> dict[str, float]:
-    """What so many of a layout's trainer ranks hold in host memory in a phase, in bytes."""
+    """Bytes of host memory that `ranks` trainer ranks of a layout hold in a phase."""
     share = ranks * profile.model_parameters / layout.accelerators
     parameters, optimizer = share * MASTER_BYTES, share * MOMENT_BYTES
     if pool.accelerators.kind == "cpu":
@@ -62,18 +62,18 @@ def trainers_on_host(
 
 
 def ranks_on_node(layout: UpdateLayout, nodes: int) -> int:
-    """Trainer ranks on the fullest of so many nodes; tensor ranks stay together."""
+    """Trainer ranks on the fullest of `nodes` nodes; tensor-parallel ranks stay together."""
     return layout.tp * -(-(layout.accelerators // layout.tp) // max(1, nodes))
 
 
 def engine_share(profile: Profile, engines: Engines) -> Share:
-    """Host memory of a layout's engines, whatever the nodes."""
+    """Host memory of a layout's engines, as shares that any number of nodes divide."""
     single = replace(engines, layout=EngineLayout(engines.layout.tp, 1))
     return Share(engines.layout.engines, ((sum(engines_on_host(profile, single, 1).values()), 0.0),))
 
 
 def trainer_share(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> Share:
-    """Host memory of a layout's trainers and of weights on their way from them, whatever the nodes."""
+    """Host memory of a layout's trainers and of weights in transfer, as shares that any number of nodes divide."""
     return Share(
         layout.accelerators // layout.tp,
         tuple(

@@ -47,23 +47,23 @@ class Bar:
 
     @property
     def holds_bytes(self) -> dict[str, float]:
-        """At the moment at which most is held: bytes by what holds them, without what holds nothing."""
+        """Bytes by holder at the moment at which most memory is held; holders of nothing are left out."""
         worst = max(self.moments.values(), key=lambda held: sum(held.values()), default={})
         return {name: size for name, size in {**self.kept, **worst}.items() if size > 0}
 
     @property
     def needed_bytes(self) -> float:
-        """At that moment, all together."""
+        """Total bytes at the moment at which most memory is held."""
         return sum(self.holds_bytes.values())
 
     @property
     def fits(self) -> bool:
-        """Whether there is as much; sums of floats are not told from what they are the sums of."""
+        """Whether the capacity suffices, up to rounding of sums of floats."""
         return self.needed_bytes <= self.capacity_bytes * (1 + 1e-9)
 
 
 def largest(holds_bytes: Mapping[str, float], count: int = 3) -> str:
-    """Who holds most, in words: `optimizer 262 GB, parameters 131 GB`."""
+    """The largest holders of memory as text: `optimizer 262 GB, parameters 131 GB`."""
     names = sorted(holds_bytes, key=lambda name: -holds_bytes[name])[:count]
     return ", ".join(f"{name.replace('_', ' ')} {gb(holds_bytes[name])}" for name in names)
 

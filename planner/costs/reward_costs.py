@@ -29,7 +29,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """What executions take.
+    """Seconds that executions of reward code take.
 
     Attributes:
         correct_s: equally likely seconds that a solved prompt's right answers take, ascending.
@@ -43,41 +43,41 @@ class Executions:
     correct: float
     unsolved: float
 
-    def anchor_s(self, prompt_luck: float) -> float | None:
+    def anchor_s(self, prompt_draw: float) -> float | None:
         """Seconds of the prompt's right answers; None if it is unsolved."""
-        if prompt_luck < self.unsolved:
+        if prompt_draw < self.unsolved:
             return None
-        return _pick(self.correct_s, (prompt_luck - self.unsolved) / (1.0 - self.unsolved))
+        return _pick(self.correct_s, (prompt_draw - self.unsolved) / (1.0 - self.unsolved))
 
-    def execute(self, prompt: str, prompt_luck: float, luck: float, deadline_s: float) -> Execution:
+    def execute(self, prompt: str, prompt_draw: float, sample_draw: float, deadline_s: float) -> Execution:
         """Score a sample of `prompt` under a deadline."""
-        anchor_s = self.anchor_s(prompt_luck)
-        if anchor_s is not None and luck < self.correct:
+        anchor_s = self.anchor_s(prompt_draw)
+        if anchor_s is not None and sample_draw < self.correct:
             return Execution(prompt, min(anchor_s, deadline_s), anchor_s <= deadline_s, anchor_s > deadline_s)
         share = 0.0 if anchor_s is None else self.correct
-        seconds = _pick(self.wrong_s, (luck - share) / (1.0 - share))
+        seconds = _pick(self.wrong_s, (sample_draw - share) / (1.0 - share))
         return Execution(prompt, min(seconds, deadline_s), False, seconds >= deadline_s)
 
-    def steady_s(self, spec: TimeoutSpec, prompt_luck: float, luck: float) -> float:
+    def steady_s(self, spec: TimeoutSpec, prompt_draw: float, sample_draw: float) -> float:
         """Seconds of a worker for a sample in the steady state."""
-        deadline_s = spec.deadline_s(self.anchor_s(prompt_luck))
-        return self.execute("", prompt_luck, luck, deadline_s).seconds
+        deadline_s = spec.deadline_s(self.anchor_s(prompt_draw))
+        return self.execute("", prompt_draw, sample_draw, deadline_s).seconds
 
-    def steady_many_s(self, spec: TimeoutSpec, prompt_luck: Numbers, luck: Numbers) -> Numbers:
-        """`steady_s` of many samples at once, bit for bit; `prompt_luck` is broadcast to the shape of `luck`."""
-        solved = prompt_luck >= self.unsolved
+    def steady_many_s(self, spec: TimeoutSpec, prompt_draw: Numbers, sample_draw: Numbers) -> Numbers:
+        """`steady_s` of many samples, bit for bit; `prompt_draw` is broadcast to the shape of `sample_draw`."""
+        solved = prompt_draw >= self.unsolved
         place = _picks(
-            len(self.correct_s), np.where(solved, (prompt_luck - self.unsolved) / ((1.0 - self.unsolved) or 1.0), 0.0)
+            len(self.correct_s), np.where(solved, (prompt_draw - self.unsolved) / ((1.0 - self.unsolved) or 1.0), 0.0)
         )
         anchor_s = np.array(self.correct_s)[place]
         deadlines_s = np.array([spec.deadline_s(anchor) for anchor in self.correct_s])
         deadline_s = np.where(solved, deadlines_s[place], spec.deadline_s(None))
         share = np.where(solved, self.correct, 0.0)
-        right = luck < share
-        wrong = np.where(right, 0.0, luck - share) / np.where(right, 1.0, 1.0 - share)
+        right = sample_draw < share
+        wrong = np.where(right, 0.0, sample_draw - share) / np.where(right, 1.0, 1.0 - share)
         natural_s = np.where(right, anchor_s, np.array(self.wrong_s)[_picks(len(self.wrong_s), wrong)])
-        found: Numbers = np.minimum(natural_s, deadline_s)
-        return found
+        seconds: Numbers = np.minimum(natural_s, deadline_s)
+        return seconds
 
     def mean_s(self, spec: TimeoutSpec) -> float:
         """Mean seconds of a worker for a sample in the steady state."""
@@ -105,14 +105,14 @@ class Executions:
         return max(seconds for seconds, _ in weighted)
 
 
-def _pick(values: tuple[float, ...], luck: float) -> float:
+def _pick(values: tuple[float, ...], sample_draw: float) -> float:
     # A quotient of numbers below 1 may round to 1.
-    return values[min(int(luck * len(values)), len(values) - 1)]
+    return values[min(int(sample_draw * len(values)), len(values) - 1)]
 
 
-def _picks(count: int, luck: Any) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = np.minimum((luck * count).astype(np.int64), count - 1)
-    return found
+def _picks(count: int, sample_draw: Any) -> NDArray[np.int64]:
+    picks: NDArray[np.int64] = np.minimum((sample_draw * count).astype(np.int64), count - 1)
+    return picks
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -149,12 +149,12 @@ class RewardCost:
         """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
         return self.per_sample_s + self.per_token_s * tokens
 
-    def sample_s(self, prompt_luck: float, luck: float, tokens: int) -> float:
-        """Seconds of a worker for a sample in the steady state, by its prompt's luck and its own, in [0, 1)."""
+    def sample_s(self, prompt_draw: float, sample_draw: float, tokens: int) -> float:
+        """Seconds of a worker for a sample in the steady state, by draws in [0, 1) for its prompt and for itself."""
         return (
             self.read_s(tokens)
             if self.executions is None
-            else self.executions.steady_s(self.timeout, prompt_luck, luck)
+            else self.executions.steady_s(self.timeout, prompt_draw, sample_draw)
         )
 
     def mean_s(self) -> float:

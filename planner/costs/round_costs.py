@@ -23,7 +23,10 @@ from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
-    """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
+    """Costs of one kind of round: its engines, with at most `max_num_seqs` sequences on each, and its update.
+
+    `hand_over`: engines that train while the tail decodes.
+    """
 
     decode: DecodeCost
     max_num_seqs: int
@@ -34,7 +37,7 @@ class RoundCosts:
 def round_costs(
     planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None
 ) -> tuple[RoundCosts, RoundCosts]:
-    """(short, long) as the profile prices them; without long rounds, short twice.
+    """Costs of the plan's (short, long) rounds by the profile; the short ones twice if the plan has no long rounds.
 
     `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
     layout or an update of the plan, or the job the acceptance of its drafts.
@@ -47,7 +50,7 @@ def round_costs(
 
 
 def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
-    """What rewards cost as the plan has them. Raises InputError if it has a judge that the profile does not know."""
+    """Costs of the plan's reward workers or judge. Raises InputError if the profile does not have the judge."""
     reward = planned.reward
     if reward.judge is None:
         cost = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
@@ -60,14 +63,14 @@ def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
 
 
 def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
-    known = profile.judge
-    if known is None or known.tp != planned.tp:
-        has = "holds no judge" if known is None else f"holds a judge of tp {known.tp}"
+    profiled = profile.judge
+    if profiled is None or profiled.tp != planned.tp:
+        held = "holds no judge" if profiled is None else f"holds a judge of tp {profiled.tp}"
         raise InputError(
-            f"the plan has a judge of tp {planned.tp} (job.reward.judge) and the profile {has}; write what yours costs "
-            "under judge in the profile, or remove it from the plan"
+            f"the plan has a judge of tp {planned.tp} (job.reward.judge) and the profile {held}; write what yours "
+            "costs under judge in the profile, or remove it from the plan"
         )
-    return known
+    return profiled
 
 
 def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> RoundCosts:
@@ -91,14 +94,14 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
 
 
 def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
-    """Of the plan's engines, by the entry that is theirs (costs.entry_of)."""
+    """Decode costs of the plan's engines, by the profile's entry for them. Raises InputError without an entry."""
     cost = layout_cost(profile, rollout.layout)
     if cost is not None:
         return replace(cost, sharing=sharing_of(rollout))
-    known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
+    profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
-        f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {known}; profile again "
-        "or take one of these"
+        f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {profiled}; profile "
+        "again or take one of these"
     )
 
 
@@ -138,13 +141,13 @@ def table_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: fl
 
 
 def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
-    """How the plan's balancer keeps a prompt's samples together."""
+    """When the balancer keeps a prompt's samples on one engine, as the plan has it; None: it spreads them by load."""
     prefix = rollout.prefix
     return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
 def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
-    """Of the plan's update: a measured entry, else by the profile's law."""
+    """Costs of the plan's update: by a measured entry, else by the profile's law. Raises InputError without either."""
     entry = measured_update(profile, layout)
     if entry is not None:
         return train_cost(entry)
@@ -153,8 +156,8 @@ def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
             return train_cost_in(profile.train_law, layout)
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
-    known = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
+    profiled = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
     raise InputError(
         f"the profile has no update with micro-batches of {layout.micro_batch_tokens} tokens and dp {layout.dp} as the "
-        f"plan writes it, it has {known}; profile again or take one of these"
+        f"plan writes it, it has {profiled}; profile again or take one of these"
     )

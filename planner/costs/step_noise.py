@@ -33,24 +33,24 @@ Mixture = Sequence[tuple[float, Sequence[float], Sequence[float]]]
 
 
 def step_deviations(log: RoundLog, train: TrainCost, noise: StepNoise, switch_s: float = 0.0) -> list[float]:
-    """Of each round's whole step: the deviation of the logarithm of its seconds."""
+    """Standard deviation of the log of each round's step seconds."""
     sync_s = log.sync_s + switch_s
-    found = []
+    deviations = []
     for rollout, reward, update in zip(log.rollout_s, log.reward_s, log.updates_s(train), strict=True):
         phases = (
             (rollout, noise.rollout), (reward, noise.reward_exposed), (update, noise.train), (sync_s, noise.sync),
         )  # fmt: skip
         total = rollout + reward + update + sync_s
         variance = math.fsum(seconds**2 * math.expm1(deviation**2) for seconds, deviation in phases)
-        found.append(math.sqrt(math.log1p(variance / total**2)) if total > 0 else 0.0)
-    return found
+        deviations.append(math.sqrt(math.log1p(variance / total**2)) if total > 0 else 0.0)
+    return deviations
 
 
-def share_within(seconds: float, parts: Mixture) -> float:
-    """Share of the steps that take at most so many seconds."""
+def share_within(seconds: float, mixture: Mixture) -> float:
+    """Share of the steps of a mixture that take at most `seconds`."""
     within = [
         weight / len(values) * _within(seconds, value, deviation)
-        for weight, values, deviations in parts
+        for weight, values, deviations in mixture
         if weight > 0
         for value, deviation in zip(values, deviations, strict=True)
     ]
@@ -64,33 +64,33 @@ def _within(seconds: float, value: float, deviation: float) -> float:
     return 0.5 * math.erfc(-far / math.sqrt(2))
 
 
-def spread_of(parts: Mixture) -> Quantiles:
-    """p50, p95 and mean; noise leaves the mean as it is."""
-    middle = sum(weight * mean(values) for weight, values, _ in parts if weight > 0)
-    return Quantiles(p50=_quantile(0.5, parts), p95=_quantile(0.95, parts), mean=middle)
+def spread_of(mixture: Mixture) -> Quantiles:
+    """p50, p95 and mean of a mixture of steps; noise does not change the mean."""
+    middle = sum(weight * mean(values) for weight, values, _ in mixture if weight > 0)
+    return Quantiles(p50=_quantile(0.5, mixture), p95=_quantile(0.95, mixture), mean=middle)
 
 
-def _quantile(level: float, parts: Mixture) -> float:
+def _quantile(level: float, mixture: Mixture) -> float:
     """The least of the rounds' seconds that suffices, and, where there is noise, the point where the level is met."""
-    known = [
+    values_of_all = [
         (value, deviation)
-        for weight, values, deviations in parts
+        for weight, values, deviations in mixture
         if weight > 0
         for value, deviation in zip(values, deviations, strict=True)
     ]
     level -= 1e-12  # what sums to the level but for rounding has reached it
-    low, high = 0, len(known) - 1
-    if not any(deviation for _, deviation in known):
-        ordered = sorted(value for value, _ in known)
+    low, high = 0, len(values_of_all) - 1
+    if not any(deviation for _, deviation in values_of_all):
+        ordered = sorted(value for value, _ in values_of_all)
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if share_within(ordered[middle], parts) >= level else (middle + 1, high)
+            low, high = (low, middle) if share_within(ordered[middle], mixture) >= level else (middle + 1, high)
         return ordered[low]
     below = 0.0
-    above = max(value * math.exp(_FAR * deviation) for value, deviation in known)
-    if share_within(below, parts) >= level:
+    above = max(value * math.exp(_FAR * deviation) for value, deviation in values_of_all)
+    if share_within(below, mixture) >= level:
         return below
     for _ in range(_HALVINGS):
-        at = (below + above) / 2
-        below, above = (below, at) if share_within(at, parts) >= level else (at, above)
+        guess = (below + above) / 2
+        below, above = (below, guess) if share_within(guess, mixture) >= level else (guess, above)
     return above

@@ -30,7 +30,7 @@ class TrainCost:
     per_sample_s: float = 0
 
     def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
-        """Seconds of an update on samples with these sums; their number only matters where they are padded."""
+        """Seconds of an update on samples with these sums; `samples` only matters where samples are padded."""
         linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
         return self.step_s + linear + self.per_sample_s * samples
 
@@ -47,7 +47,7 @@ def train_cost(train: Train) -> TrainCost:
 
 
 def train_cost_in(law: TrainLaw, layout: UpdateLayout) -> TrainCost:
-    """Costs in any layout, from a profile's law, with what its states take to come and go (colocation.py).
+    """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py).
 
     Raises ValueError when the layout cannot be, naming why.
     """

@@ -3,7 +3,7 @@
 The dependence is a one-factor Gaussian copula (the calibrated model of refs/rollpacker.md 1.4): sample j of prompt p
 has the score sqrt(rho) z_p + sqrt(1 - rho) e_pj with independent standard normals, and the score's rank is mapped onto
 the marginal. z_p stands on a grid of normal quantiles and ranks are taken over the whole trace, so the marginal of the
-trace is the published one to a rank, whatever the seed; luck decides only who has which length.
+trace is the published one to a rank, whatever the seed; the seed decides only which prompt has which length.
 
 Between two published points the survival is a power of the length (a line in log-log): tails are given by few points,
 and a straight line between 4k and 16k tokens would put three times too many responses in the middle of it.

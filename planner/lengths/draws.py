@@ -1,11 +1,11 @@
 """Synthetic prompts with common random numbers: the same prompt drawn the k-th time has the same lengths in every
-candidate, so candidates are compared on the same luck.
+candidate, so candidates are compared on the same random draws.
 
 A synthetic prompt's id names its number and its stream: "s000012.0". Blocks of consecutive numbers hold every traced
 prompt once, in random order, as an epoch does. A stream is an independent future of the same prompt: short rounds draw
 from stream 0 and long rounds, simulated apart, from a stream of their own, since a deferred prompt is drawn afresh.
 
-Luck reaches the compiled twin as arrays and the reference by the sample; both read the same tables.
+The compiled simulator gets draws as arrays, the reference gets them sample by sample; both read the same tables.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.machines.events import SampleKey
-from ..simulate.reference_round import Lengths
 from .length_model import LengthModel
 
 _CHUNK = 256  # prompts whose first occurrences are drawn at once
@@ -37,7 +35,7 @@ def prompt_parts(prompt: str) -> tuple[int, int]:
 
 
 class Draws:
-    """All the luck of a solve. Everything is a function of (model, seed, width) and the name of what is asked for.
+    """All random draws of a solve: a function of (model, seed, width) and the prompt, stream and occurrence.
 
     Args:
         width: samples of a draw that have lengths; the largest over-issue.
@@ -67,9 +65,11 @@ class Draws:
         prompts = len(self.model.prompt_ids)
         blocks = int(numbers.max()) // prompts + 1 if len(numbers) else 0
         if len(self._order) < blocks * prompts:
-            known = len(self._order) // prompts
+            blocks_before = len(self._order) // prompts
             # Twice as many as asked for, so that a count that creeps up costs little.
-            more = [np.random.default_rng([self.seed, 1, b]).permutation(prompts) for b in range(known, 2 * blocks)]
+            more = [
+                np.random.default_rng([self.seed, 1, b]).permutation(prompts) for b in range(blocks_before, 2 * blocks)
+            ]
             self._order = np.concatenate([self._order, *more])
         return self._order[numbers]
 
@@ -86,11 +86,11 @@ class Draws:
     def firsts(self, numbers: Numbers, stream: int) -> Tokens:
         """Lengths of the first draws of prompts; shape (prompts, FIRST, width)."""
         chunks = numbers // _CHUNK
-        found = np.empty((len(numbers), FIRST, self.width), dtype=np.int32)
+        lengths = np.empty((len(numbers), FIRST, self.width), dtype=np.int32)
         for chunk in sorted(set(chunks.tolist())):
-            mine = chunks == chunk
-            found[mine] = self._chunk(chunk, stream)[numbers[mine] % _CHUNK]
-        return found
+            in_chunk = chunks == chunk
+            lengths[in_chunk] = self._chunk(chunk, stream)[numbers[in_chunk] % _CHUNK]
+        return lengths
 
     def _chunk(self, chunk: int, stream: int) -> Tokens:
         if (chunk, stream) not in self._chunks:
@@ -126,19 +126,19 @@ class Draws:
         """
         traced = self.traced_of(numbers)
         picks = (self._mixed(numbers, stream, occurrences, 0) >> np.uint64(8)) % self._reward_counts[traced][:, None]
-        found: NDArray[np.float64] = self._rewards[traced[:, None], picks]
-        return found
+        rewards_of_draws: NDArray[np.float64] = self._rewards[traced[:, None], picks]
+        return rewards_of_draws
 
-    def reward_luck(self, numbers: Numbers, stream: int, occurrences: Numbers) -> NDArray[np.float64]:
-        """How long the rewards of the samples of draws take: uniform in [0, 1), shape (draws, width)."""
-        found: NDArray[np.float64] = self._mixed(numbers, stream, occurrences, 1013904223) / 2.0**32
-        return found
+    def reward_draws(self, numbers: Numbers, stream: int, occurrences: Numbers) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1) that pick the seconds of each sample's reward, shape (draws, width)."""
+        uniform: NDArray[np.float64] = self._mixed(numbers, stream, occurrences, 1013904223) / 2.0**32
+        return uniform
 
-    def prompt_luck(self, numbers: Numbers) -> NDArray[np.float64]:
-        """What the rewards of prompts have in common, in any draw: uniform in [0, 1), shape (prompts,)."""
+    def prompt_draws(self, numbers: Numbers) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1) that pick what a prompt's reward executions have in common, shape (prompts,)."""
         zeros = np.zeros_like(numbers)
-        found: NDArray[np.float64] = self._mixed(numbers, 0, zeros, 2027808484)[:, 0] / 2.0**32
-        return found
+        uniform: NDArray[np.float64] = self._mixed(numbers, 0, zeros, 2027808484)[:, 0] / 2.0**32
+        return uniform
 
     def _mixed(self, numbers: Numbers, stream: int, occurrences: Numbers, salt: int) -> NDArray[np.uint64]:
         """32 random bits by sample; shape (draws, width)."""
@@ -150,56 +150,3 @@ class Draws:
         for _ in range(2):
             mixed = ((mixed ^ (mixed >> np.uint64(15))) * np.uint64(2246822519)) & whole
         return mixed ^ (mixed >> np.uint64(16))
-
-
-class RoundLuck:
-    """The lengths of one simulation by the reference: counts how often it has drawn each prompt.
-
-    `rewards_matter` only under dynamic sampling; elsewhere all rewards are 0, which no machine looks at.
-    """
-
-    def __init__(self, draws: Draws, rewards_matter: bool) -> None:
-        self._draws = draws
-        self._rewards_matter = rewards_matter
-        self._occurrences: dict[str, int] = {}
-        self._rows: dict[int, list[int]] = {}
-        self._rewards: dict[int, list[float]] = {}
-        self._reward_luck: dict[int, list[float]] = {}
-
-    def begin(self) -> None:
-        """A new round begins: draw numbers start again."""
-        self._rows = {}
-        self._rewards = {}
-        self._reward_luck = {}
-
-    def natural(self, key: SampleKey, prompt: str) -> int:
-        """Length of a sample, which the job's cap may have cut."""
-        row = self._rows.get(key.draw)
-        if row is None:
-            occurrence = self._occurrences.get(prompt, 0)
-            self._occurrences[prompt] = occurrence + 1
-            number, stream = prompt_parts(prompt)
-            row = self._rows[key.draw] = self._draws.row(number, stream, occurrence).tolist()
-            if self._rewards_matter:
-                drawn = self._draws.rewards(np.array([number]), stream, np.array([occurrence]))
-                self._rewards[key.draw] = drawn[0].tolist()
-            taken = self._draws.reward_luck(np.array([number]), stream, np.array([occurrence]))
-            self._reward_luck[key.draw] = taken[0].tolist()
-        return row[key.sample]
-
-    def _reward(self, key: SampleKey, prompt: str) -> float:
-        return self._rewards[key.draw][key.sample] if self._rewards_matter else 0.0
-
-    def reward_luck(self, key: SampleKey) -> float:
-        """How long the reward of a sample that was issued takes, in [0, 1)."""
-        return self._reward_luck[key.draw][key.sample]
-
-    def lengths(self) -> Lengths:
-        """What the reference takes."""
-        return Lengths(
-            natural=self.natural,
-            prompt_tokens=self._draws.prompt_tokens,
-            reward=self._reward,
-            cap_tokens=self._draws.model.cap_tokens,
-            expected_tokens=self._draws.model.mean_tokens,
-        )

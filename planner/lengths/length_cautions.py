@@ -26,11 +26,12 @@ def extrapolated(model: LengthModel, trace: LengthTrace) -> str | None:
     low, middle, high = model.tail.share_beyond(model.cap_tokens)
     table, start, cap = trace.table, model.tail.start_tokens, model.cap_tokens
     if table.name == "assumed":
-        what, remedy = "stated lengths end", f"state quantiles with max={cap}"
+        subject, remedy = "stated lengths end", f"state quantiles with max={cap}"
     else:
-        what, remedy = f"lengths of {table.name} were cut", f"take lengths under a cap of {cap} (rlplan lengths list)"
+        subject = f"lengths of {table.name} were cut"
+        remedy = f"take lengths under a cap of {cap} (rlplan lengths list)"
     return (
-        f"{model.tail.share:.1%} of the {what} at {start} tokens and the job's cap is {cap}: the lengths between are "
-        f"extrapolated ({middle:.2%} reach the cap, {low:.2%} to {high:.2%}); {remedy}, or a trace of your own "
+        f"{model.tail.share:.1%} of the {subject} at {start} tokens and the job's cap is {cap}: the lengths between "
+        f"are extrapolated ({middle:.2%} reach the cap, {low:.2%} to {high:.2%}); {remedy}, or a trace of your own "
         "(--trace)"
     )

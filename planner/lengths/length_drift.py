@@ -39,7 +39,7 @@ class Drift:
 
 
 def fit_drift(trace: LengthTrace, seed: int = 0) -> Drift:
-    """From prompts that were sampled at more than one checkpoint. Raises ValueError if fewer than two were."""
+    """Drift of the prompts sampled at more than one checkpoint. Raises ValueError if there are fewer than two."""
     by_prompt = [
         (np.array([r.epoch for r in rows], dtype=np.float64), np.array([math.log(r.tokens) for r in rows]))
         for rows in trace.by_prompt().values()

@@ -1,4 +1,4 @@
-"""Whom the history expects to be long in a simulated epoch that has one (mode `predict`).
+"""Which simulated prompts their history expects to be long (mode `predict`).
 
 The history is one earlier epoch: a group of every prompt, drawn from a stream that no round draws from, recorded and
 ranked by the executor's own code (rounds/predict.py). So columns are about the second epoch of a run; later ones know a
@@ -34,7 +34,7 @@ class EarlierEpoch:
         return [prompt_name(n, 0) for n in range(block * self._block, (block + 1) * self._block)]
 
     def history(self, block: int) -> LengthHistory:
-        """What the earlier epoch recorded of the block's prompts."""
+        """Lengths that the earlier epoch recorded for the prompts of a block."""
         if block not in self._histories:
             history = self._histories[block] = LengthHistory()
             numbers = np.arange(block * self._block, (block + 1) * self._block)
@@ -44,18 +44,18 @@ class EarlierEpoch:
         return self._histories[block]
 
     def expected_long(self, block: int, share: float) -> NDArray[np.bool_]:
-        """By place in the block, whether the prompt is among the `share` of its epoch with the longest history."""
+        """For each prompt of a block, whether it is among the `share` of its epoch with the longest history."""
         names, history = self._names(block), self.history(block)
         expected = history.expected_long(names, share)
         return np.array([name in expected for name in names])
 
     def long_prompts(self, share: float, count: int) -> list[str]:
         """The first `count` prompts that are expected to be long."""
-        found: list[str] = []
+        prompts: list[str] = []
         block = 0
-        while len(found) < count:
+        while len(prompts) < count:
             places = np.flatnonzero(self.expected_long(block, share)).tolist()
             assert places, "an epoch of which nobody is expected long"
-            found += [prompt_name(block * self._block + place, 0) for place in places]
+            prompts += [prompt_name(block * self._block + place, 0) for place in places]
             block += 1
-        return found[:count]
+        return prompts[:count]

@@ -15,7 +15,7 @@ long once in fifty has, with k = 16, mostly no long sample at all, and then neve
    2 only decide who has the long ones. A job's cap may lie above the trace's: then `tail` says how much is a guess.
 
 The result is one table of lengths per traced prompt; a draw is a row of uniform picks from it, so a prompt can be
-drawn again and again: its law stays, its luck is fresh.
+drawn again and again: from one distribution, with fresh draws.
 
 How sure it is: `another()` gives a model of prompts that the trace might as well have held, by a smoothed bootstrap
 over prompts (Silverman and Young, Biometrika 1987) and a draw of the tail's exponent. A statistic over many such models
@@ -63,7 +63,7 @@ class _Map:
     start: float
 
     def tokens(self, scores: NDArray[np.float64], cap_tokens: int, stretch: float = 1.0) -> NDArray[np.int64]:
-        """Lengths; what lies beyond the tail's start is stretched by the draw of its exponent."""
+        """Lengths in tokens of these scores; beyond the tail's start log lengths are stretched by `stretch`."""
         logs = np.interp(scores, self.scores, self.logs)
         logs += self.slope * np.maximum(scores - self.scores[-1], 0.0)
         if stretch != 1.0:
@@ -134,13 +134,13 @@ class LengthModel:
         return drawn
 
     def share_beyond(self, cutoff_tokens: int) -> NDArray[np.float64]:
-        """Per prompt, the probability that a sample is longer than `cutoff` tokens or cut by the cap at it."""
+        """Per prompt, the probability that a sample is longer than `cutoff_tokens`, or cut by the cap there."""
         longer = (self.tables > cutoff_tokens) | (self.tables >= self.cap_tokens)
         share: NDArray[np.float64] = longer.mean(axis=1)
         return share
 
     def short_groups(self, cutoff_tokens: int, group_size: int) -> float:
-        """Probability that all samples of a group end within `cutoff` tokens, over prompts."""
+        """Probability that all samples of a group end within `cutoff_tokens`, mean over prompts."""
         return float(((1.0 - self.share_beyond(cutoff_tokens)) ** group_size).mean())
 
     def group_max_quantiles(self, group_size: int, levels: tuple[float, ...]) -> tuple[int, ...]:
@@ -157,8 +157,8 @@ class LengthModel:
             count += np.bincount(rows.ravel(), minlength=lengths)
         values = np.flatnonzero(count)
         cdf = np.cumsum(mass[values]) / len(self.tables)
-        found = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
-        return tuple(int(values[min(k, len(values) - 1)]) for k in found)
+        indices = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
+        return tuple(int(values[min(k, len(values) - 1)]) for k in indices)
 
     def another(self, rng: np.random.Generator) -> LengthModel:
         """A model of as many other prompts that the trace might as well have held; see the module's docstring."""
@@ -186,7 +186,7 @@ class LengthModel:
 
 
 def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0) -> LengthModel:
-    """Fit the model; lengths above `cap_tokens` (default: the trace's cap) count as cut by it.
+    """The length model of a trace; lengths above `cap_tokens` (default: the trace's cap) count as cut by it.
 
     A cap above the trace's is taken too: what the trace's cap hid is extrapolated then, and `LengthModel.caution` says
     so.
@@ -238,13 +238,13 @@ def _map(scores: NDArray[np.float64], marginal: Marginal) -> _Map:
     count = len(ascending)
     places = np.unique(np.linspace(0, count - 1, _KNOTS).astype(np.int64))
     places = np.union1d(places, np.arange(max(0, count - _LAST_KNOTS), count))
-    at = ascending[places]
+    knots = ascending[places]
     logs = marginal.log_quantiles((places + 0.5) / count)
     # Scores beyond the last come up in `another` only; how lengths grow with the highest scores tells theirs.
     upper = max(0, count - 1 - math.isqrt(count))
-    rise = float(logs[-1] - np.interp(ascending[upper], at, logs))
-    run = float(at[-1] - ascending[upper])
-    return _Map(at, logs, rise / run if run > 0 else 0.0, marginal.start)
+    rise = float(logs[-1] - np.interp(ascending[upper], knots, logs))
+    run = float(knots[-1] - ascending[upper])
+    return _Map(knots, logs, rise / run if run > 0 else 0.0, marginal.start)
 
 
 def _group_maxima(trace: LengthTrace) -> tuple[int, NDArray[np.int64]]:

@@ -73,12 +73,12 @@ class Marginal:
         """Log lengths at `ranks` within (0, 1)."""
         body = np.interp(ranks, self.ranks, self.logs)
         beyond = self.start + np.maximum(np.log(self.tail.share) - np.log1p(-ranks), 0.0) / self.tail.index
-        found: NDArray[np.float64] = np.where(ranks > 1.0 - self.tail.share, beyond, body)
-        return found
+        joined: NDArray[np.float64] = np.where(ranks > 1.0 - self.tail.share, beyond, body)
+        return joined
 
 
 def fit_marginal(logs: list[NDArray[np.float64]], cut: list[NDArray[np.bool_]]) -> Marginal:
-    """From each prompt's log lengths, and which of them were cut."""
+    """The marginal distribution of lengths, fitted to prompts' log lengths; `cut` marks those that the cap ended."""
     values, censored = np.concatenate(logs), np.concatenate(cut)
     weights = np.concatenate([np.full(len(g), 1.0 / (len(g) * len(logs))) for g in logs])
     prompts = np.repeat(np.arange(len(logs)), [len(g) for g in logs])

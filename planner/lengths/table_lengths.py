@@ -78,7 +78,7 @@ class TableTrace(LengthTrace):
         )
 
     def varied(self, variation: Variation) -> TableTrace:
-        """What another job of the table's kind might have."""
+        """The trace of another job of the table's kind, which differs by `variation`."""
         return TableTrace(self.table, variation, self.scale)
 
     def scaled(self, factor: float) -> TableTrace:
@@ -86,7 +86,7 @@ class TableTrace(LengthTrace):
         return TableTrace(self.table, scale=float(f"{(self.scale or 1.0) * factor:.4g}"))
 
     def variations(self) -> dict[str, tuple[Variation, Variation]]:
-        """By what is varied, one standard deviation of the table's error down and up."""
+        """Variations by name (scale, spread, icc): one standard deviation of the table's error down and up."""
         error = self.table.error
         scale = (Variation(scale=math.exp(-error.scale)), Variation(scale=math.exp(error.scale)))
         return {
@@ -116,7 +116,7 @@ def _rows(table: LengthTable, variation: Variation) -> list[LengthRow]:
 
 
 def _varied(table: LengthTable, variation: Variation) -> NDArray[np.float64]:
-    """Lengths before the cap."""
+    """Uncapped lengths of a table's trace with a variation applied, shape (PROMPTS, SAMPLES)."""
     icc = min(0.99, max(0.0, table.icc + variation.icc))
     cdf = [(float(tokens), share) for tokens, share in table.quantiles]
     natural = copula_tokens(cdf, _rho(table, icc), PROMPTS, SAMPLES, _SEED)
@@ -132,35 +132,35 @@ def _rho(table: LengthTable, icc: float) -> float:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         tokens = np.minimum(copula_tokens(cdf, middle, PROMPTS, SAMPLES, _SEED), table.cap_tokens)
-        found = intraclass_correlation(np.log1p(np.ceil(tokens)).tolist())
-        if abs(found - icc) < ICC_TOLERANCE:
+        reached = intraclass_correlation(np.log1p(np.ceil(tokens)).tolist())
+        if abs(reached - icc) < ICC_TOLERANCE:
             return middle
-        low, high = (middle, high) if found < icc else (low, middle)
+        low, high = (middle, high) if reached < icc else (low, middle)
     return (low + high) / 2
 
 
-def named_lengths(word: str) -> tuple[TableTrace, LengthsInput]:
+def named_lengths(option: str) -> tuple[TableTrace, LengthsInput]:
     """What `--lengths` says: a table that ships, or quantiles, and `,scale=F` after either; and how a plan names it.
 
     Raises InputError.
     """
-    word, scale = _scale_of(word)
-    if is_quantiles(word):
-        text = canonical_quantiles(word)
+    option, scale = _scale_of(option)
+    if is_quantiles(option):
+        text = canonical_quantiles(option)
         given = LengthsInput(assumed=text, sha256=text_sha256(text))
-        table = parse_quantiles(word)
+        table = parse_quantiles(option)
     else:
-        table, given = shipped_table(word), LengthsInput(library=word, sha256=table_sha256(word))
+        table, given = shipped_table(option), LengthsInput(library=option, sha256=table_sha256(option))
     if scale is not None:
         digest = text_sha256(f"{given.sha256},scale={scale:g}")
         given = given.model_copy(update={"scale": scale, "sha256": digest})
     return TableTrace(table, scale=scale), given
 
 
-def shown_table(word: str) -> tuple[LengthTable, float | None]:
+def shown_table(text: str) -> tuple[LengthTable, float | None]:
     """The table that `--lengths` names, its quantiles times the scale and cut at its cap; and the scale. Raises
     InputError."""
-    bare, scale = _scale_of(word)
+    bare, scale = _scale_of(text)
     table = parse_quantiles(bare) if is_quantiles(bare) else shipped_table(bare)
     return (table, None) if scale is None else (_scaled(table, scale), scale)
 
@@ -176,27 +176,27 @@ def _scaled(table: LengthTable, scale: float) -> LengthTable:
 
 
 def scaled_lengths(given: LengthsInput, scale: float) -> LengthsInput:
-    """How a plan names a table, or quantiles, all of whose lengths are times `scale`."""
+    """A plan's entry for a table, or for quantiles, with all lengths multiplied by `scale`."""
     return named_lengths(f"{given.library or given.assumed},scale={scale:g}")[1]
 
 
-def _scale_of(word: str) -> tuple[str, float | None]:
+def _scale_of(text: str) -> tuple[str, float | None]:
     """(the word of `--lengths` without its scale, the scale). Raises InputError for what a table does not take."""
-    name, *more = word.split(",")
+    name, *more = text.split(",")
     if not is_quantiles(name) and any(not each.startswith(SCALE[1:]) for each in more):
         raise InputError(
-            f"--lengths {word[:120]}: a table takes only {SCALE}F after its name, as in {name}{SCALE}0.8; to say an "
+            f"--lengths {text[:120]}: a table takes only {SCALE}F after its name, as in {name}{SCALE}0.8; to say an "
             "ICC or quantiles of your own, write them without a table's name: p50=800,p95=4000,max=16384,icc=0.3"
         )
-    rest, said, value = word.rpartition(SCALE)
-    if not said:
-        return word, None
+    rest, separator, value = text.rpartition(SCALE)
+    if not separator:
+        return text, None
     try:
         scale = float(f"{float(value):.4g}")
     except ValueError:
         scale = 0.0
     if "," in value:
-        raise InputError(f"--lengths {word[:120]}: {SCALE}F must come last; move it to the end")
+        raise InputError(f"--lengths {text[:120]}: {SCALE}F must come last; move it to the end")
     if not SMALLEST_SCALE <= scale <= 1 / SMALLEST_SCALE:
         raise InputError(
             f"--lengths: {value!r} is no factor on lengths; write one from {SMALLEST_SCALE:g} to {1 / SMALLEST_SCALE:g}"

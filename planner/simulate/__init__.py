@@ -2,8 +2,8 @@
 
 one_round        a round from arrays of draws: compiled (compiled_round), or by the reference
 reference_round  a round on a virtual clock by the machines of rounds/; its engines are those of reference_engine
-whole_run        rounds as they come, as the executor has them; run_summary, run_timeline what such a run looks like
-reward_deadlines, streamed_updates   what adaptive deadlines, and engines that are handed over, change
+whole_run        rounds as they come, as the executor has them; simulated_run, run_summary, run_timeline its results
+run_draws        lengths and reward seconds of a whole run; streamed_updates what handed-over engines train
 calibrate        real rounds against the simulator
 columns/         many rounds of one kind, which candidates are judged by
 """

@@ -56,7 +56,7 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
 
 
 def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: Mapping[str, int]) -> list[RoundCheck]:
-    """One check per layout that was run. `profile` has no checks yet, so its costs are as they were measured."""
+    """Round checks of a profile, one per engine layout that was run. `profile` has no checks yet."""
     assert not profile.checks, "factors would be counted twice"
     checks: list[RoundCheck] = []
     for rollout in profile.rollout:

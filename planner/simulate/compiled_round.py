@@ -16,7 +16,7 @@ from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
 from .reference_round import RoundTimes, weight
-from .round_arrays import Luck, Played, RanOut
+from .round_arrays import RanOut, RoundDraws, SimulatedRound
 
 
 @lru_cache(maxsize=256)
@@ -28,7 +28,12 @@ def _steps_s(decode: DecodeCost, most: int) -> Any:
 
 
 def _round(
-    round_kind: RoundKind, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int, hand_over: HandOverSpec | None
+    round_kind: RoundKind,
+    round_draws: RoundDraws,
+    decode: DecodeCost,
+    reward: RewardCost,
+    most: int,
+    hand_over: HandOverSpec | None,
 ) -> Any:
     short = round_kind.name == "short"
     kind = kernel_state.RACE if not round_kind.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
@@ -39,16 +44,16 @@ def _round(
         "group": round_kind.group_size,
         "issue": round_kind.group_size if round_kind.exact else round_kind.samples,
         "limit": round_kind.cutoff_tokens if kind == kernel_state.EXACT_SHORT else round_kind.max_tokens,
-        "cap": luck.cap_tokens,
+        "cap": round_draws.cap_tokens,
         "cutoff_tokens": round_kind.cutoff_tokens or 0,
         "dynamic": round_kind.dynamic_sampling,
         "refills": short,
         "watched": round_kind.redraws,
         "over": round_kind.prompts / max(target, 1),
         "pending": -1,
-        "rows": len(luck.lengths),
-        "more": luck.more,
-        "expected": weight(luck.expected_tokens),
+        "rows": len(round_draws.lengths),
+        "more": round_draws.more,
+        "expected": weight(round_draws.expected_tokens),
         "finish_s": decode.finish_s,
         "prefill_s": decode.prefill_s,
         "prefill_s_per_token": decode.prefill_s_per_token,
@@ -77,59 +82,61 @@ def _engines(decode: DecodeCost) -> Any:
     return engines
 
 
-def _prompts(luck: Luck, decode: DecodeCost) -> Any:
-    prompts = np.zeros(len(luck.prompt_tokens), dtype=kernel_state.PROMPT)
-    tokens: Any = luck.prompt_tokens
+def _prompts(round_draws: RoundDraws, decode: DecodeCost) -> Any:
+    prompts = np.zeros(len(round_draws.prompt_tokens), dtype=kernel_state.PROMPT)
+    tokens: Any = round_draws.prompt_tokens
     prompts["tokens"] = tokens
     prompts["shared"] = shared_tokens(tokens, decode.block_tokens)
     if decode.sharing is not None:
-        prompts["lead"] = decode.sharing.lead(tokens) * weight(luck.expected_tokens)
+        prompts["lead"] = decode.sharing.lead(tokens) * weight(round_draws.expected_tokens)
     prompts["first"] = prompts["chosen"] = prompts["holders"] = -1
-    if luck.offset is not None:
-        prompts["offset"] = luck.offset[:-1]
-        prompts["given"] = np.diff(luck.offset)
+    if round_draws.offset is not None:
+        prompts["offset"] = round_draws.offset[:-1]
+        prompts["given"] = np.diff(round_draws.offset)
     return prompts
 
 
-def _reward_s(round_kind: RoundKind, luck: Luck, reward: RewardCost) -> Any:
-    """By row and place."""
+def _reward_s(round_kind: RoundKind, round_draws: RoundDraws, reward: RewardCost) -> Any:
+    """Seconds of each sample's reward, shape (rows, samples), or one number for all."""
 
     def by_row(of_prompts: Any) -> Any:
-        each = np.broadcast_to(of_prompts, luck.prompt_tokens.shape)
-        return (each if luck.offset is None else np.repeat(each, np.diff(luck.offset)))[:, None]
+        each = np.broadcast_to(of_prompts, round_draws.prompt_tokens.shape)
+        return (each if round_draws.offset is None else np.repeat(each, np.diff(round_draws.offset)))[:, None]
 
     if reward.executions is not None:
-        of_samples = np.broadcast_to(luck.reward_luck, luck.lengths.shape)
-        return reward.executions.steady_many_s(reward.timeout, by_row(luck.prompt_luck), of_samples)
+        of_samples = np.broadcast_to(round_draws.reward_draws, round_draws.lengths.shape)
+        return reward.executions.steady_many_s(reward.timeout, by_row(round_draws.prompt_draws), of_samples)
     if not reward.per_token_s:
         return reward.per_sample_s
     # What is cut is not scored, but for what reaches the cap.
-    tokens = by_row(luck.prompt_tokens) + np.minimum(luck.lengths, min(round_kind.max_tokens, luck.cap_tokens))
+    tokens = by_row(round_draws.prompt_tokens) + np.minimum(
+        round_draws.lengths, min(round_kind.max_tokens, round_draws.cap_tokens)
+    )
     return reward.per_sample_s + reward.per_token_s * tokens
 
 
 def run(
     round_kind: RoundKind,
-    luck: Luck,
+    round_draws: RoundDraws,
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
     hand_over: HandOverSpec | None,
-) -> Played:
+) -> SimulatedRound:
     """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
-    rows, width = luck.lengths.shape
+    rows, width = round_draws.lengths.shape
     most = min(max_num_seqs, rows * round_kind.samples)
-    drawn = np.empty((rows, width), dtype=kernel_state.LUCK)
-    drawn["natural"] = luck.lengths
-    drawn["reward"] = luck.rewards
-    drawn["reward_s"] = _reward_s(round_kind, luck, reward)
+    drawn = np.empty((rows, width), dtype=kernel_state.DRAWN)
+    drawn["natural"] = round_draws.lengths
+    drawn["reward"] = round_draws.rewards
+    drawn["reward_s"] = _reward_s(round_kind, round_draws, reward)
     engines = _engines(decode)
     world = World(
-        R=_round(round_kind, luck, decode, reward, most, hand_over),
+        R=_round(round_kind, round_draws, decode, reward, most, hand_over),
         E=engines,
         S=np.empty(rows * round_kind.samples, dtype=kernel_state.SAMPLE),
         D=np.empty(rows, dtype=kernel_state.DRAW),
-        P=_prompts(luck, decode),
+        P=_prompts(round_draws, decode),
         # Each sample is put on an engine once, and once more if that is handed over.
         X=np.empty((1 if hand_over is None else 2) * rows * round_kind.samples, dtype=kernel_state.PREFIX),
         T=tournament(len(engines)),
@@ -148,7 +155,7 @@ def run(
     assert ended["status"] == kernel_state.DONE, "the round waits for nobody"
     draws = world.D[: ended["draws"]]
     samples = world.S[: ended["samples"]].reshape(len(draws), ended["issue"])
-    return Played(
+    return SimulatedRound(
         times=RoundTimes(
             end_s=end_s,
             decode_end_s=min(float(ended["decode_end"]), end_s),

@@ -1,4 +1,4 @@
-"""One simulated round from arrays of luck: by the compiled twin, or, on one switch, by the reference that it repeats.
+"""One simulated round from arrays of draws: by the compiled simulator, or, by a switch, by the reference.
 
 Both take the same description of a round and give the same account, so whoever simulates many rounds need not care.
 The twin covers every round in which nothing is lost and nothing fails; no other is simulated here.
@@ -19,12 +19,12 @@ from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
 from .reference_round import Lengths, Observe, simulate_round
-from .round_arrays import FATES, Luck, Played, RanOut
+from .round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
 
 
-def play(
+def simulate_one_round(
     round_kind: RoundKind,
-    luck: Luck,
+    round_draws: RoundDraws,
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
@@ -32,35 +32,35 @@ def play(
     *,
     reference: bool = False,
     observe: Observe | None = None,
-) -> Played:
+) -> SimulatedRound:
     """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
 
     `observe` is told what happens on the way (simulator.Observe), which only the reference can tell: it is then taken.
 
     Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
     """
-    rows, width = luck.lengths.shape
-    prompts = len(luck.prompt_tokens)
+    rows, width = round_draws.lengths.shape
+    prompts = len(round_draws.prompt_tokens)
     assert 1 <= round_kind.prompts <= prompts and 1 <= round_kind.group_size <= round_kind.samples <= width
-    assert (luck.offset is not None) == round_kind.redraws
-    assert rows == (prompts if luck.offset is None else luck.offset[-1]), "rows belong to prompts"
+    assert (round_draws.offset is not None) == round_kind.redraws
+    assert rows == (prompts if round_draws.offset is None else round_draws.offset[-1]), "rows belong to prompts"
     if reference or observe is not None:
-        return _reference(round_kind, luck, decode, reward, max_num_seqs, hand_over, observe)
+        return _reference(round_kind, round_draws, decode, reward, max_num_seqs, hand_over, observe)
     from .compiled_round import run  # numba, a second or so
 
-    return run(round_kind, luck, decode, reward, max_num_seqs, hand_over)
+    return run(round_kind, round_draws, decode, reward, max_num_seqs, hand_over)
 
 
 # -- the reference -----------------------------------------------------------------------------------------------------
 
 
-def machine_of(round_kind: RoundKind, luck: Luck) -> Round:
-    """The machine of a round; its prompts are named by their places in the luck."""
-    names = [str(place) for place in range(len(luck.prompt_tokens))]
+def machine_of(round_kind: RoundKind, round_draws: RoundDraws) -> Round:
+    """The machine of a round; its prompts are named by their indices in `round_draws`."""
+    names = [str(place) for place in range(len(round_draws.prompt_tokens))]
     issued, feed = names[: round_kind.prompts], names[round_kind.prompts :]
 
     def take(count: int) -> list[str]:
-        if count > len(feed) and luck.more:
+        if count > len(feed) and round_draws.more:
             raise RanOut
         taken = feed[:count]
         del feed[:count]
@@ -71,43 +71,46 @@ def machine_of(round_kind: RoundKind, luck: Luck) -> Round:
 
 def _reference(
     round_kind: RoundKind,
-    luck: Luck,
+    round_draws: RoundDraws,
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
     hand_over: HandOverSpec | None,
     observe: Observe | None,
-) -> Played:
-    machine = machine_of(round_kind, luck)
+) -> SimulatedRound:
+    machine = machine_of(round_kind, round_draws)
     rows: list[int] = []  # by draw
 
     def row_of(draw: Draw) -> int:
         place = int(draw.prompt)
-        if luck.offset is None:
+        if round_draws.offset is None:
             return place
         nth = sum(other.prompt == draw.prompt for other in machine.draws[: draw.number])
-        if luck.offset[place] + nth >= luck.offset[place + 1]:
+        if round_draws.offset[place] + nth >= round_draws.offset[place + 1]:
             raise RanOut
-        return int(luck.offset[place]) + nth
+        return int(round_draws.offset[place]) + nth
 
     def natural(key: SampleKey, prompt: str) -> int:
         while len(rows) <= key.draw:
             rows.append(row_of(machine.draws[len(rows)]))
-        return int(luck.lengths[rows[key.draw], key.sample])
+        return int(round_draws.lengths[rows[key.draw], key.sample])
 
     def read(table: NDArray[np.float64] | float) -> Callable[[SampleKey, str], float]:
-        whole = np.broadcast_to(table, luck.lengths.shape)
+        whole = np.broadcast_to(table, round_draws.lengths.shape)
         return lambda key, prompt: float(whole[rows[key.draw], key.sample])
 
-    reward_luck, prompt_luck = read(luck.reward_luck), np.broadcast_to(luck.prompt_luck, luck.prompt_tokens.shape)
+    reward_draws, prompt_draws = (
+        read(round_draws.reward_draws),
+        np.broadcast_to(round_draws.prompt_draws, round_draws.prompt_tokens.shape),
+    )
     lengths = Lengths(
         natural=natural,
-        prompt_tokens=lambda prompt: int(luck.prompt_tokens[int(prompt)]),
-        reward=read(luck.rewards),
-        cap_tokens=luck.cap_tokens,
-        expected_tokens=luck.expected_tokens,
+        prompt_tokens=lambda prompt: int(round_draws.prompt_tokens[int(prompt)]),
+        reward=read(round_draws.rewards),
+        cap_tokens=round_draws.cap_tokens,
+        expected_tokens=round_draws.expected_tokens,
         reward_s=lambda key, prompt, tokens: reward.sample_s(
-            float(prompt_luck[int(prompt)]), reward_luck(key, prompt), tokens
+            float(prompt_draws[int(prompt)]), reward_draws(key, prompt), tokens
         ),
     )
     ready: dict[int, float] = {}
@@ -123,12 +126,12 @@ def _reference(
     for group in outcome.trained:
         for key in group.keys:
             kept[key.draw, key.sample] = True
-    return Played(
+    return SimulatedRound(
         times=times,
         row=np.array(rows, dtype=np.int32),
         prompt=np.array([int(d.prompt) for d in machine.draws], dtype=np.int32),
         fate=np.array([FATES[d.fate] for d in machine.draws if d.fate is not None], dtype=np.int8),
         kept=kept,
-        exhausted=np.isin(np.arange(len(luck.prompt_tokens)).astype(str), outcome.exhausted),
+        exhausted=np.isin(np.arange(len(round_draws.prompt_tokens)).astype(str), outcome.exhausted),
         ready_s=np.array([ready.get(d.number, math.nan) for d in machine.draws]),
     )

@@ -14,7 +14,7 @@ from ...rounds.machines.events import SampleKey
 from ..costs.decode_costs import DecodeCost
 
 FINISH, CUTOFF = 0, 1
-"""What an engine tells of a sample: it ended, or it reached its cutoff."""
+"""Events of a sample on an engine: it ended, or it reached its cutoff."""
 
 
 class Sample:
@@ -117,7 +117,7 @@ class Engine:
         return due if due <= room or count == 1 else max(0, room)
 
     def next_event_s(self) -> float:
-        """When this engine has something to tell next; infinite if nothing runs."""
+        """Time of the engine's next event, seconds; infinite if nothing runs."""
         return self._time_after(self._steps_to_event()) if self.running else math.inf
 
     def pass_to(self, time_s: float) -> None:
@@ -165,7 +165,7 @@ class Engine:
         return sample.base + self.step - sample.admitted
 
     def remove(self, sample: Sample) -> None:
-        """The sample leaves: it ended or was aborted."""
+        """Take out a sample that ended or was aborted."""
         if sample.state == "running":
             del self.running[sample.key]
             if sample.admitted == self.step:
@@ -199,14 +199,14 @@ class Engine:
 
     def give_up(self) -> list[Sample]:
         """All samples leave, with the tokens that they have; those that run first, in order of admission."""
-        found = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
+        samples = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
         self.waiting.clear()
-        for sample in found:
+        for sample in samples:
             generated = self._generated(sample) if sample.state == "running" else sample.base
             self.remove(sample)
             sample.base = generated
             sample.state = "waiting"
-        return found
+        return samples
 
     def admit(self) -> None:
         """Let in whoever waits and fits, in order."""
@@ -248,7 +248,7 @@ class Engine:
         return shared_tokens(sample.prompt_tokens, self.cost.block_tokens)
 
     def _prefill_s(self, sample: Sample) -> float:
-        """Of what is the sample's own."""
+        """Prefill seconds of the tokens that the sample shares with no other."""
         return self.cost.admit_s(sample.prompt_tokens + sample.base, self._shared_tokens(sample))
 
     def _push(self, at_tokens: int, kind: int, sample: Sample) -> None:

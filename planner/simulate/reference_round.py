@@ -67,7 +67,7 @@ class RoundTimes:
 
     @property
     def reward_exposed_s(self) -> float:
-        """Seconds spent on rewards alone, after the last token."""
+        """Seconds from the last token to the last reward."""
         return self.end_s - self.decode_end_s
 
 
@@ -101,14 +101,14 @@ class RewardQueue:
         self._count = 0
 
     def ask(self, key: SampleKey, now: float, seconds: float) -> None:
-        """A sample is to be scored, which takes a worker `seconds`."""
+        """Queue a sample's reward, which takes a worker `seconds`."""
         if self._cost.after_rollout:
             self.held[key] = seconds
         else:
             self._submit(key, now, seconds)
 
     def release(self, now: float) -> None:
-        """The rollout is over."""
+        """Queue the rewards that wait for the rollout's end."""
         for key, seconds in self.held.items():
             self._submit(key, now, seconds)
         self.held = {}
@@ -159,7 +159,7 @@ def simulate_round(
     def apply(actions: list[Action], now: float) -> None:
         nonlocal decode_end, told
         touched: set[int] = set()
-        asked = False
+        hands_over = False
         for action in actions:
             key = action.key
             if isinstance(action, Issue):
@@ -193,14 +193,14 @@ def simulate_round(
                 rewards.ask(key, now + engines[sample.engine].held_up, seconds)
                 if observe:
                     observe(now, "submitted", *key, samples[key].engine)
-                asked = (hand_over is not None and hand_over.sample_finished()) or asked
+                hands_over = (hand_over is not None and hand_over.sample_finished()) or hands_over
         if on_ready:
             for draw in machine.ready[told:]:
                 on_ready(draw, now)
             told = len(machine.ready)
         for place in touched:
             go_on(place)
-        if asked:
+        if hands_over:
             free(now)
 
     def go_on(place: int) -> None:

@@ -22,8 +22,8 @@ FATES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Luck:
-    """What a round draws.
+class RoundDraws:
+    """All random draws of one round.
 
     Attributes:
         lengths: natural lengths, shape (rows, samples). Row k is the draw of the k-th prompt, those beyond the issued
@@ -33,8 +33,8 @@ class Luck:
         cap_tokens: the cap of the lengths.
         expected_tokens: what the balancer weighs a sample with.
         rewards: like `lengths`, or one number for all where no machine looks at them.
-        reward_luck: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
-        prompt_luck: shape (prompts,), in [0, 1), or one number for all: the same of its prompt.
+        reward_draws: likewise, in [0, 1): which of the equally likely seconds a sample's reward takes.
+        prompt_draws: shape (prompts,), in [0, 1), or one number for all: the same for its prompt.
         offset: shape (prompts + 1,), where prompts are redrawn.
         more: the feed has more prompts than there are rows.
     """
@@ -44,20 +44,20 @@ class Luck:
     cap_tokens: int
     expected_tokens: float
     rewards: NDArray[np.float64] | float = 0.0
-    reward_luck: NDArray[np.float64] | float = 0.0
-    prompt_luck: NDArray[np.float64] | float = 0.0
+    reward_draws: NDArray[np.float64] | float = 0.0
+    prompt_draws: NDArray[np.float64] | float = 0.0
     offset: NDArray[np.int64] | None = None
     more: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Played:
-    """A round's times, and by draw in order of issue what became of it.
+class SimulatedRound:
+    """A simulated round: its times, and the fate of each draw in order of issue.
 
     Attributes:
         times: of the round.
-        row: the draw's row in the luck.
-        prompt: the draw's prompt, by its place in the luck.
+        row: the draw's row in the round's draws.
+        prompt: index of the draw's prompt in the round's draws.
         fate: one of FATES' numbers.
         kept: shape (draws, samples): the sample is trained.
         exhausted: by prompt (rounds/machines/exact).

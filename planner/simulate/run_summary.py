@@ -40,14 +40,14 @@ class BusyMeter(Watch):
         self._tp, self._running, self._total = cost.key.tp, {}, 0.0
         inner = self._inner.round_begins(number, kind, cost)
 
-        def observe(t_s: float, what: str, a: int, b: int, c: int) -> None:
-            if what == "engine":
+        def observe(t_s: float, event: str, a: int, b: int, c: int) -> None:
+            if event == "engine":
                 since, running = self._running.get(a, (t_s, 0))
                 if running:
                     self._total += t_s - since
                 self._running[a] = (t_s, b)
             if inner:
-                inner(t_s, what, a, b, c)
+                inner(t_s, event, a, b, c)
 
         return observe
 

@@ -38,24 +38,26 @@ class Timeline(Watch):
         self._cost, self._seen = cost, []
         if number >= self._steps:
             return None
-        return lambda t_s, what, a, b, c: self._seen.append((t_s, what, a, b, c))
+        return lambda t_s, event, a, b, c: self._seen.append((t_s, event, a, b, c))
 
     def step_done(self, number: int, step: SimulatedStep, deferred: list[tuple[int, str]]) -> None:
         if number >= self._steps:
             return
         begin = self._at_s
-        at = begin
+        start = begin
         for name, seconds in (("switch engines", step.switch_s), ("sync", step.sync_s)):
             if seconds > 0:
-                self._span(SYNC, 0, name, at, seconds)
-                at += seconds
-        rollout = at
+                self._span(SYNC, 0, name, start, seconds)
+                start += seconds
+        rollout = start
         self._round(rollout, step, deferred)
-        at += step.rollout_s
+        start += step.rollout_s
         if step.reward_exposed_s > 0:
-            self._span(REWARDS, 0, "reward exposed", at, step.reward_exposed_s)
-            at += step.reward_exposed_s
-        self._span(TRAINERS, 0, "train", at, step.train_s, samples=step.samples, tokens=step.tokens, groups=step.groups)
+            self._span(REWARDS, 0, "reward exposed", start, step.reward_exposed_s)
+            start += step.reward_exposed_s
+        self._span(
+            TRAINERS, 0, "train", start, step.train_s, samples=step.samples, tokens=step.tokens, groups=step.groups
+        )
         arguments = {"samples": step.samples, "decoded_tokens": step.decoded_tokens, "deferred": step.deferred}
         self._span(SCHEDULE, 0, f"{step.kind} step {number + 1}", begin, step.step_s, **arguments)
         self._span(SCHEDULE, 1, "rollout", rollout, step.rollout_s)
@@ -68,9 +70,9 @@ class Timeline(Watch):
         levels: list[tuple[float, int]] = []
         put_off = dict(deferred)
         last_abort: dict[int, float] = {}
-        for t_s, what, a, b, c in sorted(self._seen, key=lambda event: event[0]):
+        for t_s, name, a, b, c in sorted(self._seen, key=lambda event: event[0]):
             now = origin + t_s
-            if what == "engine":
+            if name == "engine":
                 self._engines.add(a)
                 if b and not running.get(a):
                     busy_since[a] = now
@@ -80,17 +82,17 @@ class Timeline(Watch):
                 levels.append((t_s, sum(running.values())))
                 self._counter(ENGINES, f"engine {a} running", now, sequences=b)
                 self._counter(ENGINES, f"engine {a} KV", now, tokens=c)
-            elif what == "preempted":
+            elif name == "preempted":
                 self._instant(ENGINES, a, "preempted", now, draw=b, sample=c)
-            elif what == "cutoff":
+            elif name == "cutoff":
                 self._instant(ENGINES, c, "cutoff", now, draw=a, sample=b)
-            elif what == "submitted":
+            elif name == "submitted":
                 waiting += 1
                 self._counter(REWARDS, "waiting for a score", now, samples=waiting)
-            elif what == "scored":
+            elif name == "scored":
                 waiting -= 1
                 self._counter(REWARDS, "waiting for a score", now, samples=waiting)
-            elif what == "aborted":
+            elif name == "aborted":
                 last_abort[a] = now
         end = origin + step.rollout_s
         for engine, count in running.items():

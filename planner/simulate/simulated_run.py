@@ -13,7 +13,7 @@ class SimulatedStep:
     Attributes:
         switch_s: getting the engines of another layout ready.
         log_tokens: sum over the trained samples of the log of their response tokens.
-        excess_tokens: trained minus unconditioned response tokens, by the same luck (whole_columns.py).
+        excess_tokens: trained minus unconditioned response tokens, of the same draws (whole_columns.py).
         decoded_tokens: response tokens of all samples, aborted ones included.
         taken: prompts that its round took.
         epoch: the latest of those that issued its prompts.
@@ -42,13 +42,13 @@ class SimulatedStep:
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
+        """Seconds of the whole step."""
         return self.switch_s + self.rollout_s + self.reward_exposed_s + self.train_s + self.sync_s
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """The steps of a run, and of what it still owed when they were done.
+    """A simulated run: its steps, and the long rounds for prompts that were still deferred when they were done.
 
     Attributes:
         steps: as asked for.
@@ -65,17 +65,17 @@ class SimulatedRun:
     unconditioned_tokens: float
 
     def seconds_per_sample(self, since_epoch: int = 0) -> float:
-        """Total seconds over trained samples, what it still owed included, from an epoch on."""
+        """Seconds per trained sample from an epoch on, the rounds for deferred prompts included."""
         steps = [s for s in self.steps if s.epoch >= since_epoch]
         owed = [s for s in self.settling if s.epoch >= since_epoch]
         seconds = sum(s.step_s for s in steps) + sum(s.step_s * s.taken / self.prompts_per_step for s in owed)
         return seconds / sum(s.samples for s in (*steps, *owed))
 
     def length_ratio(self) -> float:
-        """Mean trained length over the unconditioned mean, what it still owed included.
+        """Mean trained length over the unconditioned mean length, the rounds for deferred prompts included.
 
-        Prompt by prompt against the prompt's first draw, uncut: in the first epoch by the same luck, so that neither
-        unlike prompts nor heavy tails are noise in it; of later epochs' luck the noise stays.
+        Prompt by prompt against the prompt's first draw, uncut: in the first epoch the same draws, so that neither
+        unlike prompts nor heavy tails are noise in it; in later epochs the noise of the draws stays.
         """
         every = (*self.steps, *self.settling)
         excess = math.fsum(s.excess_tokens for s in every) / sum(s.samples for s in every)

@@ -15,7 +15,7 @@ from ..costs.update_costs import TrainCost
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """Trained between the hand-over and the round's end: groups, their tokens and samples, seconds of work."""
+    """What handed-over engines train before the round's end: groups, tokens, samples, seconds of work."""
 
     groups: int = 0
     tokens: int = 0

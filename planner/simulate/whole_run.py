@@ -25,12 +25,12 @@ from ...rounds.schedule import Schedule
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
-from ..lengths.draws import Draws, RoundLuck, prompt_name
+from ..lengths.draws import Draws, prompt_name
 from ..lengths.length_cautions import extrapolated
 from ..lengths.length_history import EarlierEpoch
 from ..lengths.length_model import fit_lengths
 from .reference_round import Lengths, Observe, RoundTimes, simulate_round
-from .reward_deadlines import Scoring
+from .run_draws import RunDraws, Scoring
 from .simulated_run import SimulatedRun, SimulatedStep
 from .streamed_updates import Window, exposed_update_s
 
@@ -43,11 +43,11 @@ class Watch:
     """
 
     def round_begins(self, number: int, kind: str, cost: DecodeCost) -> Observe | None:
-        """A round begins."""
+        """Return the observer of the events of round `number`, or None."""
         return None
 
     def step_done(self, number: int, step: SimulatedStep, deferred: list[tuple[int, str]]) -> None:
-        """Its step is done, the update included."""
+        """Receive the finished step of round `number` and the draws that it deferred."""
 
 
 def simulate_run(
@@ -75,11 +75,11 @@ def simulate_run(
         history: in mode `predict` begin with an epoch that has a history; without, with one that is plain.
         watch: told what happens.
     """
-    known = None
+    earlier = None
     if history and spec.mode == "predict":
-        known = EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0)
-    schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed, history=known)
-    luck = RoundLuck(draws, spec.dynamic_sampling)
+        earlier = EarlierEpoch(draws, spec.samples_per_prompt, prompts).history(0)
+    schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed=draws.seed, history=earlier)
+    run_draws = RunDraws(draws, spec.dynamic_sampling)
     rewards = Scoring(reward, draws)
     watch = watch or Watch()
     size, cap = spec.samples_per_prompt, spec.max_tokens
@@ -93,9 +93,9 @@ def simulate_run(
         scale = math.exp(drift_per_step * number)
         machine = schedule.begin()
         kind = long if machine.kind == "long" else short
-        luck.begin()
+        run_draws.begin()
         observe = watch.round_begins(number, machine.kind, kind.decode)
-        lengths = replace(luck.lengths(), reward_s=rewards.of_round(luck))
+        lengths = replace(run_draws.lengths(), reward_s=rewards.of_round(run_draws))
         lengths = lengths if scale == 1.0 else _scaled(lengths, scale)
         ready: dict[int, float] = {}
         times = simulate_round(
@@ -161,7 +161,7 @@ def _hand_over(kind: RoundCosts, samples: int) -> HandOver | None:
 
 
 def _ready_group(group: TrainedGroup, prompt_tokens: int, ready_s: float) -> tuple[float, int, int, int]:
-    """A trained group as streamed_updates.py takes it; samples count nothing, as in the update after the round."""
+    """A trained group in the form of streamed_updates.Window; samples count 0, as in the update after the round."""
     whole = [prompt_tokens + tokens for tokens in group.tokens]
     return ready_s, sum(whole), sum(t * t for t in whole), 0
 

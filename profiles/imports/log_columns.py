@@ -42,19 +42,19 @@ class Field:
 
 def assignments(given: Sequence[str], fields: Sequence[Field]) -> dict[str, str]:
     """{field: column} of the `--column FIELD=NAME` options. Raises InputError for an unknown field, or one twice."""
-    known = {field.name for field in fields}
-    found: dict[str, str] = {}
+    names = {field.name for field in fields}
+    columns: dict[str, str] = {}
     for text in given:
         name, equals, column = text.partition("=")
-        if not equals or not column or name not in known:
-            raise InputError(f"--column {text[:120]}: write FIELD=COLUMN, with a field of {', '.join(sorted(known))}")
-        if name in found:
-            raise InputError(f"--column {text[:120]}: {name} is already column {found[name]!r}; give it once")
-        found[name] = column
-    return found
+        if not equals or not column or name not in names:
+            raise InputError(f"--column {text[:120]}: write FIELD=COLUMN, with a field of {', '.join(sorted(names))}")
+        if name in columns:
+            raise InputError(f"--column {text[:120]}: {name} is already column {columns[name]!r}; give it once")
+        columns[name] = column
+    return columns
 
 
-def read_rows(path: Path, fields: Sequence[Field], asked: Mapping[str, str]) -> Iterator[tuple[int, Row]]:
+def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str]) -> Iterator[tuple[int, Row]]:
     """(line, {field: value}) of each row; fields that the table lacks are left out. Empty cells are None.
 
     Raises InputError, with the line where one is at fault, for a file that cannot be read, a table without a needed
@@ -66,7 +66,7 @@ def read_rows(path: Path, fields: Sequence[Field], asked: Mapping[str, str]) -> 
     columns: dict[str, str] | None = None
     for line, row in rows:
         if columns is None:
-            columns = _columns(row, fields, asked, path, line)
+            columns = _columns(row, fields, requested, path, line)
         yield line, {name: _value(row, column) for name, column in columns.items()}
     if columns is None:
         raise InputError("has no rows; name a table of one response a row", str(path))
@@ -82,14 +82,14 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
     if isinstance(value, bool):
         return float(value)
     try:
-        found = float(value)
+        parsed = float(value)
     except (TypeError, ValueError):
         raise InputError(
             f"{name} must be a number, not {str(value)[:80]!r}; correct the row", str(path), line
         ) from None
-    if not math.isfinite(found):
+    if not math.isfinite(parsed):
         raise InputError(f"{name} must be finite, not {value!r}; correct the row", str(path), line)
-    return found
+    return parsed
 
 
 def truth(row: Row, name: str, path: Path, line: int) -> bool:
@@ -102,27 +102,27 @@ def truth(row: Row, name: str, path: Path, line: int) -> bool:
     return number(row, name, path, line) > 0
 
 
-def _columns(row: Row, fields: Sequence[Field], asked: Mapping[str, str], path: Path, line: int) -> dict[str, str]:
-    there = list(row)
-    found: dict[str, str] = {}
+def _columns(row: Row, fields: Sequence[Field], requested: Mapping[str, str], path: Path, line: int) -> dict[str, str]:
+    present = list(row)
+    columns: dict[str, str] = {}
     for field in fields:
-        if field.name in asked:
-            column = asked[field.name]
+        if field.name in requested:
+            column = requested[field.name]
             if _missing(row, column):
-                raise InputError(f"has no column {column!r} ({field.name}); it has {_listed(there)}", str(path), line)
-            found[field.name] = column
+                raise InputError(f"has no column {column!r} ({field.name}); it has {_listed(present)}", str(path), line)
+            columns[field.name] = column
             continue
         usual = next((name for name in (field.name, *field.usual) if name in row), None)
         if usual is not None:
-            found[field.name] = usual
+            columns[field.name] = usual
         elif field.needed:
             raise InputError(
                 f"none of its columns is {field.name}; say which with --column {field.name}=NAME, it has "
-                + _listed(there),
+                + _listed(present),
                 str(path),
                 line,
             )
-    return found
+    return columns
 
 
 def _listed(names: Sequence[Any]) -> str:
@@ -136,12 +136,12 @@ _NOWHERE = object()
 def _get(row: Any, column: str) -> Any:
     if isinstance(row, dict) and column in row:
         return row[column]
-    here = row
+    value = row
     for part in column.split("."):
-        if not isinstance(here, dict) or part not in here:
+        if not isinstance(value, dict) or part not in value:
             return _NOWHERE
-        here = here[part]
-    return here
+        value = value[part]
+    return value
 
 
 def _missing(row: Row, column: str) -> bool:

@@ -32,21 +32,21 @@ def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]
 
     Raises InputError, with the line where one is at fault, and for fewer than `FEWEST` rows.
     """
-    found = []
+    samples = []
     for line, row in read_rows(path, FIELDS, columns):
         seconds = number(row, "seconds", path, line)
         if not 0 <= seconds <= HANGS_S:
             raise InputError(f"seconds must be from 0 to {HANGS_S:g}, not {seconds:g}; correct it", str(path), line)
         right = truth(row, "correct", path, line) if "correct" in row else False
         prompt = row.get("prompt")
-        found.append(ScoredSample(str(line) if prompt in (None, "") else str(prompt), float(right), seconds))
-    if len(found) < FEWEST:
-        raise InputError(f"has {len(found)} rows; at least {FEWEST} executions are needed", str(path))
-    return found
+        samples.append(ScoredSample(str(line) if prompt in (None, "") else str(prompt), float(right), seconds))
+    if len(samples) < FEWEST:
+        raise InputError(f"has {len(samples)} rows; at least {FEWEST} executions are needed", str(path))
+    return samples
 
 
-def law_of(samples: list[ScoredSample]) -> Executions:
-    """The distribution of their seconds; where no answer is right, or none is wrong, one for all of them."""
+def executions_of(samples: list[ScoredSample]) -> Executions:
+    """The distribution of scored samples' seconds; one for all samples where no answer is right, or none is wrong."""
     law = fit_executions(samples)
     if law is not None:
         return law
@@ -65,7 +65,7 @@ def with_imported(profile: Profile, samples: list[ScoredSample], name: str) -> P
         workers=profile.reward.workers,
         latency=Spread(p50=_quantile(seconds, 0.5), p95=_quantile(seconds, 0.95), repeats=0),
         per_sample_s=mean_s,
-        executions=law_of(samples),
+        executions=executions_of(samples),
         evidence={"per_sample_s": Evidence(source=_SOURCE, error=error)},
     )
     words = f"{len(samples)} executions imported from {name}; error: of their mean"

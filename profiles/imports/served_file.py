@@ -48,7 +48,7 @@ def read_served(path: str | Path) -> dict[Group, Served]:
 
 
 def _numbers(row: dict[str, str], path: str, line: int) -> list[float]:
-    found = []
+    numbers = []
     for name in ("tp_size", "moe_ep_size", "attention_dp_size", "batch_size", "isl", "osl", "tpot_ms"):
         text = (row[name] or "").strip()
         layout = name in ("tp_size", "moe_ep_size", "attention_dp_size")
@@ -59,5 +59,5 @@ def _numbers(row: dict[str, str], path: str, line: int) -> list[float]:
             raise InputError(f"{name} is {text!r}; write a number", path, line) from None
         if not math.isfinite(value) or value <= 0:
             raise InputError(f"{name} is {text}; write a positive number", path, line)
-        found.append(value / 1e3 if name == "tpot_ms" else value)
-    return found
+        numbers.append(value / 1e3 if name == "tpot_ms" else value)
+    return numbers

@@ -37,7 +37,7 @@ MEMORY_FACTORS = (Factor("activations", 0.0, 0.3), Factor("rest", 0.0, 0.15))
 
 @dataclass(frozen=True)
 class TrainRun:
-    """One measured step."""
+    """One public measurement of a training step."""
 
     model: str
     device: str
@@ -53,9 +53,9 @@ class TrainRun:
         """Seconds of the step under these factors."""
         physics = TrainPhysics(self.architecture, self.gpu, factors)
         length = self.layout.micro_batch_tokens
-        one = physics.micro_batch_s(self.layout) + length * physics.token_s(self.layout, self.policy_loss)
-        one += length**2 * physics.pair_s(self.layout)
-        return physics.step_s(self.layout) + self.micro_batches * one
+        batch_s = physics.micro_batch_s(self.layout) + length * physics.token_s(self.layout, self.policy_loss)
+        batch_s += length**2 * physics.pair_s(self.layout)
+        return physics.step_s(self.layout) + self.micro_batches * batch_s
 
 
 def read_runs(path: str | Path) -> list[TrainRun]:
@@ -96,7 +96,7 @@ def _run(row: dict[str, str]) -> TrainRun | None:
 
 
 def fit_time(runs: Sequence[TrainRun]) -> Factors:
-    """Factors of the training law."""
+    """Fitted factors of the training formula's seconds."""
     return fit_factors(FACTORS, lambda logs: _seconds(runs, logs), np.array([run.seconds for run in runs]))
 
 
@@ -106,18 +106,18 @@ def _seconds(runs: Sequence[TrainRun], logs: Array) -> Array:
 
 
 def fit_memory(runs: Sequence[TrainRun]) -> Factors:
-    """Factors of activations and of the rest, from runs with a policy loss, which is computed in chunks."""
+    """Fitted memory factors (activations, rest), from runs with a policy loss, which is computed in chunks."""
     return fit_factors(MEMORY_FACTORS, lambda logs: _peaks(runs, logs), np.array([run.peak_bytes for run in runs]))
 
 
 def _peaks(runs: Sequence[TrainRun], logs: Array) -> Array:
     activations, rest = np.exp(logs).tolist()
-    found = []
+    peaks = []
     for run in runs:
         without = train_memory(run.architecture, run.layout, 0.0).peak_bytes
         with_them = train_memory(run.architecture, run.layout, activations).peak_bytes
-        found.append(rest * without + (with_them - without))
-    return np.array(found)
+        peaks.append(rest * without + (with_them - without))
+    return np.array(peaks)
 
 
 def left_out_errors(
@@ -127,22 +127,22 @@ def left_out_errors(
     predict: Callable[[Sequence[TrainRun], Array], Array],
     measured: Callable[[TrainRun], float],
 ) -> dict[str, float]:
-    """By value of `key`: mean relative error on its runs, fitted on the others."""
-    found = {}
+    """Mean relative error on the runs of each value of `key`, fitted on the others."""
+    errors = {}
     for value in sorted({key(run) for run in runs}):
         out = [run for run in runs if key(run) == value]
         rest = [run for run in runs if key(run) != value]
         if rest:
             predicted = predict(out, fit(rest).logs)
-            found[value] = float(np.mean(np.abs(predicted / np.array([measured(run) for run in out]) - 1)))
-    return found
+            errors[value] = float(np.mean(np.abs(predicted / np.array([measured(run) for run in out]) - 1)))
+    return errors
 
 
 def time_errors(runs: Sequence[TrainRun], key: Callable[[TrainRun], str]) -> dict[str, float]:
-    """Left-out error of step seconds."""
+    """Mean relative error of step seconds on left-out runs, by value of `key`."""
     return left_out_errors(runs, key, fit_time, _seconds, lambda run: run.seconds)
 
 
 def memory_errors(runs: Sequence[TrainRun], key: Callable[[TrainRun], str]) -> dict[str, float]:
-    """Left-out error of peak memory."""
+    """Mean relative error of peak memory on left-out runs, by value of `key`."""
     return left_out_errors(runs, key, fit_memory, _peaks, lambda run: run.peak_bytes)

@@ -80,17 +80,17 @@ class Sheet:
     exact: bool
 
     def as_guess(self) -> Sheet:
-        """The same, for something of which it is not known to hold."""
+        """The same sheet, marked as a guess: its GPU or its model is in no table."""
         return replace(self, exact=False)
 
     @property
     def sums(self) -> int:
-        """All-reduces of a forward pass."""
+        """Number of all-reduces of a forward pass."""
         return 2 * self.layers
 
 
 def sheet(architecture: Architecture, gpu: Gpu, weight_bytes: float, kv_bytes: float = 2.0) -> Sheet:
-    """`weight_bytes`, `kv_bytes`: bytes of one weight and of one KV value."""
+    """The data sheets of a model on an accelerator; `weight_bytes`, `kv_bytes`: of one weight and of one KV value."""
     a, rate, flops = architecture, gpu.memory_bytes_per_s, gpu.flops(weight_bytes)
     return Sheet(
         common_s=a.common_parameters * weight_bytes / rate,
@@ -127,11 +127,11 @@ class DecodeLaw:
     logs: Array
 
     def factor(self, name: str) -> float:
-        """One factor."""
+        """The fitted factor called `name`."""
         return math.exp(float(self.logs[NAMES.index(name)]))
 
     def linear_s(self, tp: ArrayLike, tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
-        """Weights of all layers against that many tokens: read once, multiplied with each."""
+        """Seconds of the layers' matrix products for so many tokens: weights are read once for all of them."""
         tp, tokens, ep, dp = (np.asarray(value, float) for value in (tp, tokens, ep, dp))
         s = self.sheet
         # Attention groups hold a copy each of what all tokens use; experts are shared out over all ranks.
@@ -144,7 +144,7 @@ class DecodeLaw:
         return np.asarray(np.hypot(read, self.factor("compute") * s.token_s * tokens) / tp)
 
     def sums_s(self, tp: ArrayLike, tokens: ArrayLike) -> Array:
-        """All-reduces between ranks; the exchanges of expert and data parallelism move about as much."""
+        """Seconds of all-reduces between ranks; the exchanges of expert and data parallelism move about as much."""
         tp, tokens = np.asarray(tp, float), np.asarray(tokens, float)
         s = self.sheet
         latency = self.factor("latency") * SUM_LATENCY_S * np.log2(2 * tp) / 2
@@ -152,7 +152,7 @@ class DecodeLaw:
         return np.where(tp > 1, s.sums * (latency + carried), 0.0)
 
     def kv_s(self, tp: ArrayLike, kv_tokens: ArrayLike, dp: ArrayLike = 1.0) -> Array:
-        """Reading that much KV."""
+        """Seconds to read `kv_tokens` tokens of KV."""
         read = self.kv_value_s * self.sheet.kv_token_s * np.asarray(kv_tokens, float)
         return np.asarray(read / self.kv_ranks(tp, dp))
 
@@ -162,12 +162,12 @@ class DecodeLaw:
         return self.factor("kv") * self.factor("kv_width")
 
     def kv_ranks(self, tp: ArrayLike, dp: ArrayLike = 1.0) -> Array:
-        """Over how many ranks KV is spread; ranks of a group beyond the KV heads hold copies."""
+        """Ranks over which KV is spread; ranks of a group beyond the KV heads hold copies."""
         tp, dp = np.asarray(tp, float), np.asarray(dp, float)
         return np.asarray(dp * np.minimum(tp / dp, self.sheet.kv_heads))
 
     def base_s(self, tp: ArrayLike, sequences: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0) -> Array:
-        """A step of so many sequences without their KV."""
+        """Seconds of a decode step of so many sequences without their KV."""
         n = np.asarray(sequences, float)
         s = self.sheet
         per_sequence = self.factor("sequence") * SEQUENCE_S + self.kv_value_s * s.window_s / self.kv_ranks(tp, dp)
@@ -178,5 +178,5 @@ class DecodeLaw:
     def step_s(
         self, tp: ArrayLike, sequences: ArrayLike, kv_tokens: ArrayLike, ep: ArrayLike = 1.0, dp: ArrayLike = 1.0
     ) -> Array:
-        """A step of so many sequences that hold `kv_tokens` together."""
+        """Seconds of a decode step of so many sequences that hold `kv_tokens` together."""
         return self.base_s(tp, sequences, ep, dp) + self.kv_s(tp, kv_tokens, dp)

@@ -1,6 +1,6 @@
-"""Fits positive factors over a physical law: least squares of log errors, drawn towards a prior where points are few.
+"""Fits positive factors over a formula: least squares of log errors, drawn towards a prior where points are few.
 
-Laws here are a data sheet's seconds times factors, so errors are relative and factors are fitted as logarithms.
+Formulas here are a data sheet's seconds times factors, so errors are relative and factors are fitted as logarithms.
 Published points are sometimes plainly wrong: residuals are held to follow a t distribution, under which such a point
 pulls little.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Law = Callable[[Array], Array]  # logarithms of factors -> predictions, all positive
+Formula = Callable[[Array], Array]  # logarithms of factors -> predictions, all positive
 
 NOISE = 0.05  # relative error of a good measurement: what a residual is held against
 TAIL = 4.0  # degrees of freedom of the residuals' distribution
@@ -47,24 +47,24 @@ class Factors:
     covariance: Array
     noise: float
 
-    def relative_sd(self, law: Law) -> Array:
-        """Relative standard deviation of each prediction of `law`: the factors' and a measurement's noise together.
+    def relative_sd(self, formula: Formula) -> Array:
+        """Relative standard deviation of each prediction of `formula`: the factors' and a measurement's noise together.
 
         It grows with how much a prediction leans on factors that the points do not determine: outside their grid.
         """
-        jacobian = _jacobian(lambda logs: np.log(law(logs)), self.logs)
+        jacobian = _jacobian(lambda logs: np.log(formula(logs)), self.logs)
         variance = np.einsum("ij,jk,ik->i", jacobian, self.covariance, jacobian)
         return np.asarray(np.sqrt(variance + self.noise**2))
 
     def as_dict(self) -> dict[str, float]:
-        """Each factor by name."""
+        """The fitted factors by name."""
         return {name: math.exp(log) for name, log in zip(self.names, self.logs.tolist(), strict=True)}
 
 
-def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: float = 1.0) -> Factors:
-    """Factors that make `law` agree with `measured`, both positive and of one length, also 0.
+def fit_factors(factors: Sequence[Factor], formula: Formula, measured: Array, widen: float = 1.0) -> Factors:
+    """Factors that make `formula` agree with `measured`, both positive and of one length, also 0.
 
-    Levenberg-Marquardt on residuals log(law / measured) / NOISE under a t distribution, and the prior's; `widen`
+    Levenberg-Marquardt on residuals log(formula / measured) / NOISE under a t distribution, and the prior's; `widen`
     multiplies the prior's spread.
     """
     mean = np.array([factor.log_mean for factor in factors])
@@ -72,10 +72,10 @@ def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: flo
     target = np.log(measured)
 
     def residuals(logs: Array) -> Array:
-        return np.asarray((np.log(law(logs)) - target) / NOISE)
+        return np.asarray((np.log(formula(logs)) - target) / NOISE)
 
-    def total(logs: Array, at: Array) -> float:
-        return float(TAIL * np.log1p(at**2 / TAIL).sum() + (((logs - mean) / spread) ** 2).sum())
+    def total(logs: Array, scaled: Array) -> float:
+        return float(TAIL * np.log1p(scaled**2 / TAIL).sum() + (((logs - mean) / spread) ** 2).sum())
 
     logs, damping = mean.copy(), 1e-2
     now = residuals(logs)
@@ -108,15 +108,15 @@ def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: flo
 
 
 def _weights(residuals: Array) -> Array:
-    """Of reweighted least squares, whose gradient is then that of the t distribution."""
+    """Weights of least squares whose gradient is that of the t distribution."""
     return np.asarray(1 / (1 + residuals**2 / TAIL))
 
 
-def _jacobian(function: Law, at: Array, value: Array | None = None) -> Array:
-    value = function(at) if value is None else value
+def _jacobian(function: Formula, logs: Array, value: Array | None = None) -> Array:
+    value = function(logs) if value is None else value
     columns = []
-    for place in range(len(at)):
-        moved = at.copy()
+    for place in range(len(logs)):
+        moved = logs.copy()
         moved[place] += _DELTA
         columns.append((function(moved) - value) / _DELTA)
     return np.stack(columns, axis=-1)

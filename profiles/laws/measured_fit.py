@@ -81,8 +81,8 @@ def outliers(rows: Array, values: Array) -> NDArray[np.bool_]:
     residuals = rows @ nonnegative_least_squares(rows, values) / values - 1
     centre = float(np.median(residuals))
     sigma = 1.4826 * float(np.median(np.abs(residuals - centre)))
-    found: NDArray[np.bool_] = np.abs(residuals - centre) > max(OUTLIER_SIGMAS * sigma, OUTLIER_FLOOR)
-    return found
+    beyond: NDArray[np.bool_] = np.abs(residuals - centre) > max(OUTLIER_SIGMAS * sigma, OUTLIER_FLOOR)
+    return beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,9 @@ def fit_train(points: Mapping[int, Sequence[TrainPoint]]) -> dict[int, TrainFit]
     matrix, seconds = np.array(rows), np.array(values)
     base, quadratic, *linear = nonnegative_least_squares(matrix, seconds)
     errors = leave_one_out_errors(matrix, seconds)
-    found = {}
+    fits = {}
     for i, budget in enumerate(budgets):
         own = np.array(owner) == i
         noise = residual_noise(matrix, seconds, own)
-        found[budget] = TrainFit(float(base), float(linear[i]), float(quadratic), float(np.mean(errors[own])), noise)
-    return found
+        fits[budget] = TrainFit(float(base), float(linear[i]), float(quadratic), float(np.mean(errors[own])), noise)
+    return fits

@@ -40,12 +40,12 @@ class TrainMemory:
 
     @property
     def persistent(self) -> float:
-        """What is held all the time."""
+        """Bytes that are held all the time."""
         return sum(self.kept.values())
 
     @property
     def instants(self) -> dict[str, float]:
-        """What comes on top of it at one moment each, by the moment's name."""
+        """Bytes on top of the persistent ones at each moment, by its name."""
         return {moment: sum(held.values()) for moment, held in self.moments.items()}
 
     @property
@@ -67,7 +67,7 @@ def layer_activation_bytes(a: Architecture) -> float:
 
 
 def train_memory(a: Architecture, layout: UpdateLayout, activations: float = 1.0, sharded: bool = True) -> TrainMemory:
-    """Memory of a rank. `activations`: the fitted factor on them. `sharded`: as TrainerKind has it."""
+    """Memory of a trainer rank. `activations`: the fitted factor on them. `sharded`: as TrainerKind has it."""
     shard = a.parameters / layout.accelerators
     on_device = not layout.offload
     # Unsharded, a replica's ranks keep weights in bf16 and whole gradients.
@@ -80,15 +80,15 @@ def train_memory(a: Architecture, layout: UpdateLayout, activations: float = 1.0
     gathered *= sharded
     tokens = layout.micro_batch_tokens / (layout.tp * layout.cp)
     layers = a.layers / layout.pp
-    one = layer_activation_bytes(a)
+    layer_bytes = layer_activation_bytes(a)
     # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
     flights = layout.pp
     if layout.recompute == "full":
-        held = tokens * (flights * layers * 2 * a.hidden + 3 * one)
+        held = tokens * (flights * layers * 2 * a.hidden + 3 * layer_bytes)
     elif layout.recompute == "selective":
-        held = tokens * (flights * layers * (one - 2.0 * a.head_dim * a.heads) + one)
+        held = tokens * (flights * layers * (layer_bytes - 2.0 * a.head_dim * a.heads) + layer_bytes)
     else:
-        held = tokens * (flights * layers * one + one)
+        held = tokens * (flights * layers * layer_bytes + layer_bytes)
     logits = min(LOGIT_CHUNK_TOKENS, layout.micro_batch_tokens) * a.vocab * LOGIT_BYTES / layout.tp
     return TrainMemory(
         kept={

@@ -57,20 +57,20 @@ class Served:
         return np.minimum(self.dp, self.ranks)
 
     def take(self, keep: NDArray[np.bool_]) -> Served:
-        """The points of a mask."""
+        """The points that a mask keeps."""
         return Served(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
 
 def running(law: DecodeLaw, points: Served) -> Array:
     """Sequences that run at once on an engine: those asked for, or those whose KV fits."""
     s, ranks = law.sheet, points.ranks
-    asked = points.batch * points.dp
+    requested = points.batch * points.dp
     free = ranks * (MEMORY_SHARE * s.memory_bytes - RESERVE_BYTES) - s.weight_bytes
     held = s.kv_bytes_per_token * (points.isl + points.osl / 2) + s.window_bytes
     each = held * law.factor("kv_width") * ranks / law.kv_ranks(ranks, points.groups)
     # Weights that cannot fit mean that the sheet does not know how this was run (more ranks, another format).
     fits = np.where(free > 0, np.maximum(free, 1.0) * law.factor("capacity") / each, np.inf)
-    return np.asarray(asked * (1 + (asked / fits) ** _SOFT) ** (-1 / _SOFT))
+    return np.asarray(requested * (1 + (requested / fits) ** _SOFT) ** (-1 / _SOFT))
 
 
 def seconds_per_token(law: DecodeLaw, points: Served) -> Array:

@@ -37,8 +37,8 @@ REACH_OCTAVES = {"ranks": 1.5, "ep": 1.0, "groups": 1.0, "sequences": 2.0, "isl"
 def sheet_of(group: Group) -> Sheet:
     """What data sheets say of a group; a guess, marked so, where the GPU or the model is not known."""
     gpu, architecture = gpu_of(group.system), architecture_of(group.model)
-    found = sheet(architecture or typical(), gpu or GPUS["H100"], WEIGHT_BYTES.get(group.precision, 2.0))
-    return found if gpu is not None and architecture is not None else found.as_guess()
+    data_sheet = sheet(architecture or typical(), gpu or GPUS["H100"], WEIGHT_BYTES.get(group.precision, 2.0))
+    return data_sheet if gpu is not None and architecture is not None else data_sheet.as_guess()
 
 
 @dataclass(frozen=True)
@@ -81,25 +81,25 @@ def _places(points: Served) -> Array:
     return np.stack([np.log2(coordinates[name]) / reach for name, reach in REACH_OCTAVES.items()], axis=1)
 
 
-def _shared(some: Array, others: Array) -> Array:
+def _shared(points: Array, others: Array) -> Array:
     """Covariance of what the law misses at some places and at others."""
-    squares = ((some[:, None, :] - others[None, :, :]) ** 2).sum(axis=-1)
+    squares = ((points[:, None, :] - others[None, :, :]) ** 2).sum(axis=-1)
     return np.asarray(MISSED_SD**2 * np.exp(-squares / 2))
 
 
 def fit_served(group: Group, points: Served) -> ServedFit:
     """The law of a group's points, and its residuals."""
-    found = sheet_of(group)
+    data_sheet = sheet_of(group)
     # Engines keep KV in the weights' format unless these are quantised; then it may be either.
     plain = WEIGHT_BYTES.get(group.precision, 2.0) == 2.0
     prior = [PLAIN_KV if plain and factor.name == "kv_width" else factor for factor in FACTORS]
     factors = fit_factors(
         prior,
-        lambda logs: seconds_per_token(DecodeLaw(found, logs), points),
+        lambda logs: seconds_per_token(DecodeLaw(data_sheet, logs), points),
         points.seconds,
-        1.0 if found.exact else GUESSED_SPREAD,
+        1.0 if data_sheet.exact else GUESSED_SPREAD,
     )
-    law = DecodeLaw(found, factors.logs)
+    law = DecodeLaw(data_sheet, factors.logs)
     residuals = np.log(points.seconds / seconds_per_token(law, points))
     # A point that the law calls plainly wrong says little about its neighbours.
     own = OWN_SD**2 * (1 + residuals**2 / (TAIL * OWN_SD**2))

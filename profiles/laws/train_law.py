@@ -5,8 +5,9 @@ backward, one more where activations are computed again), memory-bound work betw
 exchanges for it; a pair of tokens of one sample costs attention. A micro-batch costs launches and gathering the sharded
 weights; a step costs the optimizer and summing gradients; a pipeline idles for pp - 1 micro-batches a step.
 
-Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateLaw`), whatever
-the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens rounded up.
+Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`),
+whatever the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens
+rounded up.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ EXECUTOR = TrainerKind()
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateLaw:
+class UpdateSeconds:
     """Seconds of an update = step_s + per_token_s tokens + per_token_squared_s squares + per_sample_s samples."""
 
     step_s: float
@@ -111,7 +112,7 @@ class TrainPhysics:
         return self._beyond_runs(layout) * (own / layout.replica + f["exchange"] * self._exchanged_s(layout))
 
     def _exchanged_s(self, layout: UpdateLayout) -> float:
-        """Per token of a replica: sums of tensor ranks, KV of context ranks, tokens on their way to experts."""
+        """Seconds of communication per token: sums of tensor ranks, KV of context ranks, tokens to experts."""
         a, link = self.architecture, self.gpu.link_bytes_per_s / 2
         # Forward and backward each sum twice a layer; computing again repeats the forward ones.
         sums = 4 + 2 * (layout.recompute == "full")
@@ -139,7 +140,7 @@ class TrainPhysics:
         return self._beyond_runs(layout) * (launch + gathered)
 
     def _gathered_s(self, layout: UpdateLayout) -> float:
-        """One gathering (or scattering) of a rank's weights in bf16 over the ranks that shard them."""
+        """Seconds to gather (or scatter) a rank's weights in bf16 over the ranks that shard them."""
         shards = layout.dp * layout.cp
         if shards == 1:
             return 0.0
@@ -161,8 +162,8 @@ class TrainPhysics:
             optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
         return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
 
-    def update(self, layout: UpdateLayout) -> UpdateLaw:
-        """The three numbers of a layout (four when padded)."""
+    def update(self, layout: UpdateLayout) -> UpdateSeconds:
+        """Seconds of an update in a layout, as coefficients of its tokens, squared tokens and samples."""
         token, micro = self.token_s(layout), self.micro_batch_s(layout)
         pair = self.pair_s(layout) / layout.dp
         bubble = (layout.pp - 1) * (layout.micro_batch_tokens * token + micro)
@@ -170,9 +171,9 @@ class TrainPhysics:
         if self.trainer.packed:
             per_token = token + micro / (FILL * layout.micro_batch_tokens)
             # Each replica's last micro-batch is half full on average.
-            return UpdateLaw(step + micro / 2, per_token / layout.dp, pair, 0.0)
+            return UpdateSeconds(step + micro / 2, per_token / layout.dp, pair, 0.0)
         padding = (self.trainer.pad_to_tokens - 1) / 2 * token
-        return UpdateLaw(step, token / layout.dp, pair, (padding + micro) / layout.dp)
+        return UpdateSeconds(step, token / layout.dp, pair, (padding + micro) / layout.dp)
 
 
 def fits_heads(architecture: Architecture, layout: UpdateLayout, per_node: int = 8) -> str | None:

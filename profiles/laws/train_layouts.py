@@ -21,7 +21,7 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
 def physics_of(law: TrainLaw) -> TrainPhysics:
-    """The law that a profile holds. Raises ValueError when it names a model or an accelerator that is in no table."""
+    """Training physics of a profile's law. Raises ValueError when its model or its accelerator is in no table."""
     from ..architecture import ARCHITECTURES
     from ..hardware import GPUS
 

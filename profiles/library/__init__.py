@@ -70,21 +70,21 @@ def library_profile(gpu: str, model: str) -> Profile:
     name = shipped_model(model)
     if name is not None and library_path(gpu, name).is_file():
         return load(library_path(gpu, name), Profile)
-    known = [m for g, m in library_names() if g == gpu]
-    if not known:
+    models = [m for g, m in library_names() if g == gpu]
+    if not models:
         raise InputError(f"no profile of {gpu} ships; there are profiles of {', '.join(GPU_NAMES)}")
-    near = _near(model, known)
+    near = _near(model, models)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise InputError(f"no profile of {model} on {gpu} ships; {hint}there are profiles on {gpu} of {', '.join(known)}")
+    raise InputError(f"no profile of {model} on {gpu} ships; {hint}there are profiles on {gpu} of {', '.join(models)}")
 
 
-def _near(model: str, known: list[str]) -> list[str]:
+def _near(model: str, names: list[str]) -> list[str]:
     """Of a model whose shape is known, those of about its size; of another, those that are nearly spelt like it."""
     shape = architecture_of(model)
     if shape is None or shape.guessed:
-        lower = {name.lower(): name for name in known}
+        lower = {name.lower(): name for name in names}
         return [lower[n] for n in difflib.get_close_matches(model.lower().rstrip("/").split("/")[-1], lower, 2, 0.75)]
-    sizes = {name: own.parameters for name in known if (own := architecture_of(name)) is not None}
+    sizes = {name: own.parameters for name in names if (own := architecture_of(name)) is not None}
     return [
         f"{name} ({size / 1e9:.1f}B parameters, as about {model} has)"
         for name, size in sizes.items()

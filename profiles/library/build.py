@@ -107,7 +107,7 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
     }
     memory_error = float(np.mean(list(memory_errors(policy, lambda run: run.model).values())))
     sync_error = left_out_error(syncs) / MEDIAN_OVER_DEVIATION
-    found: dict[Path, Profile] = {}
+    built: dict[Path, Profile] = {}
     for gpu_name in GPU_NAMES:
         for model in MODEL_NAMES:
             gpu, a = GPUS[gpu_name], architecture_of(model)
@@ -127,7 +127,7 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
                 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
                 and kv_capacity_tokens(a, gpu, tp) >= LEAST_KV_TOKENS
             ]
-            found[Path(library_path(gpu_name, model).name)] = Profile(
+            built[Path(library_path(gpu_name, model).name)] = Profile(
                 rlplan_profile=1,
                 job=f"{gpu_name.lower()}.{model.lower()}",
                 provenance="derived",
@@ -158,7 +158,7 @@ def profiles(decode: Path, train: Path, sync: Path) -> dict[Path, Profile]:
                 ),
                 sources=sources(gpu_name, kind, law, measured, by_model, elsewhere),
             )
-    return found
+    return built
 
 
 def _train_error(gpu: str, of_hopper: float, elsewhere: dict[str, float]) -> float:
@@ -178,9 +178,11 @@ def sources(
 ) -> dict[str, str]:
     """What `evidence` cites."""
     of = f"{law.groups} groups of {'sparse' if kind[1] else 'dense'} models on {' and '.join(law.on)} GPUs"
-    known = "" if measured else f"; no measurement of {gpu} is among them, so its error is {UNMEASURED} times theirs"
+    unmeasured = (
+        "" if measured else f"; no measurement of {gpu} is among them, so its error is {UNMEASURED} times theirs"
+    )
     if kind[0] not in law.on:
-        known = (
+        unmeasured = (
             f"; no measurement of {gpu}, nor of any {kind[0]} GPU, is among them, so its error is {UNMEASURED} times "
             "that of one generation predicted from another"
         )
@@ -196,7 +198,7 @@ def sources(
         "decode": f"data sheet of {gpu} times factors between {of} in "
         "aiconfigurator's public vLLM samples "
         f"(ai-dynamo/aiconfigurator, Apache-2.0) and the sheet's own; error: each group predicted from the others, at "
-        f"least {LEAST_ERROR:g} for engine versions{known}",
+        f"least {LEAST_ERROR:g} for engine versions{unmeasured}",
         "memory": f"arithmetic: {UTILISATION:g} of the memory, less weights in bf16 and "
         f"{ENGINE_RESERVE_BYTES / 1e9:g} GB a GPU",
         "start": "cold starts of vLLM on A100 (vLLM sleep mode, 0.6B to 235B), by bytes a GPU",

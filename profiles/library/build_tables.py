@@ -56,18 +56,18 @@ PAPER_ICC = {
 def length_tables(data: Path) -> list[LengthTable]:
     """All of them, from the folder of public measurements."""
     figures = _json(data / "papers" / "rollpacker_figures.json")
-    found = [_of_paper(kind, figures[f"fig2a_{kind}"]) for kind in ("math", "code", "judge")]
+    tables = [_of_paper(kind, figures[f"fig2a_{kind}"]) for kind in ("math", "code", "judge")]
     lengths = data / "lengths"
     thinking = read_length_table(lengths / "reasoning_3x.csv.gz")
     puzzles, misguided = "puzzles that invite a long chain of thought", "cpldcpu/MisguidedAttention, CC0-1.0"
     qwq = thinking["QwQ-32b"]
-    found.append(_of_trace("reasoning-32k", puzzles, "QwQ-32B", 32000, [qwq], misguided))
+    tables.append(_of_trace("reasoning-32k", puzzles, "QwQ-32B", 32000, [qwq], misguided))
     qwen3 = [trace for source, trace in thinking.items() if source.startswith("qwen3")]
     models = "Qwen3-30B-A3B and Qwen3-235B-A22B, thinking"
-    found.append(_of_trace("reasoning-16k", puzzles, models, 16380, qwen3, misguided))
+    tables.append(_of_trace("reasoning-16k", puzzles, models, 16380, qwen3, misguided))
     aime = list(read_length_table(lengths / "aime_llama3b_rl_50x.csv.gz").values())
     gym = "open-thought/reasoning-gym-eval, Apache-2.0"
-    found.append(
+    tables.append(
         _of_trace(
             "short-math-2k", "AIME problems, a small model during RL", "Llama-3B-Instruct", 2048, aime, gym,
             "two checkpoints of one run; lengths are counts of another vocabulary, cut here at 2,048",
@@ -75,12 +75,12 @@ def length_tables(data: Path) -> list[LengthTable]:
     )  # fmt: skip
     school = list(read_length_table(lengths / "math100_qwen25math_8x.csv.gz").values())
     source = "QwenLM/Qwen2.5-Math, MIT"
-    found.append(_of_trace("math-2k", "MATH problems", "Qwen2.5-Math", 2109, school, source))
+    tables.append(_of_trace("math-2k", "MATH problems", "Qwen2.5-Math", 2109, school, source))
     environments = read_length_table(lengths / "reasoning_gym_3x.csv.gz")["google_gemma-3-27b-it"]
     task = "101 verifiable environments, mixed"
-    found.append(_of_trace("gym-8k", task, "gemma-3-27b-it", 8192, [environments], gym))
-    found.append(_of_production(lengths / "deepseek_r1_production.csv.gz"))
-    return found
+    tables.append(_of_trace("gym-8k", task, "gemma-3-27b-it", 8192, [environments], gym))
+    tables.append(_of_production(lengths / "deepseek_r1_production.csv.gz"))
+    return tables
 
 
 def _of_paper(kind: str, points: Sequence[tuple[float, float]]) -> LengthTable:

@@ -54,14 +54,14 @@ def carried(data: dict[Group, Served]) -> dict[tuple[str, bool], Carried]:
     kept = {g: p.take(p.isl <= MOST_PROMPT_PER_OUTPUT * p.osl) for g, p in sorted(data.items())}
     for group, points in kept.items():
         gpu, architecture = gpu_of(group.system), architecture_of(group.model)
-        known = gpu is not None and architecture is not None and not architecture.guessed
-        if len(points) < LEAST_POINTS or not known:
+        in_tables = gpu is not None and architecture is not None and not architecture.guessed
+        if len(points) < LEAST_POINTS or not in_tables:
             continue
         assert gpu is not None and architecture is not None
         if gpu.name in GENERATIONS:
             kind = (GENERATIONS[gpu.name], bool(architecture.experts))
             fitted.setdefault(kind, {})[group] = fit_served(group, points).law.logs
-    found = {}
+    by_kind = {}
     for kind, logs in fitted.items():
         errors = []
         for group in logs:
@@ -71,18 +71,18 @@ def carried(data: dict[Group, Served]) -> dict[tuple[str, bool], Carried]:
                 predicted = seconds_per_token(law, kept[group])
                 errors.append(float(np.mean(np.abs(predicted / kept[group].seconds - 1))))
         error = max(LEAST_ERROR, float(np.mean(errors))) if errors else 2 * LEAST_ERROR
-        found[kind] = Carried(np.mean([*logs.values(), centre], axis=0), error, len(logs), kind[:1])
+        by_kind[kind] = Carried(np.mean([*logs.values(), centre], axis=0), error, len(logs), kind[:1])
     borrowed = _between_generations(fitted, kept, centre)
     for generation in sorted(set(GENERATION.values())):
         for sparse in (False, True):
             elsewhere = {kind[0]: of for kind, of in sorted(fitted.items()) if kind[1] == sparse}
-            if (generation, sparse) in found or not elsewhere:
+            if (generation, sparse) in by_kind or not elsewhere:
                 continue
             logs = {group: value for of in elsewhere.values() for group, value in of.items()}
-            error = max(borrowed, *(found[other, sparse].error for other in elsewhere))
+            error = max(borrowed, *(by_kind[other, sparse].error for other in elsewhere))
             mean = np.mean([*logs.values(), centre], axis=0)
-            found[generation, sparse] = Carried(mean, error, len(logs), tuple(elsewhere))
-    return found
+            by_kind[generation, sparse] = Carried(mean, error, len(logs), tuple(elsewhere))
+    return by_kind
 
 
 def _between_generations(

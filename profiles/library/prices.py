@@ -79,11 +79,11 @@ def read_prices(path: str | Path) -> Prices:
         offers.setdefault(row["gpu"], []).append((usd, row["provider"], row["source"]))
     if not offers:
         raise InputError("holds no price", str(path))
-    found = {gpu: _price(listed) for gpu, listed in sorted(offers.items()) if gpu in GPUS}
+    by_gpu = {gpu: _price(listed) for gpu, listed in sorted(offers.items()) if gpu in GPUS}
     for gpu, usd in PUBLISHED.items():
-        if gpu not in found:
-            found[gpu] = _price([(usd, "", PUBLISHED_SOURCE)])
-    return Prices(prices=dict(sorted(found.items())))
+        if gpu not in by_gpu:
+            by_gpu[gpu] = _price([(usd, "", PUBLISHED_SOURCE)])
+    return Prices(prices=dict(sorted(by_gpu.items())))
 
 
 def _price(offers: list[tuple[float, str, str]]) -> GpuPrice:

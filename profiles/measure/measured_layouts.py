@@ -14,14 +14,14 @@ def layouts_to_measure(tp_sizes: Sequence[int], pool: Pool, heads: tuple[int, in
 
     `heads` None: not known, every size is tried. Raises ValueError if no size fits.
     """
-    found: list[EngineLayout] = []
+    layouts: list[EngineLayout] = []
     for tp in tp_sizes:
         if pool.engines_of(tp) < 1 or (heads is not None and not tp_divides(tp, heads)):
             continue
-        found.extend(EngineLayout(tp, count) for count in sorted({1, pool.engines_of(tp)}))
-    if not found:
-        known = "" if heads is None else f" and divides the model's {heads[0]} attention and {heads[1]} KV heads"
+        layouts.extend(EngineLayout(tp, count) for count in sorted({1, pool.engines_of(tp)}))
+    if not layouts:
+        divides = "" if heads is None else f" and divides the model's {heads[0]} attention and {heads[1]} KV heads"
         raise ValueError(
-            f"no size of {list(tp_sizes)} fits the pool's {pool.accelerators.per_node} accelerators a node{known}"
+            f"no size of {list(tp_sizes)} fits the pool's {pool.accelerators.per_node} accelerators a node{divides}"
         )
-    return found
+    return layouts

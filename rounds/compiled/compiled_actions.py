@@ -243,12 +243,12 @@ def flat(W: Any, d: int) -> bool:
     """Whether the rewards that a draw has are all equal."""
     R, S, D, L = W.R[0], W.S, W.D, W.L
     low, high = 0.0, 0.0
-    found = False
+    seen = False
     for i in range(D[d].first, D[d].first + R.issue):
         if S[i].rewarded:
             reward = L[D[d].row, S[i].place].reward
-            if not found:
+            if not seen:
                 low = high = reward
-                found = True
+                seen = True
             low, high = min(low, reward), max(high, reward)
     return bool(low == high)

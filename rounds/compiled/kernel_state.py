@@ -109,7 +109,7 @@ PREFIX = np.dtype(
 )
 
 # What a sample draws: its length without the limit, its reward, and a worker's seconds for that.
-LUCK = np.dtype([("natural", "i4"), ("reward", "f8"), ("reward_s", "f8")], align=True)
+DRAWN = np.dtype([("natural", "i4"), ("reward", "f8"), ("reward_s", "f8")], align=True)
 
 # Seconds of a decode step by the number of running sequences: without their KV, and more per KV token.
 STEP = np.dtype([("base_s", "f8"), ("kv_s", "f8")], align=True)

@@ -12,9 +12,10 @@ import numpy as np
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.costs.round_costs import round_costs, scoring
-from rlplan.planner.lengths.draws import Draws, RoundLuck, prompt_name
+from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
+from rlplan.planner.simulate.run_draws import RunDraws
 from rlplan.planner.simulate.whole_run import round_spec
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
@@ -77,15 +78,15 @@ def synthesize(
     short, long = round_costs(plan.job, profile)
     reward = scoring(plan.job, profile)
     draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)
-    luck = RoundLuck(draws, True)
+    run_draws = RunDraws(draws, True)
     schedule = Schedule(spec, [prompt_name(i, 0) for i in range(prompts)], seed)
     writer = TraceWriter(folder / TRACE)
     writer.write("run", 0.0, name="run", mode=spec.mode, **({"plan": plan_path} if plan_path else {}))
     for step in range(1, steps + 1):
         machine = schedule.begin()
         kind = long if machine.kind == "long" else short
-        luck.begin()
-        times = simulate_round(machine, luck.lengths(), kind.decode, reward, kind.max_num_seqs)
+        run_draws.begin()
+        times = simulate_round(machine, run_draws.lengths(), kind.decode, reward, kind.max_num_seqs)
         outcome = schedule.end(machine)
         decoded = 0
         for draw in machine.draws:

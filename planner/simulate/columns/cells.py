@@ -44,7 +44,7 @@ FEWEST = 2
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Which part of a round a cell is: so many of its engines.
+    """A cell: the part of a large round that so many of its engines run.
 
     Attributes:
         engines, of: engines of the cell, and of the round.
@@ -59,7 +59,7 @@ class Cell:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the round itself."""
+        """Whether the cell is the whole round."""
         return self.engines == self.of
 
     @property
@@ -78,7 +78,7 @@ class Cell:
         return 1.0 if self.whole else target / (self.count * self.trained)
 
     def prompts(self, prompts: int) -> int:
-        """Of so many prompts of the round, the cell's."""
+        """Prompts of the cell, of `prompts` prompts of the round."""
         return max(1, round(prompts * self.engines / self.of))
 
     def simulated(self, rounds: int) -> int:
@@ -115,9 +115,9 @@ def sized_cell(engines: int, target: int, samples: int, cell_prompts: int, most_
     most = 2 * cell_prompts
     if not most or target <= most:
         return Cell(engines, engines, target, target)
-    parts = max(1.0, min(target / cell_prompts, most_parts))
-    mine = max(LEAST_ENGINES, samples, round(engines / parts))
-    cell = Cell(engines if 2 * mine > engines else mine, engines, 0, most)
+    cells_of_round = max(1.0, min(target / cell_prompts, most_parts))
+    engines_of_cell = max(LEAST_ENGINES, samples, round(engines / cells_of_round))
+    cell = Cell(engines if 2 * engines_of_cell > engines else engines_of_cell, engines, 0, most)
     return dataclasses.replace(cell, trained=cell.prompts(target))
 
 
@@ -128,9 +128,9 @@ def scaled(setting: Setting, key: LongKey, cell: Cell) -> tuple[Setting, LongKey
 def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setting, ShortKey] | tuple[Setting, LongKey]:
     """The setting in which a cell is a whole round, and its key there."""
     layout = EngineLayout(key.layout.tp, cell.engines)
-    known = setting.of_cells
-    if (key.layout, cell.engines) not in known:
-        known[key.layout, cell.engines] = dataclasses.replace(
+    settings = setting.of_cells
+    if (key.layout, cell.engines) not in settings:
+        settings[key.layout, cell.engines] = dataclasses.replace(
             setting,
             target=cell.trained,
             decode={layout: on_engines(setting.decode[key.layout], cell.engines)},
@@ -142,14 +142,14 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
             reward=reward_share(setting.reward, cell.parts),
             cell_prompts=0,
         )
-    mine = known[key.layout, cell.engines]
+    cell_setting = settings[key.layout, cell.engines]
     if isinstance(key, ShortKey):
-        return mine, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
-    return mine, key._replace(layout=layout)
+        return cell_setting, key._replace(prompts=max(cell.prompts(key.prompts), cell.trained), layout=layout)
+    return cell_setting, key._replace(layout=layout)
 
 
 def on_engines(cost: Cost, engines: int) -> Cost:
-    """The cost of so many of a layout's engines."""
+    """Decode costs of a layout's engines, but for `engines` of them."""
     return dataclasses.replace(cost, key=EngineLayout(cost.key.tp, engines))
 
 

@@ -39,7 +39,7 @@ class AsWritten:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all columns of a solve share: the step's size, costs, luck.
+    """What all columns of a solve share: the step's size, costs and draws.
 
     `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
@@ -69,7 +69,7 @@ class Setting:
         return min(self.target, 2 * self.cell_prompts) if self.cell_prompts else self.target
 
     def cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
-        """What decoding costs in a kind of round."""
+        """Decode costs of a kind of round."""
         if key in self.as_written:
             return self.as_written[key].cost
         return self.drafted[key.layout, key.draft_tokens] if key.draft_tokens else self.decode[key.layout]
@@ -104,7 +104,7 @@ class Setting:
 
     @cached_property
     def earlier(self) -> EarlierEpoch:
-        """What `predict` knows of the prompts that its columns are fed with."""
+        """The earlier epoch from which mode `predict` has the history of its prompts."""
         return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
 
     @cached_property

@@ -4,7 +4,7 @@ That is so in `sync`, in `predict` and in every long round. Where a round trains
 be decided (race_cells.py, exact_cells.py).
 
 All rounds of a column are composed anew when it is simulated further, so that each cell weighs the same. Its `first`
-rounds are those that it had when it was that long: columns of unlike length are compared on the same luck.
+rounds are those that it had when it was that long: columns of unlike length are compared on the same draws.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class _Composed:
     _setting: Setting
     _cell: Cell
     _cells: ShortColumn | LongColumn
-    _known: dict[int, ComposedLog]
+    _logs: dict[int, ComposedLog]
 
     def first(self, rounds: int) -> RoundLog:
         """The log that this column had when it had `rounds` rounds, however far it was simulated since."""
-        if rounds not in self._known:
+        if rounds not in self._logs:
             log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
             self._compose(log, deal(self._cell.simulated(rounds), self._cell.count, rounds))
-            self._known[rounds] = log
-        return self._known[rounds]
+            self._logs[rounds] = log
+        return self._logs[rounds]
 
     def _compose(self, log: ComposedLog, picks: Picks) -> None:
         """Add a round to `log` for each row of `picks`, which holds the numbers of its cells."""
@@ -50,7 +50,7 @@ class ComposedShort(_Composed, ShortColumn):
         super().__init__(setting, key)
         self._cell = cell
         self._cells = self._make_cells(*((setting, key) if cell.whole else scaled(setting, key, cell)))
-        self._known = {}
+        self._logs = {}
 
     def _make_cells(self, setting: Setting, key: ShortKey) -> ShortColumn:
         return ShortColumn(setting, key)
@@ -77,7 +77,7 @@ class ComposedLong(_Composed, LongColumn):
         super().__init__(setting, key)
         self._cell = cell
         self._cells = LongColumn(*((setting, key) if cell.whole else scaled(setting, key, cell)))
-        self._known = {}
+        self._logs = {}
 
     def extend(self, rounds: int, pool: Sequence[str]) -> None:
         """Simulate cells until `rounds` rounds can be composed, and compose all of them anew; `pool`: as of

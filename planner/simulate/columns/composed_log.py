@@ -78,13 +78,13 @@ class ComposedLog(RoundLog):
 def deal(cells: int, count: int, rounds: int) -> Picks:
     """Which `count` of so many simulated cells each composed round has; shape (rounds, count).
 
-    The same numbers give the same cells, so that columns are compared on the same luck.
+    The same numbers give the same cells, so that columns are compared on the same draws.
     """
     wanted = rounds * count
     rng = np.random.default_rng([count, cells])
     decks = [rng.permutation(cells) for _ in range(-(-wanted // cells))]
-    found: Picks = np.concatenate(decks)[:wanted].reshape(rounds, count)
-    return found
+    picks: Picks = np.concatenate(decks)[:wanted].reshape(rounds, count)
+    return picks
 
 
 def sums_of(log: RoundLog, picks: Picks) -> dict[str, NDArray[np.float64]]:
@@ -126,10 +126,10 @@ def _window(windows: Sequence[Window], end_s: float, scale: float, parts: float)
     groups = sorted(group for window in windows for group in window.groups)
     size = len(windows)
     bundles = []
-    for at in range(0, len(groups), size):
-        some = groups[at : at + size]
-        tokens, squares, samples = (round(scale * sum(group[k] for group in some)) for k in (1, 2, 3))
-        bundles.append((some[-1][0], tokens, squares, samples))
+    for start in range(0, len(groups), size):
+        bundle = groups[start : start + size]
+        tokens, squares, samples = (round(scale * sum(group[k] for group in bundle)) for k in (1, 2, 3))
+        bundles.append((bundle[-1][0], tokens, squares, samples))
     return Window(
         freed_s=sum(freed) / len(freed) if 2 * len(freed) > size else None,
         end_s=end_s,

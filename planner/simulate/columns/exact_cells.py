@@ -18,13 +18,13 @@ from ....plans.schema.sections.layouts import EngineLayout
 from ...choose.candidates import ShortKey
 from ...choose.prompt_supply import accepted_share
 from ...lengths.draws import Numbers
-from ..round_arrays import Luck, Played
+from ..round_arrays import RoundDraws, SimulatedRound
 from .cells import Cell, Cost, on_engines
 from .column_setting import Setting
 from .composed_columns import ComposedShort
 from .composed_log import ComposedLog, Picks, latest_s, sums_of
 from .round_log import RoundLog
-from .whole_columns import ShortColumn, play_column
+from .whole_columns import ShortColumn, simulate_column_round
 
 ColumnOf = Callable[[Setting, ShortKey], ShortColumn]
 
@@ -44,23 +44,26 @@ class ExactCells(ShortColumn):
         self.accepted: list[int] = []
         self._counting = counting
 
-    def _play_one(self) -> tuple[Numbers, Luck, Played]:
-        places, luck = self._luck(self.key.prompts)
-        accepted = self._accepted(luck)
+    def _simulate_next(self) -> tuple[Numbers, RoundDraws, SimulatedRound]:
+        places, round_draws = self._draw_round(self.key.prompts)
+        accepted = self._accepted(round_draws)
         self.accepted.append(int(accepted.sum()))
         # The draws that count are classified when the last accepted one among them is. Where all of the row count, no
         # number of accepted draws ends the round before.
         counting = self._counting < len(places)
         target = max(1, int(accepted[: self._counting].sum())) if counting else len(places)
-        luck, round_kind = dataclasses.replace(luck, more=False), dataclasses.replace(self._round_kind, target=target)
-        return places, luck, play_column(self._setting, self.key, round_kind, luck)
+        round_draws, round_kind = (
+            dataclasses.replace(round_draws, more=False),
+            dataclasses.replace(self._round_kind, target=target),
+        )
+        return places, round_draws, simulate_column_round(self._setting, self.key, round_kind, round_draws)
 
-    def _accepted(self, luck: Luck) -> NDArray[np.bool_]:
+    def _accepted(self, round_draws: RoundDraws) -> NDArray[np.bool_]:
         size = self._setting.group_size
         assert self.key.cutoff_tokens is not None, "mode exact has one"
-        accepted: NDArray[np.bool_] = luck.lengths[:, :size].max(axis=1) <= self.key.cutoff_tokens
+        accepted: NDArray[np.bool_] = round_draws.lengths[:, :size].max(axis=1) <= self.key.cutoff_tokens
         if self._setting.dynamic_sampling:
-            rewards = np.broadcast_to(luck.rewards, luck.lengths.shape)[:, :size]
+            rewards = np.broadcast_to(round_draws.rewards, round_draws.lengths.shape)[:, :size]
             accepted = accepted & (rewards != rewards[:, :1]).any(axis=1)
         return accepted
 
@@ -97,15 +100,15 @@ class ComposedExact(ComposedShort):
             mine = {name: scale * float(values[place]) for name, values in sums.items()}
             rollout_s, end_s, refill_s = float(rollout[place]), float(ends[place]), 0.0
             if trained < target:
-                refill, at = self._refilled(refills), refills
+                refill, index = self._refilled(refills), refills
                 refills += 1
                 # Dynamic sampling walks on by rewards, else the row is walked as it is decoded.
                 begin_s = end_s if self._setting.dynamic_sampling else rollout_s
-                scale = (target - trained) / max(1, refill.groups[at])
-                mine = {name: value + scale * getattr(refill, name)[at] for name, value in mine.items()}
-                rollout_s = begin_s + refill.rollout_s[at]
-                end_s = max(end_s, rollout_s + refill.reward_s[at])
-                refill_s = refill.rollout_s[at] + refill.reward_s[at]
+                scale = (target - trained) / max(1, refill.groups[index])
+                mine = {name: value + scale * getattr(refill, name)[index] for name, value in mine.items()}
+                rollout_s = begin_s + refill.rollout_s[index]
+                end_s = max(end_s, rollout_s + refill.reward_s[index])
+                refill_s = refill.rollout_s[index] + refill.reward_s[index]
             log.refill_s.append(refill_s)
             log.add(rollout_s, end_s, mine, preemptions)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...choose.candidates import ShortKey
 from ...lengths.draws import Numbers, prompt_name
-from ..round_arrays import Luck, Played
+from ..round_arrays import RoundDraws, SimulatedRound
 from .column_setting import Setting
 from .composed_columns import ComposedShort
 from .composed_log import ComposedLog, Picks
@@ -46,18 +46,20 @@ class RaceCells(ShortColumn):
         self._round_kind = dataclasses.replace(self._round_kind, target=key.prompts)
         self.finishers: list[Finishers] = []
 
-    def _record(self, numbers: Numbers, luck: Luck, played: Played, firsts: Numbers, put_off: int) -> None:
-        trained = trained_draws(self._round_kind, luck, played, firsts)
-        found = Finishers(
-            played.ready_s[trained.draws],
+    def _record(
+        self, numbers: Numbers, round_draws: RoundDraws, simulated: SimulatedRound, firsts: Numbers, put_off: int
+    ) -> None:
+        trained = trained_draws(self._round_kind, round_draws, simulated, firsts)
+        record = Finishers(
+            simulated.ready_s[trained.draws],
             trained.tokens,
             trained.squares,
             trained.excess,
             numbers[trained.draws],
-            played.times.decode_end_s,
+            simulated.times.decode_end_s,
         )
-        self.finishers.append(found)
-        _add_race(self.log, [found], self._setting.target, self.key, 1.0, played.times.preemptions)
+        self.finishers.append(record)
+        _add_race(self.log, [record], self._setting.target, self.key, 1.0, simulated.times.preemptions)
 
 
 class ComposedRace(ComposedShort):
@@ -69,22 +71,22 @@ class ComposedRace(ComposedShort):
         return RaceCells(setting, key)
 
     def _rank(self, groups: int) -> int:
-        """Of so many groups how many are trained."""
+        """How many of `groups` groups are trained."""
         return max(1, min(groups, round(groups * self._setting.target / self.key.prompts)))
 
     def _compose(self, log: ComposedLog, picks: Picks) -> None:
         preemptions = self._cells.log.preemptions / len(self._cells.log) * self._cell.parts
         for chosen in picks:
-            some = [self._cells.finishers[cell] for cell in chosen]
-            trained = self._rank(sum(len(one.ready_s) for one in some))
+            members = [self._cells.finishers[cell] for cell in chosen]
+            trained = self._rank(sum(len(member.ready_s) for member in members))
             scale = self._setting.target / trained
-            _add_race(log, some, trained, self.key, scale, preemptions)
+            _add_race(log, members, trained, self.key, scale, preemptions)
 
     def _put_off(self) -> list[str]:
         every = self._cells.finishers
-        ready = np.concatenate([one.ready_s for one in every])
+        ready = np.concatenate([member.ready_s for member in every])
         last_s = _nth(ready, self._rank(len(ready)))
-        return [prompt_name(int(n), 0) for one in every for n in one.numbers[one.ready_s > last_s]]
+        return [prompt_name(int(n), 0) for member in every for n in member.numbers[member.ready_s > last_s]]
 
 
 def _nth(values: NDArray[np.float64], nth: int) -> float:
@@ -95,7 +97,7 @@ def _add_race(
     log: RoundLog, cells: Sequence[Finishers], target: int, key: ShortKey, scale: float, preemptions: float
 ) -> None:
     """Add the round of these cells that trains the first `target` groups to finish."""
-    ready = np.concatenate([one.ready_s for one in cells])
+    ready = np.concatenate([finishers.ready_s for finishers in cells])
     end_s = _nth(ready, target)
     trained = ready <= end_s
 
@@ -103,12 +105,12 @@ def _add_race(
         return round(scale * float(np.concatenate(values)[trained].sum()))
 
     # What still decodes when the last group is ready is aborted then.
-    rollout_s = min(end_s, max(one.decode_end_s for one in cells))
+    rollout_s = min(end_s, max(finishers.decode_end_s for finishers in cells))
     log.rollout_s.append(rollout_s)
     log.reward_s.append(end_s - rollout_s)
-    log.tokens.append(total([one.tokens for one in cells]))
-    log.squares.append(total([one.squares for one in cells]))
-    log.excess.append(total([one.excess for one in cells]))
+    log.tokens.append(total([finishers.tokens for finishers in cells]))
+    log.squares.append(total([finishers.squares for finishers in cells]))
+    log.excess.append(total([finishers.excess for finishers in cells]))
     log.groups.append(round(scale * target))
     log.settled.append(round(scale * target))
     log.deferred.append(round(scale * (len(ready) - target)))

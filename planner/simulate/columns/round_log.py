@@ -13,7 +13,7 @@ from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates import LongKey
 from ...costs.update_costs import TrainCost
-from ..round_arrays import FATES, Luck, Played
+from ..round_arrays import FATES, RoundDraws, SimulatedRound
 from ..streamed_updates import Streamed, Window, exposed_update_s
 
 
@@ -89,7 +89,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean; 0 of a single value."""
+    """Standard error of the mean; 0 of a single value."""
     if len(values) < 2:
         return 0.0
     middle = mean(values)
@@ -102,7 +102,7 @@ class Trained:
 
     Attributes:
         draws: their numbers in the round.
-        prompts: their prompts, by place in the luck.
+        prompts: indices of their prompts in the round's draws.
         tokens: of their trained samples, prompts included.
         squares: sums over these of squared tokens.
         excess: their response tokens beyond those of the prompt's first draw.
@@ -115,14 +115,16 @@ class Trained:
     excess: NDArray[np.int64]
 
 
-def trained_draws(round_kind: RoundKind, luck: Luck, played: Played, firsts: NDArray[np.int64]) -> Trained:
+def trained_draws(
+    round_kind: RoundKind, round_draws: RoundDraws, simulated: SimulatedRound, firsts: NDArray[np.int64]
+) -> Trained:
     """What a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
-    trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
-    lengths = np.minimum(luck.lengths[played.row[trained], : round_kind.samples], round_kind.max_tokens).astype(
-        np.int64
-    )
-    kept, prompts = played.kept[trained], played.prompt[trained]
-    whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
+    trained = np.flatnonzero(simulated.fate == FATES[Fate.TRAINED])
+    lengths = np.minimum(
+        round_draws.lengths[simulated.row[trained], : round_kind.samples], round_kind.max_tokens
+    ).astype(np.int64)
+    kept, prompts = simulated.kept[trained], simulated.prompt[trained]
+    whole = np.where(kept, lengths + round_draws.prompt_tokens[prompts][:, None], 0)
     own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
     return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), own)
 
@@ -130,8 +132,8 @@ def trained_draws(round_kind: RoundKind, luck: Luck, played: Played, firsts: NDA
 def record_round(
     log: RoundLog,
     round_kind: RoundKind,
-    luck: Luck,
-    played: Played,
+    round_draws: RoundDraws,
+    simulated: SimulatedRound,
     firsts: NDArray[np.int64],
     put_off_excess: int,
     key: LongKey | None = None,
@@ -140,26 +142,26 @@ def record_round(
 
     `key`: of a long round, which may hand engines over.
     """
-    trained = trained_draws(round_kind, luck, played, firsts)
-    log.rollout_s.append(played.times.decode_end_s)
-    log.reward_s.append(played.times.reward_exposed_s)
+    trained = trained_draws(round_kind, round_draws, simulated, firsts)
+    log.rollout_s.append(simulated.times.decode_end_s)
+    log.reward_s.append(simulated.times.reward_exposed_s)
     log.tokens.append(int(trained.tokens.sum()))
     log.squares.append(int(trained.squares.sum()))
     log.groups.append(len(trained.draws))
-    log.settled.append(len(trained.draws) + int((played.fate == FATES[Fate.FILTERED]).sum()))
-    log.deferred.append(int((played.fate == FATES[Fate.DEFERRED]).sum()))
+    log.settled.append(len(trained.draws) + int((simulated.fate == FATES[Fate.FILTERED]).sum()))
+    log.deferred.append(int((simulated.fate == FATES[Fate.DEFERRED]).sum()))
     log.excess.append(int(trained.excess.sum()) + put_off_excess)
-    log.leak.append(int(trained.excess[played.exhausted[trained.prompts]].sum()))
-    log.issued.append(played.kept.size)
-    log.decoded.append(played.times.decoded_tokens)
+    log.leak.append(int(trained.excess[simulated.exhausted[trained.prompts]].sum()))
+    log.issued.append(simulated.kept.size)
+    log.decoded.append(simulated.times.decoded_tokens)
     log.kept.append(int((trained.excess + firsts[trained.prompts]).sum()))
-    log.preemptions += played.times.preemptions
+    log.preemptions += simulated.times.preemptions
     if key is not None and key.hand_over:
-        ready, sums, squares = played.ready_s[trained.draws], trained.tokens, trained.squares
+        ready, sums, squares = simulated.ready_s[trained.draws], trained.tokens, trained.squares
         log.windows.append(
             Window(
-                freed_s=played.times.freed_s,
-                end_s=played.times.end_s,
+                freed_s=simulated.times.freed_s,
+                end_s=simulated.times.end_s,
                 groups=tuple(
                     (*group, 0) for group in zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)
                 ),

@@ -5,11 +5,11 @@ would) and collected, those that it returns come first in its next round. A long
 prompts. In `predict` both run what history chose for them, in an epoch that has one (length_history.py). Rounds of one
 column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (program.py).
 
-Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, by the same
-luck. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
+Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, of the same
+draws. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
 tails and of unlike prompts cancels; what never is raced or deferred has excess 0. A deferred prompt's excess is split:
 the draw that deferred it minus its first draw is the short round's, the trained draw minus the deferring one the long
-round's (there the deferring draw is the first, which loses nothing: any draw that defers is a deferring draw).
+round's. There the first draw stands for the deferring one: both have the same distribution.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates import LongKey, ShortKey, defers
 from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
-from ..one_round import play
-from ..round_arrays import FATES, Luck, Played, RanOut
+from ..one_round import simulate_one_round
+from ..round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
 from .column_setting import FEED, feed_size
 from .column_setting import Setting as Setting  # those who make columns find it here too
 from .round_log import RoundLog, mean, record_round
@@ -62,7 +62,7 @@ class ShortColumn:
     def extend(self, rounds: int) -> None:
         """Simulate until `rounds` rounds are in the log."""
         while len(self.log) < rounds:
-            self._one()
+            self._add_round()
 
     def first(self, rounds: int) -> RoundLog:
         """A log whose first rounds are those that this column had when it had `rounds` of them."""
@@ -81,60 +81,62 @@ class ShortColumn:
         random.Random(f"{self._feeds}:0").shuffle(self._fresh)
         self._feeds += 1
 
-    def _one(self) -> None:
+    def _add_round(self) -> None:
         setting, key = self._setting, self.key
         if len(self._fresh) < 3 * key.prompts:
             self._feed()
-        places, luck, played = self._play_one()
-        taken = len(played.row)
+        places, round_draws, simulated = self._simulate_next()
+        taken = len(simulated.row)
         del self._fresh[len(self._fresh) - taken :]
         self._drawn[places[:taken]] += 1
-        fate = played.fate
+        fate = simulated.fate
         deferred = fate == FATES[Fate.DEFERRED]
         # Returned prompts keep their place at the head of the feed.
         self._fresh.extend(places[:taken][fate == FATES[Fate.RETURNED]][::-1].tolist())
         size = setting.group_size
         firsts = self._lengths[places[:taken], 0, :size].sum(axis=1, dtype=np.int64)
         # They differ from the first draws where a first draw did not count and was returned.
-        put_off = luck.lengths[:taken][deferred, :size].sum(dtype=np.int64) - firsts[deferred].sum()
-        self._record(self._numbers[places[:taken]], luck, played, firsts, int(put_off))
+        put_off = round_draws.lengths[:taken][deferred, :size].sum(dtype=np.int64) - firsts[deferred].sum()
+        self._record(self._numbers[places[:taken]], round_draws, simulated, firsts, int(put_off))
 
-    def _play_one(self) -> tuple[Numbers, Luck, Played]:
-        """(places of the feed, luck, what became of a round)."""
+    def _simulate_next(self) -> tuple[Numbers, RoundDraws, SimulatedRound]:
+        """Simulate the next round; (indices in the feed, its draws, the round)."""
         # Refills are rare and few: most rounds need no more rows than this, and the others are run once more.
         given = min(len(self._fresh), 2 * self.key.prompts)
-        places, luck = self._luck(given)
+        places, round_draws = self._draw_round(given)
         try:
-            return places, luck, play_column(self._setting, self.key, self._round_kind, luck)
+            return places, round_draws, simulate_column_round(self._setting, self.key, self._round_kind, round_draws)
         except RanOut:
-            places, luck = self._luck(len(self._fresh))
-            return places, luck, play_column(self._setting, self.key, self._round_kind, luck)
+            places, round_draws = self._draw_round(len(self._fresh))
+            return places, round_draws, simulate_column_round(self._setting, self.key, self._round_kind, round_draws)
 
-    def _record(self, numbers: Numbers, luck: Luck, played: Played, firsts: Numbers, put_off: int) -> None:
+    def _record(
+        self, numbers: Numbers, round_draws: RoundDraws, simulated: SimulatedRound, firsts: Numbers, put_off: int
+    ) -> None:
         """Add a round to the log; `numbers` and `firsts` by draw, `put_off` as of record_round."""
-        record_round(self.log, self._round_kind, luck, played, firsts, put_off)
-        deferred = played.fate == FATES[Fate.DEFERRED]
+        record_round(self.log, self._round_kind, round_draws, simulated, firsts, put_off)
+        deferred = simulated.fate == FATES[Fate.DEFERRED]
         self.deferred_prompts.extend(prompt_name(int(n), 0) for n in numbers[deferred])
 
-    def _luck(self, given: int) -> tuple[Numbers, Luck]:
-        """(places of the next `given` prompts of the feed, what they draw)."""
+    def _draw_round(self, given: int) -> tuple[Numbers, RoundDraws]:
+        """(indices of the next `given` prompts of the feed, their draws)."""
         setting, draws = self._setting, self._setting.draws
         places = np.array(self._fresh[: -given - 1 : -1], dtype=np.int64)
         numbers, nth = self._numbers[places], self._drawn[places]
         lengths = self._lengths[places, np.minimum(nth, FIRST - 1)]
         for late in np.flatnonzero(nth >= FIRST):
             lengths[late] = draws.row(int(numbers[late]), 0, int(nth[late]))
-        luck = Luck(
+        round_draws = RoundDraws(
             lengths=lengths,
             prompt_tokens=draws.prompt_tokens_of(numbers),
             cap_tokens=draws.model.cap_tokens,
             expected_tokens=draws.model.mean_tokens,
             rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
-            reward_luck=draws.reward_luck(numbers, 0, nth) if setting.reward.executions else 0.0,
-            prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
+            reward_draws=draws.reward_draws(numbers, 0, nth) if setting.reward.executions else 0.0,
+            prompt_draws=draws.prompt_draws(numbers) if setting.reward.executions else 0.0,
             more=given < len(self._fresh),
         )
-        return places, luck
+        return places, round_draws
 
 
 class LongColumn:
@@ -162,55 +164,55 @@ class LongColumn:
         """Simulate until `rounds` rounds are in the log; `pool`: deferred prompts, oldest first, at least one.
 
         When the pool is smaller than what the rounds take, its prompts come again in another stream: the same
-        prompts, fresh luck.
+        prompts, fresh draws.
         """
         assert pool, "a long round needs deferred prompts"
         while len(self.log) < rounds:
-            self._one(pool)
+            self._add_round(pool)
 
     def first(self, rounds: int) -> RoundLog:
-        """As of ShortColumn."""
+        """A log whose first rounds are those that this column had when it had `rounds` of them."""
         assert rounds <= len(self.log), "they were simulated"
         return self.log
 
-    def _one(self, pool: Sequence[str]) -> None:
+    def _add_round(self, pool: Sequence[str]) -> None:
         setting = self._setting
         first = len(self.log) * setting.target
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
         numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
-        luck = self._luck(numbers, laps + 1)
-        played = play_column(setting, self.key, self._round_kind, luck, self._hand_over)
+        round_draws = self._draw_round(numbers, laps + 1)
+        simulated = simulate_column_round(setting, self.key, self._round_kind, round_draws, self._hand_over)
         firsts = np.empty(len(numbers), dtype=np.int64)
         for lap in np.unique(laps):
             mine = laps == lap
             firsts[mine] = setting.draws.firsts(numbers[mine], 0)[:, 0, : setting.group_size].sum(axis=1)
-        record_round(self.log, self._round_kind, luck, played, firsts, 0, self.key)
+        record_round(self.log, self._round_kind, round_draws, simulated, firsts, 0, self.key)
 
-    def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
+    def _draw_round(self, numbers: Numbers, streams: Numbers) -> RoundDraws:
         setting, draws = self._setting, self._setting.draws
         lengths: list[Tokens] = []
         counts: list[int] = []
         rewards: list[NDArray[np.float64]] = []
-        reward_luck: list[NDArray[np.float64]] = []
+        reward_draws: list[NDArray[np.float64]] = []
         for stream in np.unique(streams).tolist():
-            mine = numbers[streams == stream]  # streams ascend
-            rows = self._rows(mine, stream)
+            in_stream = numbers[streams == stream]  # streams ascend
+            rows = self._rows(in_stream, stream)
             given = [len(of_prompt) for of_prompt in rows]
             counts += given
             lengths += rows
-            drawn = np.repeat(mine, given), stream, np.concatenate([np.arange(count) for count in given])
+            drawn = np.repeat(in_stream, given), stream, np.concatenate([np.arange(count) for count in given])
             if setting.dynamic_sampling:
                 rewards.append(draws.rewards(*drawn))
             if setting.reward.executions:
-                reward_luck.append(draws.reward_luck(*drawn))
-        return Luck(
+                reward_draws.append(draws.reward_draws(*drawn))
+        return RoundDraws(
             lengths=np.concatenate(lengths),
             prompt_tokens=draws.prompt_tokens_of(numbers),
             cap_tokens=draws.model.cap_tokens,
             expected_tokens=draws.model.mean_tokens,
             rewards=np.concatenate(rewards) if rewards else 0.0,
-            reward_luck=np.concatenate(reward_luck) if reward_luck else 0.0,
-            prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
+            reward_draws=np.concatenate(reward_draws) if reward_draws else 0.0,
+            prompt_draws=draws.prompt_draws(numbers) if setting.reward.executions else 0.0,
             offset=np.concatenate([[0], np.cumsum(counts)]) if self._round_kind.redraws else None,
         )
 
@@ -223,50 +225,54 @@ class LongColumn:
         assert cutoff_tokens is not None, "prompts are redrawn in long rounds of exact only"
         # The number of the first draw that is long, or how many are known.
         long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff_tokens, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
-        found = []
+        rows_of_prompts = []
         for number, first, rows in zip(numbers.tolist(), long.tolist(), firsts, strict=True):
             drawn = copies
             while True:
-                known = len(rows)
-                if drawn > known:
-                    more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(known, drawn)])
+                drawn_rows = len(rows)
+                if drawn > drawn_rows:
+                    more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(drawn_rows, drawn)])
                     rows = np.concatenate([rows, more])
-                    if first >= known:
-                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff_tokens, True).argmax())
+                    if first >= drawn_rows:
+                        first = drawn_rows + int(np.append(more[:, :size].max(axis=1) > cutoff_tokens, True).argmax())
                 if first < drawn or drawn >= MAX_DRAWS:
                     break
                 drawn = min(2 * drawn, MAX_DRAWS)
-            found.append(rows[:drawn])
-        return found
+            rows_of_prompts.append(rows[:drawn])
+        return rows_of_prompts
 
 
-def play_column(
-    setting: Setting, key: ShortKey | LongKey, round_kind: RoundKind, luck: Luck, hand_over: HandOverSpec | None = None
-) -> Played:
-    """Simulate a round of a kind; raises as `play` does."""
+def simulate_column_round(
+    setting: Setting,
+    key: ShortKey | LongKey,
+    round_kind: RoundKind,
+    round_draws: RoundDraws,
+    hand_over: HandOverSpec | None = None,
+) -> SimulatedRound:
+    """Simulate a round of a column; raises as `simulate_one_round` does."""
     observe = setting.watch() if setting.watch else None
     cost, at_once = setting.cost_of(key), setting.at_once(key)
-    return play(
-        round_kind, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe
+    return simulate_one_round(
+        round_kind, round_draws, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe
     )
 
 
 def long_draws(draws: Draws, group_size: int, cutoff_tokens: int, count: int) -> list[str]:
-    """Prompts that `exact` defers at `cutoff`: the first `count` whose first draw in stream 0 is long.
+    """Prompts that `exact` defers at `cutoff_tokens`: the first `count` whose first draw in stream 0 is long.
 
     A draw counts or not regardless of its own lengths, so the deferred ones are simply the long ones among all, and no
     round need be simulated to find them.
     """
-    found: list[int] = []
+    prompts: list[int] = []
     cap = draws.model.cap_tokens
     # 64 laps of an epoch bound the search where long draws are too rare to fill a queue; callers repeat prompts then.
     for start in range(0, 64 * max(FEED, count), FEED):
         numbers = np.arange(start, start + FEED)
         longest = draws.firsts(numbers, 0)[:, 0, :group_size].max(axis=1)
-        found += numbers[(longest > cutoff_tokens) | (longest >= cap)].tolist()
-        if len(found) >= count:
+        prompts += numbers[(longest > cutoff_tokens) | (longest >= cap)].tolist()
+        if len(prompts) >= count:
             break
-    return [prompt_name(number, 0) for number in found[:count]]
+    return [prompt_name(number, 0) for number in prompts[:count]]
 
 
 def expected_deferrals(column: ShortColumn, setting: Setting) -> float:

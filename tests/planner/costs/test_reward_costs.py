@@ -22,37 +22,42 @@ from rlplan.rounds.timeouts import TimeoutSpec
 PUBLISHED = TimeoutSpec(30.0, 2.0, 1.5)
 SANDBOX = Executions(correct_s=(0.03, 0.05, 4.0), wrong_s=(0.03,) * 9 + (30.0,), correct=0.5, unsolved=0.2)
 
-lucks = st.floats(0, 1, exclude_max=True)
+sample_draws = st.floats(0, 1, exclude_max=True)
 shares = st.sampled_from([0.0, 0.4, 1.0]) | st.floats(0, 1)
 seconds = st.lists(st.floats(0, 40), min_size=1, max_size=5).map(lambda values: tuple(sorted(values)))
 laws = st.builds(Executions, seconds, seconds, shares, shares)
 specs = st.sampled_from([NO_TIMEOUT, TimeoutSpec(30.0), PUBLISHED, TimeoutSpec(7.0, 0.1, 1.0)])
 
 
-@given(law=laws, spec=specs, drawn=st.lists(st.tuples(lucks, lucks), min_size=1))
+@given(law=laws, spec=specs, drawn=st.lists(st.tuples(sample_draws, sample_draws), min_size=1))
 def test_many_at_once_are_the_same_as_one_by_one_bit_for_bit(law, spec, drawn) -> None:
-    prompt_luck, luck = np.array(drawn).T
+    prompt_draw, sample_draw = np.array(drawn).T
     one_by_one = [law.steady_s(spec, *pair) for pair in drawn]
-    assert law.steady_many_s(spec, prompt_luck, luck).tolist() == one_by_one
+    assert law.steady_many_s(spec, prompt_draw, sample_draw).tolist() == one_by_one
 
 
-@given(law=laws, prompt_luck=lucks, luck=lucks, deadline_s=st.floats(0.01, 50))
-def test_an_execution_costs_its_deadline_at_most_and_is_right_only_in_time(law, prompt_luck, luck, deadline_s) -> None:
-    free = law.execute("p", prompt_luck, luck, 1e9)
-    held = law.execute("p", prompt_luck, luck, deadline_s)
+@given(law=laws, prompt_draw=sample_draws, sample_draw=sample_draws, deadline_s=st.floats(0.01, 50))
+def test_an_execution_costs_its_deadline_at_most_and_is_right_only_in_time(
+    law, prompt_draw, sample_draw, deadline_s
+) -> None:
+    free = law.execute("p", prompt_draw, sample_draw, 1e9)
+    held = law.execute("p", prompt_draw, sample_draw, deadline_s)
     assert held.seconds == min(free.seconds, deadline_s)
     assert held.correct == (free.correct and free.seconds <= deadline_s)
     assert not (held.correct and held.timed_out)
-    assert free.correct is False or free.seconds == law.anchor_s(prompt_luck)
+    assert free.correct is False or free.seconds == law.anchor_s(prompt_draw)
 
 
-@given(law=laws, spec=specs, prompt_luck=lucks, luck=lucks)
+@given(law=laws, spec=specs, prompt_draw=sample_draws, sample_draw=sample_draws)
 def test_in_the_steady_state_a_deadline_that_adapts_stops_no_right_answer_that_the_longest_lets_live(
-    law, spec, prompt_luck, luck
+    law, spec, prompt_draw, sample_draw
 ) -> None:
     """By construction, since a prompt's right answers take the same: what a real run loses is counted there."""
-    deadline_s = spec.deadline_s(law.anchor_s(prompt_luck))
-    adaptive, longest = law.execute("p", prompt_luck, luck, deadline_s), law.execute("p", prompt_luck, luck, spec.max_s)
+    deadline_s = spec.deadline_s(law.anchor_s(prompt_draw))
+    adaptive, longest = (
+        law.execute("p", prompt_draw, sample_draw, deadline_s),
+        law.execute("p", prompt_draw, sample_draw, spec.max_s),
+    )
     assert adaptive.correct == longest.correct
     assert adaptive.seconds <= longest.seconds
 

@@ -15,8 +15,8 @@ from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 from rlplan.rounds.round_spec import RoundKind
@@ -30,14 +30,14 @@ def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: in
     cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
     round_kind = RoundKind("short", groups, groups, samples, samples, 1000)
-    luck = Luck(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
+    round_draws = RoundDraws(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
     watch = RoundWatch()
-    return watch, play(round_kind, luck, cost, reward, 64, observe=watch.observe)
+    return watch, simulate_one_round(round_kind, round_draws, cost, reward, 64, observe=watch.observe)
 
 
 def test_the_shape_of_a_rollout_is_who_still_runs():
-    watch, played = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0))
-    assert played.times.decode_end_s == 100.0
+    watch, simulated = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0))
+    assert simulated.times.decode_end_s == 100.0
     # Four run up to 10 s, three up to 20 s, two up to 40 s, one up to the end at 100 s; a twentieth is 5 s.
     assert [4 * share for share in shape(watch.levels(), 100.0)] == [4, 4, 4, 3, 3, 2, 2, 2, 2, *[1] * 12]
     assert tail_begins_s(watch.levels(), 100.0) == 100.0  # one of four is no less than a quarter
@@ -52,14 +52,14 @@ def test_the_most_kv_is_that_of_the_engine_just_before_a_sample_ends():
     watch, _ = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0))
     # 4 x (5 + 10), 3 x (5 + 20), 2 x (5 + 40) and 1 x (5 + 100) tokens.
     assert watch.kv_tokens == 105
-    watch, played = watched([[100, 100], [100, 100]], RewardCost(1, 0.0, 0.0), kv_capacity_tokens=240)
-    assert played.times.preemptions > 0 and watch.preemptions == played.times.preemptions
+    watch, simulated = watched([[100, 100], [100, 100]], RewardCost(1, 0.0, 0.0), kv_capacity_tokens=240)
+    assert simulated.times.preemptions > 0 and watch.preemptions == simulated.times.preemptions
     assert 200 < watch.kv_tokens <= 240
 
 
 def test_scoring_has_slack_up_to_the_last_score_that_the_round_does_not_end_with():
-    watch, played = watched([[10, 20], [40, 100]], RewardCost(1, 2.0, 3.0))
-    assert played.times.end_s == 105.0
+    watch, simulated = watched([[10, 20], [40, 100]], RewardCost(1, 2.0, 3.0))
+    assert simulated.times.end_s == 105.0
     assert watch.reward_slack_s(105.0) == 105.0 - 45.0
     # Nobody is decoded before the last ones: all that the round waits for is on its path.
     watch, _ = watched([[50, 50], [50, 50]], RewardCost(4, 2.0, 0.0))
@@ -67,8 +67,8 @@ def test_scoring_has_slack_up_to_the_last_score_that_the_round_does_not_end_with
 
 
 def test_a_round_that_begins_and_ends_with_other_work_has_no_empty_ends():
-    watch, played = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0), round_s=50.0, finish_s=7.0)
-    values = shape(watch.levels(), played.times.decode_end_s)
+    watch, simulated = watched([[10, 20], [40, 100]], RewardCost(1, 0.0, 0.0), round_s=50.0, finish_s=7.0)
+    values = shape(watch.levels(), simulated.times.decode_end_s)
     assert values[0] == 1.0 and values[-1] == 0.25
 
 

@@ -69,14 +69,14 @@ def test_a_column_is_simulated_with_what_a_plan_of_it_writes(setting):
 
 def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monkeypatch):
     seen = {}
-    play = columns.play
+    simulate_one_round = columns.simulate_one_round
 
-    def recorded(round_kind, luck, decode, reward, max_num_seqs, *rest, **options):
+    def recorded(round_kind, round_draws, decode, reward, max_num_seqs, *rest, **options):
         key = (round_kind.name, round_kind.prompts, round_kind.cutoff_tokens, round_kind.copies, decode.key)
         seen.setdefault(key, set()).add(max_num_seqs)
-        return play(round_kind, luck, decode, reward, max_num_seqs, *rest, **options)
+        return simulate_one_round(round_kind, round_draws, decode, reward, max_num_seqs, *rest, **options)
 
-    monkeypatch.setattr(columns, "play", recorded)
+    monkeypatch.setattr(columns, "simulate_one_round", recorded)
     rounds = solved(mode="exact").plan.job.rounds
     for kind, of, copies in (("short", rounds.short, 1), ("long", rounds.long, rounds.long.issue.copies)):
         layout = of.rollout.layout

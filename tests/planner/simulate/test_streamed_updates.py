@@ -8,8 +8,8 @@ import pytest
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.update_costs import TrainCost
-from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, Played
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import RoundDraws, SimulatedRound
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.rounds.hand_over import HandOverSpec
@@ -23,14 +23,14 @@ ONE_REPLICA = UpdateLayout(dp=1, micro_batch_tokens=1)
 TRAIN = TrainCost(ONE_REPLICA, step_s=1.0, per_token_s=0.1, per_token_squared_s=0.0)
 
 
-def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool = False) -> Played:
+def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool = False) -> SimulatedRound:
     """16 samples on 4 engines: 12 end at 100 tokens, one of each engine's at 1000."""
     lengths = np.full((16, 1), 100, dtype=np.int32)
     lengths[:4] = 1000
     round_kind = RoundKind("short", 16, 16, 1, 1, 4096)
-    luck = Luck(lengths, np.full(16, 10, dtype=np.int32), 4096, 1.0)
+    round_draws = RoundDraws(lengths, np.full(16, 10, dtype=np.int32), 4096, 1.0)
     decode = DecodeCost(EngineLayout(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
-    return play(round_kind, luck, decode, REWARD, 64, hand_over, reference=reference)
+    return simulate_one_round(round_kind, round_draws, decode, REWARD, 64, hand_over, reference=reference)
 
 
 @pytest.mark.parametrize("reference", [False, True])

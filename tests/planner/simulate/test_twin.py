@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
-from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
@@ -28,9 +28,9 @@ from rlplan.rounds.timeouts import TimeoutSpec
 CAP = 60
 
 
-def assert_same(round_kind: RoundKind, luck: Luck, *costs_: Any) -> Played:
-    reference = play(round_kind, luck, *costs_, reference=True)
-    twin = play(round_kind, luck, *costs_)
+def assert_same(round_kind: RoundKind, round_draws: RoundDraws, *costs_: Any) -> SimulatedRound:
+    reference = simulate_one_round(round_kind, round_draws, *costs_, reference=True)
+    twin = simulate_one_round(round_kind, round_draws, *costs_)
     assert twin.times == reference.times
     assert np.array_equal(twin.ready_s, reference.ready_s, equal_nan=True)
     for field in ("row", "prompt", "fate", "kept", "exhausted"):
@@ -39,7 +39,7 @@ def assert_same(round_kind: RoundKind, luck: Luck, *costs_: Any) -> Played:
 
 
 @st.composite
-def rounds(draw) -> tuple[RoundKind, Luck]:
+def rounds(draw) -> tuple[RoundKind, RoundDraws]:
     exact, kind = draw(st.booleans()), draw(st.sampled_from(["short", "long"]))
     prompts, group = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     round_kind = RoundKind(
@@ -62,18 +62,18 @@ def rounds(draw) -> tuple[RoundKind, Luck]:
 
 def make_luck(
     round_kind: RoundKind, prompts: int, ends: float, expected_tokens: float, rng: np.random.Generator
-) -> Luck:
+) -> RoundDraws:
     """Lengths that end with probability `ends` at each token, many of them equal, so that many events are at once."""
     each = MAX_DRAWS if round_kind.redraws else 1
     shape = (prompts * each, round_kind.samples)
-    return Luck(
+    return RoundDraws(
         lengths=np.minimum(rng.geometric(ends, size=shape), CAP).astype(np.int32),
         prompt_tokens=rng.integers(1, 9, size=prompts).astype(np.int32),
         cap_tokens=CAP,
         expected_tokens=expected_tokens,
         rewards=rng.integers(0, 2, size=shape).astype(float),
-        reward_luck=rng.random(size=shape),
-        prompt_luck=rng.random(size=prompts),
+        reward_draws=rng.random(size=shape),
+        prompt_draws=rng.random(size=prompts),
         offset=np.arange(prompts + 1) * each if round_kind.redraws else None,
     )
 
@@ -156,10 +156,10 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
 def test_a_large_round_under_memory_pressure_is_the_same_too(
     round_kind: RoundKind, sharing: PrefixSharing | None
 ) -> None:
-    luck = make_luck(round_kind, 48 if round_kind.name == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
+    round_draws = make_luck(round_kind, 48 if round_kind.name == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
     decode = DecodeCost(EngineLayout(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
     decode = dataclasses.replace(decode, block_tokens=3 if sharing else 16, sharing=sharing)
-    assert assert_same(round_kind, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
+    assert assert_same(round_kind, round_draws, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
 
 
 @pytest.mark.parametrize("reference", [False, True])
@@ -169,12 +169,14 @@ def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool)
     lengths, ones = np.array([[5, 5], [40, 5]], dtype=np.int32), np.ones(2, dtype=np.int32)
     short = RoundKind("short", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
-        play(short, Luck(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
-    ended = play(short, Luck(lengths, ones, CAP, 1.0), *costs_, reference=reference)
+        simulate_one_round(short, RoundDraws(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
+    ended = simulate_one_round(short, RoundDraws(lengths, ones, CAP, 1.0), *costs_, reference=reference)
     assert ended.fate.tolist() == [state.TRAINED, state.DEFERRED]
     long = RoundKind("long", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
-        play(long, Luck(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference)
+        simulate_one_round(
+            long, RoundDraws(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference
+        )
 
 
 def test_both_give_up_on_a_prompt_after_as_many_draws() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.plans.schema.sections.levers import timeout_numbers
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.reward_import import import_rewards, law_of, with_imported
+from rlplan.profiles.imports.reward_import import executions_of, import_rewards, with_imported
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.reward_tables import reward_assumed
 
@@ -23,13 +23,13 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_right_and_wrong_answers_have_laws_of_their_own(tmp_path: Path) -> None:
-    law = law_of(import_rewards(write(tmp_path, CSV), {}))
+    law = executions_of(import_rewards(write(tmp_path, CSV), {}))
     assert law.unsolved == pytest.approx(4 / 13) and law.correct == pytest.approx(0.75)
     assert max(law.correct_s) == pytest.approx(0.18) and law.wrong_s[-1] == 30
 
 
 def test_without_a_column_of_right_answers_all_have_one_law(tmp_path: Path) -> None:
-    law = law_of(import_rewards(write(tmp_path, "seconds\n" + "0.5\n" * 38 + "30\n30\n"), {}))
+    law = executions_of(import_rewards(write(tmp_path, "seconds\n" + "0.5\n" * 38 + "30\n30\n"), {}))
     assert law.unsolved == 1 and law.correct_s == law.wrong_s and law.wrong_s[-1] > 20
 
 

@@ -19,8 +19,8 @@ from rlplan.planner.simulate.columns.cells import LEAST_WORKERS, cell_of, on_eng
 from rlplan.planner.simulate.columns.composed_log import deal
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
-from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import FATES, Luck, Played
+from rlplan.planner.simulate.one_round import simulate_one_round
+from rlplan.planner.simulate.round_arrays import FATES, RoundDraws, SimulatedRound
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import RoundKind
@@ -107,52 +107,58 @@ MANY = RewardCost(workers=1000, per_sample_s=0.2, delay_s=0.3)
 
 
 @pytest.fixture(scope="module")
-def luck() -> Luck:
+def round_draws() -> RoundDraws:
     rng = np.random.default_rng(5)
     lengths = np.exp(rng.normal(4.8, 0.7, (64, 1)) + rng.normal(0, 0.7, (64, 4)))
     tokens = np.full(64, 18, dtype=np.int32)
-    return Luck(np.clip(lengths, 1, CAP).astype(np.int32), tokens, CAP, 60.0)
+    return RoundDraws(np.clip(lengths, 1, CAP).astype(np.int32), tokens, CAP, 60.0)
 
 
-def play_sides(round_kind: RoundKind, luck: Luck, targets: list[int]) -> list[Played]:
+def play_sides(round_kind: RoundKind, round_draws: RoundDraws, targets: list[int]) -> list[SimulatedRound]:
     """The four cells of a round, each with the prompts that are on its engines."""
     found = []
     for side, target in enumerate(targets):
-        lengths, tokens = luck.lengths[side::SIDES], luck.prompt_tokens[side::SIDES]
-        mine = dataclasses.replace(luck, lengths=lengths, prompt_tokens=tokens)
+        lengths, tokens = round_draws.lengths[side::SIDES], round_draws.prompt_tokens[side::SIDES]
+        mine = dataclasses.replace(round_draws, lengths=lengths, prompt_tokens=tokens)
         part = dataclasses.replace(round_kind, prompts=round_kind.prompts // SIDES, target=target)
-        found.append(play(part, mine, on_engines(TIGHT, 4), MANY, 16))
+        found.append(simulate_one_round(part, mine, on_engines(TIGHT, 4), MANY, 16))
     return found
 
 
-def test_a_plain_round_ends_with_the_last_of_its_cells(luck: Luck) -> None:
+def test_a_plain_round_ends_with_the_last_of_its_cells(round_draws: RoundDraws) -> None:
     round_kind = RoundKind("short", 64, 64, 4, 4, CAP)
-    whole, cells = play(round_kind, luck, TIGHT, MANY, 16), play_sides(round_kind, luck, [16] * SIDES)
+    whole, cells = (
+        simulate_one_round(round_kind, round_draws, TIGHT, MANY, 16),
+        play_sides(round_kind, round_draws, [16] * SIDES),
+    )
     assert whole.times.preemptions == sum(cell.times.preemptions for cell in cells) > 0
     assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
     assert whole.times.end_s == max(cell.times.end_s for cell in cells)
     assert whole.times.decoded_tokens == sum(cell.times.decoded_tokens for cell in cells)
 
 
-def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(luck: Luck) -> None:
+def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(round_draws: RoundDraws) -> None:
     round_kind = RoundKind("short", 64, 48, 3, 4, CAP)
-    whole, cells = play(round_kind, luck, TIGHT, MANY, 16), play_sides(round_kind, luck, [16] * SIDES)
+    whole, cells = (
+        simulate_one_round(round_kind, round_draws, TIGHT, MANY, 16),
+        play_sides(round_kind, round_draws, [16] * SIDES),
+    )
     ready = np.sort(np.concatenate([cell.ready_s for cell in cells]))
     assert whole.times.end_s == ready[47] < ready[48]
-    trained = {side: np.flatnonzero(played.ready_s <= ready[47]) for side, played in enumerate(cells)}
+    trained = {side: np.flatnonzero(simulated.ready_s <= ready[47]) for side, simulated in enumerate(cells)}
     assert sorted(SIDES * place + side for side, places in trained.items() for place in places) == sorted(
         np.flatnonzero(whole.fate == FATES[Fate.TRAINED])
     )
 
 
-def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_cell(luck: Luck) -> None:
+def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_cell(round_draws: RoundDraws) -> None:
     cutoff_tokens, counting = 300, 44
-    accepted = luck.lengths.max(axis=1) <= cutoff_tokens
+    accepted = round_draws.lengths.max(axis=1) <= cutoff_tokens
     accepted[counting - SIDES : counting] = True  # each cell's last draw that counts is short
-    lengths = np.where(accepted[:, None], np.minimum(luck.lengths, cutoff_tokens), luck.lengths)
-    mine = dataclasses.replace(luck, lengths=lengths.astype(np.int32))
+    lengths = np.where(accepted[:, None], np.minimum(round_draws.lengths, cutoff_tokens), round_draws.lengths)
+    mine = dataclasses.replace(round_draws, lengths=lengths.astype(np.int32))
     round_kind = RoundKind("short", 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff_tokens)
-    whole = play(round_kind, mine, TIGHT, MANY, 16)
+    whole = simulate_one_round(round_kind, mine, TIGHT, MANY, 16)
     cells = play_sides(round_kind, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
     assert (whole.fate == FATES[Fate.DEFERRED]).sum() > 0 and (whole.fate == FATES[Fate.RETURNED]).sum() > 0
     assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)

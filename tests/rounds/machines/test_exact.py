@@ -27,7 +27,7 @@ from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.schedule import Schedule
 
-from .driver import CAP, SEEDS, Chaos, Sample, Step, drive, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
+from ..driver import CAP, SEEDS, Chaos, Sample, Step, drive, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 
 
 def _account(step: Step) -> tuple[object, ...]:
