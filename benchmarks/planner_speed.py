@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import planner_scale
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -225,7 +225,7 @@ def columns(seconds: float) -> dict[str, float]:
     for name, column in {
         "race": ShortColumn(setting, ShortKey("race", 160, 10, None, cost.key)),
         "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff_tokens, cost.key)),
-        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff_tokens), 1, cost.key)),
+        "exact_long": LongColumn(setting, LongKey(DeferralRule("exact", 0, 0, cutoff_tokens), 1, cost.key)),
         "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, None, cost.key)),
     }.items():
         began, rounds = time.process_time(), 0

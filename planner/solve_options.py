@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..plans.schema.base import Mode
 from .choose.candidate_search import PASSES, Pass
-from .choose.cycle_cost import Objective
+from .choose.plan_limits import Objective
 from .highs import MAX_NODES
 
 

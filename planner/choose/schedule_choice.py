@@ -44,7 +44,11 @@ class Decided:
 def eligible_of(search: Search) -> list[Column]:
     """Simulated short columns of the modes that may be chosen: the forced one, or those that need no force."""
     mode = search.mode
-    return [c for c in search.columns()[0] if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
+    return [
+        c
+        for c in search.columns()[0]
+        if (c.deferral.mode not in ON_REQUEST if mode is None else c.deferral.mode == mode)
+    ]
 
 
 def finalists_of(search: Search) -> tuple[list[Column], list[Column]]:

@@ -32,9 +32,10 @@ from ..costs.phase_costs import TrainCost
 from ..explain.cost_error import step_error
 from ..explain.scheduled_rounds import scheduled_rounds
 from .candidate_search import Search
-from .candidates import Law, LongKey, ShortKey
-from .cycle_cost import Column, Cycle, make_cycle, train_pairs
-from .no_candidates import over_issue
+from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from .candidates.short_rounds import over_issue
+from .cycle_cost import Column, Cycle, make_cycle
+from .schedules import train_pairs
 
 MOST = 0.05
 """Share of the cost that is given up for a simpler schedule at most."""
@@ -130,14 +131,14 @@ def _tied(
     can be part of a best cycle.
     """
     limits, cost, nodes = search.limits, _cost_on(search, best), best.nodes(search.limits)
-    partners: dict[Law, list[Column]] = {}
+    partners: dict[DeferralRule, list[Column]] = {}
     for column in long:
-        partners.setdefault(column.law, []).append(column)
+        partners.setdefault(column.deferral, []).append(column)
     found = [best]
     for one in short:
-        if not search.may_choose(one.law.mode):
+        if not search.may_choose(one.deferral.mode):
             continue
-        for other in partners.get(one.law, []) if one.law in search.needs_long else [None]:
+        for other in partners.get(one.deferral, []) if one.deferral in search.needs_long else [None]:
             bar = (1.0 + tolerance) * cost(one.rounds, other.rounds if other else 0)
             for cycle in _within(one, other, bar, search):
                 tied = cycle.nodes(limits) == nodes and not cycle.violations(limits)

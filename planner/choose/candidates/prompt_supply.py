@@ -10,9 +10,9 @@ from collections import Counter
 
 import numpy as np
 
-from ...rounds.round_spec import prompts_wanted
-from ..lengths.length_model import LengthModel
-from .candidates import ShortKey
+from ....rounds.round_spec import prompts_wanted
+from ...lengths.length_model import LengthModel
+from .round_kinds import ShortKey
 
 # Rarer than that nothing is said of: it would be a guess, and the data too small by far in any case.
 _LEAST_ACCEPTED = 1e-3

@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.schema.sections.layouts import EngineLayout
-from ...rounds.balance import PrefixSharing, shared_tokens
-from ...rounds.round_spec import RoundKind
-from ..costs.phase_costs import DecodeCost, RewardCost
-from ..lengths.draws import Draws
-from ..simulate.columns.cells import on_engines, sized_cell
-from ..simulate.columns.column_setting import CELL_PROMPTS
-from ..simulate.one_round import play
-from ..simulate.round_arrays import Luck
-from .candidates import Space
+from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.balance import PrefixSharing, shared_tokens
+from ....rounds.round_spec import RoundKind
+from ...costs.phase_costs import DecodeCost, RewardCost
+from ...lengths.draws import Draws
+from ...simulate.columns.cells import on_engines, sized_cell
+from ...simulate.columns.column_setting import CELL_PROMPTS
+from ...simulate.one_round import play
+from ...simulate.round_arrays import Luck
+from .candidate_space import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
 LEADS = (1, 2, 4)
