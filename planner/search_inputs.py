@@ -23,7 +23,7 @@ from .choose.candidates.prompt_supply import few_for_refills
 from .choose.candidates.round_kinds import ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.plan_limits import Limits
-from .costs.phase_costs import reward_cost
+from .costs.reward_costs import reward_cost
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
 from .lengths.length_cautions import at_cap, extrapolated

@@ -20,20 +20,11 @@ MOST_MODULES, MOST_LINES = 12, 300
 CROWDED = {"cli": "one module per command, and what several of them share"}
 LONG = {
     "cli/show_job.py",
-    "executor/engines/engine.py",
-    "executor/engines/engine_handle.py",
-    "executor/execute.py",
-    "executor/rewards/pool.py",
-    "executor/rollout.py",
-    "executor/training_run.py",
-    "planner/costs/phase_costs.py",
     "planner/groups/replan/moves.py",
-    "planner/simulate/whole_run.py",
     "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",
-    "profiles/profile_schema.py",
     "rounds/compiled/permit_kernel.py",
 }
 TWICE = {

@@ -164,8 +164,8 @@ class GroupsPlan(Strict):
     """How the plan was found."""
 
     decisions_sha256: Sha256
-    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
-    of them."""
+    """Digest of the decisions as they were solved. Once somebody edits a decision, the digest no longer fits, and the
+    predictions are of other decisions."""
 
     rules: GroupRules
     """What every group obeys."""

@@ -15,7 +15,7 @@ ROOT = Path(rlplan.__file__).parent
 def written_keys() -> dict[str, set[str]]:
     """Keys of each event, from the calls that write one: `X.event("name", key=...)` and `trace.write("name", ...)`.
 
-    A step is written from the fields of `StepRecord`; `**facts` of a start are the mapping that `start` is given.
+    A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given.
     """
     keys: dict[str, set[str]] = defaultdict(set)
     facts: set[str] = set()
@@ -25,8 +25,11 @@ def written_keys() -> dict[str, set[str]]:
                 keys["step"] |= {field.target.id for field in node.body if isinstance(field, ast.AnnAssign)}
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
-            if node.func.attr == "start" and node.args and isinstance(node.args[-1], ast.Dict):
-                facts |= {key.value for key in node.args[-1].keys}
+            if node.func.attr == "start":
+                mappings = [argument for argument in node.args if isinstance(argument, ast.Dict)]
+                names = {key.value for mapping in mappings for key in mapping.keys if isinstance(key, ast.Constant)}
+                names |= {keyword.arg for keyword in node.keywords if keyword.arg}
+                facts |= names if "start_s" in names else set()
             if node.func.attr in ("event", "write") and node.args and isinstance(node.args[0], ast.Constant):
                 name = node.args[0].value
                 if isinstance(name, str) and name.isidentifier() and (node.keywords or name == "checkpoint"):

@@ -12,10 +12,11 @@ from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
 from ....profiles.profile_schema import Profile
 from ...costs.colocation import shares_gpus
+from ...costs.decode_costs import DecodeCost
 from ...costs.draft_costs import DraftedCost, affordable
 from ...costs.host_memory import Share
 from ...costs.memory_bars import WEIGHT_BYTES
-from ...costs.phase_costs import DecodeCost, TrainCost
+from ...costs.update_costs import TrainCost
 from ...lengths.length_model import LengthModel
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_plannable

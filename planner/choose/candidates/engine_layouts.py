@@ -7,11 +7,11 @@ from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.sections.layouts import EngineLayout
 from ....plans.yaml.errors import Infeasible
+from ....profiles.fitness import differences, machine_of
 from ....profiles.hardware import gpu_of
 from ....profiles.profile_schema import Profile
-from ....profiles.same_machine import differences, machine_of
+from ...costs.decode_costs import DecodeCost, layout_cost
 from ...costs.memory_bars import WEIGHT_BYTES
-from ...costs.phase_costs import DecodeCost, layout_cost
 from .memory_fit import engines_fault
 
 # GPUs report a little less memory than their data sheet gives.

@@ -12,7 +12,7 @@ from ....plans.schema.sections.layouts import UpdateLayout
 from ....plans.yaml.errors import Infeasible
 from ....profiles.laws.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
 from ....profiles.profile_schema import Profile
-from ...costs.phase_costs import TrainCost, train_cost, train_costs
+from ...costs.update_costs import TrainCost, train_cost, train_costs
 from .engine_layouts import node_counts
 
 

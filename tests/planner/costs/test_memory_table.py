@@ -12,11 +12,12 @@ from rlplan.planner.choose.candidates.candidate_space import enumerate_space
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
 from rlplan.planner.choose.candidates.memory_fit import fitting_beside
 from rlplan.planner.choose.plan_limits import Limits
+from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.device_memory import device_bars
 from rlplan.planner.costs.host_memory import engine_share, trainer_share
 from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar
 from rlplan.planner.costs.memory_table import memory_table
-from rlplan.planner.costs.phase_costs import engines_of, train_costs
+from rlplan.planner.costs.update_costs import train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
