@@ -21,7 +21,6 @@ CROWDED = {"cli": "one module per command, and what several of them share"}
 LONG = {
     "cli/show_job.py",
     "planner/groups/replan/moves.py",
-    "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",

@@ -47,7 +47,8 @@ class Pass:
 
 
 PASSES = (Pass(8, 4, math.inf), Pass(24, 12, 0.05), Pass(64, 32, 0.02), Pass(160, 64, 0.0))
-"""All columns of a pass have the same rounds on the same luck, so the last one's can be compared and predicted from."""
+"""All columns of a pass have the same rounds on the same draws, so those of the last can be compared and predicted
+from."""
 
 
 UNBIASED = ("sync", "exact", "predict")
@@ -183,7 +184,7 @@ class Search:
         return pool
 
     def anew(self, cycles: Sequence[Cycle], draws: Draws, reward: RewardCost | None = None) -> Search:
-        """A search of these schedules alone, on other luck, and with other reward costs if any are given; nothing is
+        """A search of only these schedules, on other draws, and with other reward costs if any are given; nothing is
         simulated yet."""
         short = {cast(ShortKey, c.short.key) for c in cycles}
         long = {cast(LongKey, c.long.key) for c in cycles if c.long}
@@ -193,16 +194,16 @@ class Search:
         return Search(setting, space, limits, self._slo_step_s, self.mode, self.passes)
 
     def simulate(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> Cycle:
-        """The schedule by this search's own rounds, of which there are so many at least. Lengths of which none defers a
-        prompt leave it without long rounds."""
+        """The schedule by this search's own rounds, at least so many of either kind; without long rounds if its short
+        rounds defer no prompt."""
         short = cast(ShortKey, cycle.short.key)
         self.short[short].extend(short_rounds)
         long = cast(LongKey, cycle.long.key) if cycle.long else None
         if long is not None:
             self._extend_long(long, long_rounds)
         partner = self._column(long, self.long[long]) if long is not None and len(self.long[long].log) else None
-        mine = self._column(short, self.short[short])
-        return make_cycle(mine, partner, cycle.train, cycle.long_train, self.limits)
+        column = self._column(short, self.short[short])
+        return make_cycle(column, partner, cycle.train, cycle.long_train, self.limits)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a cycle of short and long rounds costs: the closed form that columns are judged by.
+"""The cost of a cycle of short and long rounds: the closed form that columns are compared by.
 
 With u short and v long rounds per trained sample: the prompts that short rounds defer are those that long rounds take,
 D u = G v, and all of them together train one sample, n T u + n T' v = 1. Seconds per sample are then t u + t' v, and

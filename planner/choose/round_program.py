@@ -87,23 +87,23 @@ def solve_program(
     short, long = (sorted((c for c in cs if c.groups > 0), key=lambda c: c.name) for cs in (short, long))
     if not short:
         raise Infeasible(nothing_trained(dynamic_sampling))
-    found: list[tuple[Cycle, float, bool]] = []
+    solutions: list[tuple[Cycle, float, bool]] = []
     for part in _parts(short, long, limits):
         solved = _solve(*part, needs_long, limits, group_target, max_nodes)
         if solved is not None:
-            found.append(solved)
-    if not found:
+            solutions.append(solved)
+    if not solutions:
         raise Infeasible(_why_infeasible(short, long, needs_long, limits, group_target))
-    cycle = min((c for c, _, _ in found), key=lambda c: (c.cost(limits), c.nodes(limits), c.name))
+    cycle = min((c for c, _, _ in solutions), key=lambda c: (c.cost(limits), c.nodes(limits), c.name))
     objective = cycle.cost(limits)
-    bound = max(0.0, min(objective, *(b for _, b, _ in found)))
+    bound = max(0.0, min(objective, *(b for _, b, _ in solutions)))
     return Solution(
         cycle=cycle,
         objective=objective,
         bound=bound,
         # Differences below the solver's own tolerance are not a gap.
         gap=0.0 if objective - bound <= 1e-7 * objective else (objective - bound) / objective,
-        optimal=all(optimal for _, _, optimal in found),
+        optimal=all(optimal for _, _, optimal in solutions),
         solver=f"HiGHS {version('highspy')}",
     )
 
@@ -149,14 +149,14 @@ def _solve(
         return None
     bound = first.bound * price / (group_target * limits.group_size)
     if not first.proven:
-        # A limit cut the search. Listing schedules needs no search, and finds what the search may not have got to.
+        # A limit cut the search. Listing schedules needs no search, and finds what the search may have missed.
         listed = [
             c
             for c in all_cycles(short, long, needs_long, limits)
             if {c.train, c.long_train} <= set(trains) and not c.violations(limits)
         ]
-        found = [build.chosen()] if math.isfinite(first.objective) else []
-        cycle = min([*listed, *found], key=lambda c: (c.cost(limits), c.name), default=None)
+        incumbent = [build.chosen()] if math.isfinite(first.objective) else []
+        cycle = min([*listed, *incumbent], key=lambda c: (c.cost(limits), c.name), default=None)
         return None if cycle is None else (cycle, bound, False)
     # Ties (and only ties: a relative 1e-7 is far below the noise of any column) go to the first by name.
     build.problem += build.cost <= first.objective * (1 + 1e-7), "keep_the_optimum"

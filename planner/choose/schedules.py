@@ -55,7 +55,7 @@ def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[i
     shardings = set() if limits.one_sharding else {-1}
     if limits.one_sharding or limits.reshard_s > 0:
         shardings |= {limits.sharding_of(m) for m in choices}
-    found: dict[tuple[int, int], list[int]] = {}
+    fastest: dict[tuple[int, int], list[int]] = {}
     for level in levels:
         for sharding in shardings:
             fits = [
@@ -66,8 +66,8 @@ def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[i
             if fits:
                 fast = min(fits, key=lambda m: (column.step_s[m], m))
                 calm = min(fits, key=lambda m: (column.slow[m], column.step_s[m], m))
-                found[level, sharding] = [fast, calm] if limits.slo else [fast]
-    return found
+                fastest[level, sharding] = [fast, calm] if limits.slo else [fast]
+    return fastest
 
 
 def _train_pairs(

@@ -125,8 +125,8 @@ def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[Eng
     drafts = job.search.drafts
     if drafts is None:
         return {}
-    found = {(key, g): affordable(cost, g, drafts.acceptance) for key, cost in decode.items() for g in drafts.tokens}
-    return {key: cost for key, cost in found.items() if cost is not None}
+    costs = {(key, g): affordable(cost, g, drafts.acceptance) for key, cost in decode.items() for g in drafts.tokens}
+    return {key: cost for key, cost in costs.items() if cost is not None}
 
 
 def _reshard_s(profile: Profile, pool: Pool) -> float:

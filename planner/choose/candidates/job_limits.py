@@ -1,5 +1,5 @@
-"""What of a job and a pool the planner refuses before it simulates anything: it would never end, or the plan would be
-one that `rlplan check` rejects."""
+"""Limits of a job and a pool beyond which nothing is simulated: the solve would never end, or `rlplan check` would
+reject its plan."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Kept together, samples save the prefill of their prompt's whole blocks, and the memory of these; but the samples of a
 hard prompt are long together, and an engine that holds many of them ends late. Which weighs more hangs on the lengths
 of prompts and answers, on how alike a prompt's answers are, and on how tight memory is, so plain synchronous rounds are
-simulated both ways (large ones by their cells, cells.py), on luck that no candidate is judged by. What is not clearly
-faster is spread, the simpler way.
+simulated both ways (large ones by their cells, cells.py), on draws that no candidate is compared on. Unless keeping
+together is clearly faster, samples are spread, the simpler way.
 """
 
 from __future__ import annotations
