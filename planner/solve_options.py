@@ -1,4 +1,4 @@
-"""What a solve is asked for beside its documents."""
+"""Options of a solve beside its documents."""
 
 from __future__ import annotations
 

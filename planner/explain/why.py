@@ -138,7 +138,7 @@ def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Valu
 
 
 def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
-    # On as many rounds as both have, which are on the same luck.
+    # On as many rounds as both have, which are on the same draws.
     short = min(chosen.short.rounds, other.short.rounds)
     long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
     ours = search.phase_seconds(chosen, short, long)

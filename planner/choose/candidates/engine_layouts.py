@@ -90,10 +90,10 @@ def node_counts(pool: Pool, fewer: bool) -> list[int]:
 
 def no_tp(job: Job, profile: Profile) -> str | None:
     """What to say if the profile has none of the job's search.tp; None if it has one."""
-    asked, there = sorted(job.search.tp), sorted({entry.tp for entry in profile.rollout})
-    if set(asked) & set(there):
+    wanted, there = sorted(job.search.tp), sorted({entry.tp for entry in profile.rollout})
+    if set(wanted) & set(there):
         return None
     return (
-        f"search.tp {asked} has none of the profile's {', '.join(map(str, there))}; add one of them to search.tp, or "
+        f"search.tp {wanted} has none of the profile's {', '.join(map(str, there))}; add one of them there, or "
         "profile again with yours"
     )

@@ -37,7 +37,7 @@ ROUNDS, SAMPLES = 8, 8192
 # Keeping together must save this share of a rollout, and twice the standard error of what it saves.
 LEAST_SAVED = 0.005
 
-# A stream of luck that is no column's.
+# A stream of draws that is no column's.
 _STREAM = 1 << 20
 
 
@@ -51,7 +51,7 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    found: dict[EngineLayout, Placement] = {}
+    placements: dict[EngineLayout, Placement] = {}
     drawn: dict[int, list[Luck]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
@@ -61,15 +61,18 @@ def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: in
         round_kind = RoundKind("short", cell.trained, cell.trained, samples, samples, cap_tokens)
         best = _best(on_engines(cost, cell.engines), round_kind, drawn[cell.trained])
         if best is not None:
-            found[layout] = best
+            placements[layout] = best
     return replace(
         space,
-        decode={k: replace(cost, sharing=found[k].sharing) if k in found else cost for k, cost in space.decode.items()},
+        decode={
+            k: replace(cost, sharing=placements[k].sharing) if k in placements else cost
+            for k, cost in space.decode.items()
+        },
         drafted={
-            (k, n): replace(cost, sharing=found[k].sharing) if k in found else cost
+            (k, n): replace(cost, sharing=placements[k].sharing) if k in placements else cost
             for (k, n), cost in space.drafted.items()
         },
-        kept_together={layout: placement.saved for layout, placement in found.items()},
+        kept_together={layout: placement.saved for layout, placement in placements.items()},
     )
 
 

@@ -85,11 +85,11 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) ->
     Args:
         budgets: micro-batches of the job that hold its longest sequence.
     """
-    longest, asked = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
+    longest, wanted = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
     total, law = pool.accelerators_total, profile.train_law
     if not budgets:
         return (
-            f"the longest sequence has {longest} tokens, prompt and response, and search.micro_batch_tokens {asked} "
+            f"the longest sequence has {longest} tokens, prompt and response, and search.micro_batch_tokens {wanted} "
             f"has no micro-batch that holds it; add one of at least {longest}"
             + (" (and profile again)" if law is None else "")
         )
