@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rlplan.planner.choose.candidate_search import Search
-from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, defers
 from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.search_inputs import prepare
@@ -112,7 +112,7 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
     short = short_column(setting, key)
     short.extend(rounds)
     share, long_s, long_error = 0.0, [0.0], 0.0
-    if defers(key.law, setting.target):
+    if defers(key.deferral, setting.target):
         put_off = expected_deferrals(short, setting) / setting.target
         share = put_off / (1 + put_off)
         wanted = rounds * setting.simulated_target
@@ -122,7 +122,7 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
             pool = setting.earlier.long_prompts(key.long_share, wanted)
         else:
             pool = short.deferred_prompts
-        long = long_column(setting, LongKey(key.law, 1, key.layout))
+        long = long_column(setting, LongKey(key.deferral, 1, key.layout))
         long.extend(rounds, pool)
         long_s, long_error = long.log.step_s(train), long.log.step_error(train)
     short_s = short.log.step_s(train)

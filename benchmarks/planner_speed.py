@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import planner_scale
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws
@@ -227,7 +227,7 @@ def columns(seconds: float) -> dict[str, float]:
     for name, column in {
         "race": ShortColumn(setting, ShortKey("race", 160, 10, None, cost.key)),
         "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff_tokens, cost.key)),
-        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff_tokens), 1, cost.key)),
+        "exact_long": LongColumn(setting, LongKey(DeferralRule("exact", 0, 0, cutoff_tokens), 1, cost.key)),
         "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, None, cost.key)),
     }.items():
         began, rounds = time.process_time(), 0

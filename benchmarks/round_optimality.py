@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlplan.planner.choose.candidate_search import column_name
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.choose.cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Limits
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name
+from rlplan.planner.choose.cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column
+from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.choose.round_program import Solution, solve_program
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
@@ -40,24 +40,26 @@ class Instance:
 
     short: list[Column]
     long: list[Column]
-    needs_long: set[Law]
+    needs_long: set[DeferralRule]
     limits: Limits
     target: int
 
 
 def instance(rng: random.Random) -> Instance:
-    """A random job: one to three layouts, two to six laws, one to four update choices, any of the limits."""
+    """A random job: one to three layouts, two to six rules, one to four update choices, any of the limits."""
     target, size = rng.choice((8, 16, 32)), rng.choice((4, 8))
     layouts = [EngineLayout(2**k, 2 ** (3 - k)) for k in range(rng.randint(1, 3))]
     trains, mean_tokens = rng.randint(1, 4), rng.uniform(50, 2000)
-    laws = [Law("sync", target, size, None)]
-    laws += [Law("race", target + k, size + 1, None) for k in (0, 2, 4)] + [Law("defer", target + 2, size, None)]
-    laws += [Law("exact", 0, 0, cutoff_tokens) for cutoff_tokens in (100, 200)]
-    laws = [laws[0], *rng.sample(laws[1:], rng.randint(1, 5))]
-    deferring = {law for law in laws if law.mode == "exact" or (law.mode != "sync" and law.prompts > target)}
+    rules = [DeferralRule("sync", target, size, None)]
+    rules += [DeferralRule("race", target + k, size + 1, None) for k in (0, 2, 4)] + [
+        DeferralRule("defer", target + 2, size, None)
+    ]
+    rules += [DeferralRule("exact", 0, 0, cutoff_tokens) for cutoff_tokens in (100, 200)]
+    rules = [rules[0], *rng.sample(rules[1:], rng.randint(1, 5))]
+    deferring = {rule for rule in rules if rule.mode == "exact" or (rule.mode != "sync" and rule.prompts > target)}
 
     def column(key: ShortKey | LongKey, slowest: float, moved: float) -> Column:
-        biased = key.law.mode in ("race", "defer")
+        biased = key.deferral.mode in ("race", "defer")
         return Column(
             name=column_name(key),
             key=key,
@@ -72,15 +74,15 @@ def instance(rng: random.Random) -> Instance:
         )
 
     short, long = [], []
-    for law in laws:
-        issues = (target + 2, target + 8) if law.mode == "exact" else (law.prompts,)
+    for rule in rules:
+        issues = (target + 2, target + 8) if rule.mode == "exact" else (rule.prompts,)
         for layout, issued in itertools.product(layouts, issues):
-            moved = rng.uniform(0.05, 0.9) * target if law in deferring else 0.0
-            key = ShortKey(law.mode, issued, law.samples or size, law.cutoff_tokens, layout)
+            moved = rng.uniform(0.05, 0.9) * target if rule in deferring else 0.0
+            key = ShortKey(rule.mode, issued, rule.samples or size, rule.cutoff_tokens, layout)
             short.append(column(key, 10.0, moved))
-        if law in deferring:
-            for layout, copies in itertools.product(layouts, (1, 2) if law.mode == "exact" else (1,)):
-                long.append(column(LongKey(law, copies, layout), 30.0, float(target)))
+        if rule in deferring:
+            for layout, copies in itertools.product(layouts, (1, 2) if rule.mode == "exact" else (1,)):
+                long.append(column(LongKey(rule, copies, layout), 30.0, float(target)))
     host = {layout: rng.randint(4, 12) * 10**9 for layout in layouts}
     limits = Limits(
         group_size=size,
@@ -106,8 +108,8 @@ def costs(job: Instance) -> Iterator[float]:
     trains = range(len(job.short[0].step_s))
     for short in job.short:
         partners: list[Column | None] = [None]
-        if short.law in job.needs_long:
-            partners = [c for c in job.long if c.law == short.law]
+        if short.deferral in job.needs_long:
+            partners = [c for c in job.long if c.deferral == short.deferral]
         for long, here in itertools.product(partners, trains):
             for there in trains if long else (here,):
                 # Rounds of each kind per trained sample: the queue neither grows nor shrinks.

@@ -96,7 +96,7 @@ def tell(text: str, *files: Path | None) -> None:
 @contextmanager
 def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
     """What the planner refuses of a job or of its cluster within the block, as an InputError with file and line."""
-    from ..planner.choose.job_limits import Unplannable
+    from ..planner.choose.candidates.job_limits import Unplannable
 
     try:
         yield

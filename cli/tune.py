@@ -14,7 +14,7 @@ from ..plans.phrases.numbers import percent
 from .options import force_option
 
 if TYPE_CHECKING:
-    from ..planner.tune.executed_run import MeasuredRun
+    from ..planner.tune.executed_run import ExecutedRun
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
     from ..plans.schema.sections.origin import Inputs
@@ -76,7 +76,7 @@ def tune_command(
     return 0
 
 
-def _executed(run: MeasuredRun, plan_path: Path | None) -> Path:
+def _executed(run: ExecutedRun, plan_path: Path | None) -> Path:
     """The plan file that names the inputs of the run's plan."""
     from ..plans.check.plan_check import input_path
     from ..plans.yaml.errors import InputError
@@ -189,7 +189,7 @@ def _write_lengths(trace: LengthTrace, path: Path) -> Lengths:
     )
 
 
-def _result(tuned: Tuned, run: MeasuredRun, force_path: Path, out: Path) -> dict[str, Any]:
+def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict[str, Any]:
     costs, predicted = tuned.costs, run.plan.predicted
     return {
         "decision": "change" if tuned.change else "keep",

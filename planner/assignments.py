@@ -1,7 +1,7 @@
 """Changes to documents by dotted path, `cluster.pools.main.nodes=4`: what `simulate --set`, `compare --vary` take.
 
 A path begins with the name of a document; list items go by number (`profile.rollout.0.step_s`). Values are YAML. The
-changed documents pass the models that files pass, so what could not stand in a file cannot be asked for.
+changed documents pass the models that files pass, so what could not stand in a file is refused.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def assign(values: dict[str, Any], path: list[str], value: Any, text: str, optio
         key: Any = part
         if isinstance(here, list) and part.isdecimal():
             key = int(part)
-        found = key in here if isinstance(here, dict) else isinstance(here, list) and key in range(len(here))
-        if not found:
+        present = key in here if isinstance(here, dict) else isinstance(here, list) and key in range(len(here))
+        if not present:
             near = difflib.get_close_matches(".".join(path), known, 3, 0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else _keys_here(here, loc)
             raise InputError(f"{option} {text}: there is no {'.'.join(path)}; {hint}")
@@ -95,8 +95,8 @@ def validated(value: Any, model: type[M], name: str, touched: dict[Loc, str], op
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        found = explain_all(error, Document(value, {(): 1}, 1, False), model)
-        faults = [InputError(f"{named(name, fault.loc, touched, option)}: {fault.message}") for fault in found]
+        explained = explain_all(error, Document(value, {(): 1}, 1, False), model)
+        faults = [InputError(f"{named(name, fault.loc, touched, option)}: {fault.message}") for fault in explained]
         raise joined(faults) from None
 
 

@@ -22,7 +22,8 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """What was found: `objective` is infinite if the limit came before any solution; variables hold its values."""
+    """The minimum of a program: `objective` is infinite if the limit came before any solution; variables hold its
+    values."""
 
     objective: float
     bound: float

@@ -17,10 +17,12 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import Search
-from .choose.candidates import MODES, ShortKey, Space, enumerate_space
-from .choose.cycle_cost import Cycle, Limits
-from .choose.prefix_placement import place
-from .choose.prompt_supply import few_for_refills
+from .choose.candidates.candidate_space import MODES, Space, enumerate_space
+from .choose.candidates.prefix_placement import place
+from .choose.candidates.prompt_supply import few_for_refills
+from .choose.candidates.round_kinds import ShortKey
+from .choose.cycle_cost import Cycle
+from .choose.plan_limits import Limits
 from .costs.reward_costs import reward_cost
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws

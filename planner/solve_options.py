@@ -1,4 +1,4 @@
-"""What a solve is asked for beside its documents."""
+"""Options of a solve beside its documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..plans.schema.base import Mode
 from .choose.candidate_search import PASSES, Pass
-from .choose.cycle_cost import Objective
+from .choose.plan_limits import Objective
 from .highs import MAX_NODES
 
 

@@ -88,8 +88,8 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
             changed[name] = validated(values[name], model, name, touched, OPTION)
     result = Documents(**{**vars(documents), **changed})
     # What the loss is divided by changes no second, and nobody trains by these documents.
-    found = misfits(result.plan, result.cluster, result.job, None)
-    fault = next((fault for fault in found if fault.rule != "loss-divisor"), None)
+    faults = misfits(result.plan, result.cluster, result.job, None)
+    fault = next((fault for fault in faults if fault.rule != "loss-divisor"), None)
     if fault is not None:
         where = ".".join(map(str, fault.loc))
         raise InputError(f"{named('plan', fault.loc, touched, OPTION)}: plan.{where}: {fault.text}")

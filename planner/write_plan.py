@@ -30,9 +30,10 @@ from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPref
 from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from .choose.candidate_search import Search
-from .choose.candidates import LongKey, ShortKey
-from .choose.cycle_cost import Cycle, count_cycles
+from .choose.candidates.round_kinds import LongKey, ShortKey
+from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
+from .choose.schedules import count_cycles
 from .lengths.loss_divisors import expected_loss
 from .solve_options import SolveOptions
 
@@ -94,7 +95,7 @@ def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, wh
         budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
     return PlannedJob(
         name=job.name,
-        bias=Bias(mode=cycle.short.law.mode, budget=budget),
+        bias=Bias(mode=cycle.short.deferral.mode, budget=budget),
         issue=StepIssue(
             prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
         ),

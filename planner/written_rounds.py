@@ -12,8 +12,8 @@ from ..plans.yaml.errors import InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from .choose.candidate_search import ON_REQUEST, UNBIASED, Pass, Search
-from .choose.candidates import LongKey, ShortKey
-from .choose.cycle_cost import Objective
+from .choose.candidates.round_kinds import LongKey, ShortKey
+from .choose.plan_limits import Objective
 from .costs.host_memory import trainer_share
 from .costs.memory_bars import WEIGHT_BYTES
 from .costs.round_costs import RoundCosts, round_costs, scoring
@@ -148,7 +148,7 @@ def _short_key(planned: PlannedJob) -> ShortKey:
 
 def _long_key(short: ShortKey, long: LongRound) -> LongKey:
     return LongKey(
-        law=short.law,
+        deferral=short.deferral,
         copies=long.issue.copies,
         layout=long.rollout.layout,
         draft_tokens=long.rollout.drafts.tokens if long.rollout.drafts else 0,

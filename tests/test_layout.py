@@ -20,12 +20,7 @@ MOST_MODULES, MOST_LINES = 12, 300
 CROWDED = {"cli": "one module per command, and what several of them share"}
 LONG = {
     "cli/show_job.py",
-    "planner/choose/candidate_search.py",
-    "planner/choose/candidates.py",
-    "planner/choose/cycle_cost.py",
-    "planner/choose/round_program.py",
     "planner/groups/replan/moves.py",
-    "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",

@@ -21,7 +21,7 @@ from ...profiles.architecture import Architecture, architecture_of
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
-from ..choose.candidates import less_memory
+from ..choose.candidates.engine_layouts import less_memory
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of
 from ..costs.device_memory import device_bars, device_bytes
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest

@@ -24,8 +24,11 @@ from ..lengths.draws import Draws
 from ..simulate.columns.cell_columns import long_column, short_column
 from ..simulate.columns.round_log import mean
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
-from .candidates import Law, LongKey, ShortKey, Space, defers
-from .cycle_cost import SLOW_SHARE, Column, Cycle, Limits, all_cycles, length_ratio, make_cycle
+from .candidates.candidate_space import Space
+from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
+from .cycle_cost import SLOW_SHARE, Column, Cycle, length_ratio, make_cycle
+from .plan_limits import Limits
+from .schedules import all_cycles
 
 Progress = Callable[[str, float], None]
 """Told what is done (text) and how far the whole solve is, 0 to 1."""
@@ -44,10 +47,13 @@ class Pass:
 
 
 PASSES = (Pass(8, 4, math.inf), Pass(24, 12, 0.05), Pass(64, 32, 0.02), Pass(160, 64, 0.0))
-"""All columns of a pass have the same rounds on the same luck, so the last one's can be compared and predicted from."""
+"""All columns of a pass have the same rounds on the same draws, so those of the last can be compared and predicted
+from."""
+
 
 UNBIASED = ("sync", "exact", "predict")
 """Modes whose trained lengths are unconditioned by construction (design.md, Bias)."""
+
 
 ON_REQUEST = ("predict",)
 """Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
@@ -80,8 +86,8 @@ class Search:
         self._slo_step_s = slo_step_s
         self.short = {key: short_column(setting, key) for key in space.short}
         self.long = {key: long_column(setting, key) for key in space.long}
-        self.needs_long: set[Law] = {k.law for k in space.short if defers(k.law, setting.target)}
-        self._pools: dict[Law, list[str]] = {}
+        self.needs_long: set[DeferralRule] = {k.deferral for k in space.short if defers(k.deferral, setting.target)}
+        self._pools: dict[DeferralRule, list[str]] = {}
 
     # -- simulating ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +118,7 @@ class Search:
             return
 
         def hopeful(key: ShortKey | LongKey) -> bool:
-            return key.law.mode in UNBIASED or key.layout == best.short.layout
+            return key.deferral.mode in UNBIASED or key.layout == best.short.layout
 
         self.short = {k: c for k, c in self.short.items() if hopeful(k)}
         self.long = {k: c for k, c in self.long.items() if hopeful(k)}
@@ -146,7 +152,7 @@ class Search:
         return keep
 
     def _eligible(self, cycle: Cycle) -> bool:
-        return self.may_choose(cycle.short.law.mode)
+        return self.may_choose(cycle.short.deferral.mode)
 
     def may_choose(self, mode: Mode) -> bool:
         """Whether schedules of a mode may be chosen at all: it is the forced one; or none that must be forced, and
@@ -156,29 +162,29 @@ class Search:
         return mode not in ON_REQUEST and (self.limits.bias_budget > 0 or mode in UNBIASED)
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
-        pool = self.pool(key.law, rounds * self.setting.simulated_target)
-        # Empty if the law's few rounds deferred nobody; such a law has no cycle and falls out.
+        pool = self.pool(key.deferral, rounds * self.setting.simulated_target)
+        # Empty if the rule's few rounds deferred nobody; such a rule has no cycle and falls out.
         if pool:
             self.long[key].extend(rounds, pool)
 
-    def pool(self, law: Law, wanted: int) -> list[str]:
-        """Deferred prompts of a law, oldest first; a pool only ever grows at its end."""
-        pool = self._pools.get(law, [])
+    def pool(self, rule: DeferralRule, wanted: int) -> list[str]:
+        """Deferred prompts of a rule, oldest first; a pool only ever grows at its end."""
+        pool = self._pools.get(rule, [])
         if len(pool) < wanted:
-            if law.cutoff_tokens is not None:
-                pool = long_draws(self.setting.draws, self.setting.group_size, law.cutoff_tokens, wanted)
-            elif law.mode == "predict":
-                pool = self.setting.earlier.long_prompts(law.long_share, wanted)
+            if rule.cutoff_tokens is not None:
+                pool = long_draws(self.setting.draws, self.setting.group_size, rule.cutoff_tokens, wanted)
+            elif rule.mode == "predict":
+                pool = self.setting.earlier.long_prompts(rule.long_share, wanted)
             else:
                 # Layouts hardly move who finishes first; the column with most rounds has most of them.
-                columns = [c for k, c in self.short.items() if k.law == law]
+                columns = [c for k, c in self.short.items() if k.deferral == rule]
                 longest = max(columns, key=lambda c: len(c.deferred_prompts))
                 pool = list(longest.deferred_prompts)
-            self._pools[law] = pool
+            self._pools[rule] = pool
         return pool
 
     def anew(self, cycles: Sequence[Cycle], draws: Draws, reward: RewardCost | None = None) -> Search:
-        """A search of these schedules alone, on other luck, and with other reward costs if any are given; nothing is
+        """A search of only these schedules, on other draws, and with other reward costs if any are given; nothing is
         simulated yet."""
         short = {cast(ShortKey, c.short.key) for c in cycles}
         long = {cast(LongKey, c.long.key) for c in cycles if c.long}
@@ -188,16 +194,16 @@ class Search:
         return Search(setting, space, limits, self._slo_step_s, self.mode, self.passes)
 
     def simulate(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> Cycle:
-        """The schedule by this search's own rounds, of which there are so many at least. Lengths of which none defers a
-        prompt leave it without long rounds."""
+        """The schedule by this search's own rounds, at least so many of either kind; without long rounds if its short
+        rounds defer no prompt."""
         short = cast(ShortKey, cycle.short.key)
         self.short[short].extend(short_rounds)
         long = cast(LongKey, cycle.long.key) if cycle.long else None
         if long is not None:
             self._extend_long(long, long_rounds)
         partner = self._column(long, self.long[long]) if long is not None and len(self.long[long].log) else None
-        mine = self._column(short, self.short[short])
-        return make_cycle(mine, partner, cycle.train, cycle.long_train, self.limits)
+        column = self._column(short, self.short[short])
+        return make_cycle(column, partner, cycle.train, cycle.long_train, self.limits)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -224,7 +230,7 @@ class Search:
             moved = expected_deferrals(column, self.setting)
         else:
             moved = float(self.setting.target)
-        unbiased = key.law.mode in UNBIASED
+        unbiased = key.deferral.mode in UNBIASED
         limit = math.inf if self._slo_step_s is None else self._slo_step_s
         return Column(
             name=column_name(key),
@@ -267,7 +273,7 @@ class Search:
         logs = [self.short[cycle.short.key].log]
         if cycle.long and isinstance(cycle.long.key, LongKey):
             logs.append(self.long[cycle.long.key].log)
-        unbiased = cycle.short.law.mode in UNBIASED
+        unbiased = cycle.short.deferral.mode in UNBIASED
         short, *rest = [log.leak if unbiased else log.excess for log in logs]
         long = rest[0] if rest else [0]
         ratio = length_ratio(u * mean(short) + v * mean(long), unit)
@@ -288,27 +294,3 @@ def _may_keep(cycle: Cycle, limits: Limits) -> bool:
 def is_plain(cycle: Cycle) -> bool:
     """Whether it is what the baseline is chosen from: synchronous, and without levers that a job has to ask for."""
     return is_plain_key(cycle.short.key)
-
-
-def is_plain_key(key: ShortKey | LongKey) -> bool:
-    """The same of a kind of round."""
-    return key.law.mode == "sync" and not key.draft_tokens
-
-
-def _levers(key: ShortKey | LongKey) -> str:
-    """What a name has more where levers are used: nothing sorts before something."""
-    drafts = f":d{key.draft_tokens:02d}" if key.draft_tokens else ""
-    if isinstance(key, LongKey) and key.hand_over:
-        return f":d{key.draft_tokens:02d}:h{key.hand_over}"
-    return drafts
-
-
-def column_name(key: ShortKey | LongKey) -> str:
-    """Stable name that sorts by mode, issue, cutoff, share of long prompts, copies, layout."""
-    law = key.law
-    layout = f"tp{key.layout.tp:03d}x{key.layout.engines:03d}{_levers(key)}"
-    if law.mode == "predict":
-        layout = f"l{law.long_share:.3f}:{layout}"
-    if isinstance(key, ShortKey):
-        return f"{key.mode}:p{key.prompts:05d}:n{key.samples:04d}:c{key.cutoff_tokens or 0:06d}:{layout}"
-    return f"{law.mode}:p{law.prompts:05d}:n{law.samples:04d}:c{law.cutoff_tokens or 0:06d}:m{key.copies:02d}:{layout}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from ...plans.yaml.errors import Infeasible
 from .candidate_search import Search, is_plain
-from .cycle_cost import Cycle, Limits
+from .cycle_cost import Cycle
+from .plan_limits import Limits
 
 
 def baseline_of(search: Search, chosen: Cycle) -> Cycle:

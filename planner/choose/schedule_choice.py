@@ -44,7 +44,11 @@ class Decided:
 def eligible_of(search: Search) -> list[Column]:
     """Simulated short columns of the modes that may be chosen: the forced one, or those that need no force."""
     mode = search.mode
-    return [c for c in search.columns()[0] if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
+    return [
+        c
+        for c in search.columns()[0]
+        if (c.deferral.mode not in ON_REQUEST if mode is None else c.deferral.mode == mode)
+    ]
 
 
 def finalists_of(search: Search) -> tuple[list[Column], list[Column]]:
@@ -63,7 +67,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     # Those with few rounds are looked at only when nothing else is left, so that the error can say which limit binds.
     finalists, partners = finalists or eligible, partners or search.columns()[1]
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
-    tried_s = math.inf  # p95 of a step, of choices that kept the limits by luck
+    tried_s = math.inf  # p95 of a step, of choices that kept the limits by chance
     try:
         while True:
             solution = solve_program(
@@ -97,5 +101,5 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
         # Short and long rounds have the fewest slow steps for a low limit, and their p95 is a long round's.
         alike = [c for c in schedules if c.long is None]
         looked_at = [schedules, alike] if alike else [schedules]
-        lowest_s = min(least_p95(search, some) for some in looked_at) if math.isinf(tried_s) else tried_s
+        lowest_s = min(least_p95(search, each) for each in looked_at) if math.isinf(tried_s) else tried_s
         raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None

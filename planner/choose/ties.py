@@ -16,7 +16,7 @@ at most `tolerance` more than the proven best is tied with it, and of those the 
 may be none, and the best guess of it stays what was simulated.
 
 Candidates that lost early have few rounds. They are compared with the best schedule on the rounds that both have, which
-are on the same luck, and the one that wins the tie is simulated further before it is believed.
+are on the same draws, and the one that wins the tie is simulated further before it is believed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from ..costs.update_costs import TrainCost
 from ..explain.cost_error import step_error
 from ..explain.scheduled_rounds import scheduled_rounds
 from .candidate_search import Search
-from .candidates import Law, LongKey, ShortKey
-from .cycle_cost import Column, Cycle, make_cycle, train_pairs
-from .no_candidates import over_issue
+from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from .candidates.short_rounds import over_issue
+from .cycle_cost import Column, Cycle, make_cycle
+from .schedules import train_pairs
 
 MOST = 0.05
 """Share of the cost that is given up for a simpler schedule at most."""
@@ -43,7 +44,8 @@ TRIES = 8
 """Schedules that are simulated further because they win a tie on few rounds; then only those with enough rounds win."""
 
 ENOUGH = 0.5
-"""Share of a last pass's rounds that a schedule needs to win a tie; on one luck with the best, fewer tell enough."""
+"""Share of a last pass's rounds that a schedule needs to win a tie; on the same draws as the best, fewer tell
+enough."""
 
 
 def tolerance_of(search: Search, best: Cycle, profile: Profile) -> float:
@@ -130,20 +132,20 @@ def _tied(
     can be part of a best cycle.
     """
     limits, cost, nodes = search.limits, _cost_on(search, best), best.nodes(search.limits)
-    partners: dict[Law, list[Column]] = {}
+    partners: dict[DeferralRule, list[Column]] = {}
     for column in long:
-        partners.setdefault(column.law, []).append(column)
-    found = [best]
-    for one in short:
-        if not search.may_choose(one.law.mode):
+        partners.setdefault(column.deferral, []).append(column)
+    schedules = [best]
+    for column in short:
+        if not search.may_choose(column.deferral.mode):
             continue
-        for other in partners.get(one.law, []) if one.law in search.needs_long else [None]:
-            bar = (1.0 + tolerance) * cost(one.rounds, other.rounds if other else 0)
-            for cycle in _within(one, other, bar, search):
+        for partner in partners.get(column.deferral, []) if column.deferral in search.needs_long else [None]:
+            bar = (1.0 + tolerance) * cost(column.rounds, partner.rounds if partner else 0)
+            for cycle in _within(column, partner, bar, search):
                 tied = cycle.nodes(limits) == nodes and not cycle.violations(limits)
                 if tied and cycle.name != best.name and (_solid(search, cycle) or not solid_only):
-                    found.append(cycle)
-    return found
+                    schedules.append(cycle)
+    return schedules
 
 
 def _within(short: Column, long: Column | None, bar: float, search: Search) -> Iterator[Cycle]:
@@ -165,14 +167,14 @@ def _within(short: Column, long: Column | None, bar: float, search: Search) -> I
 
 def _cost_on(search: Search, best: Cycle) -> Callable[[int, int], float]:
     """Cost of `best` on its first so many short and long rounds; 0 long rounds: on all of them."""
-    known: dict[tuple[int, int], float] = {}
+    costs: dict[tuple[int, int], float] = {}
     limits = search.limits
     scale = best.cost(limits) / best.seconds_per_sample(limits.group_size)
 
     def cost(short: int, long: int) -> float:
         key = min(short, best.short.rounds), min(long or best.long.rounds, best.long.rounds) if best.long else 1
-        if key not in known:
-            known[key] = scale * sum(search.phase_seconds(best, *key).values())
-        return known[key]
+        if key not in costs:
+            costs[key] = scale * sum(search.phase_seconds(best, *key).values())
+        return costs[key]
 
     return cost

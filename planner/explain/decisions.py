@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ...plans.schema.sections.layouts import UpdateLayout
 from ..choose.candidate_search import Search
-from ..choose.candidates import LongKey, ShortKey
+from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
 
 Value = Callable[[Cycle], Any]

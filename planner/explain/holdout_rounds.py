@@ -35,7 +35,7 @@ class Holdout:
         limits = self.search.limits
         if "slo" in self.cycle.violations(limits):
             return False
-        if math.isinf(limits.bias_budget) or self.cycle.short.law.mode in UNBIASED:
+        if math.isinf(limits.bias_budget) or self.cycle.short.deferral.mode in UNBIASED:
             return True
         return abs(1.0 - self.search.measured_ratio(self.cycle)[0]) <= limits.bias_budget + 1e-9
 

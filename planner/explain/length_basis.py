@@ -16,7 +16,7 @@ import numpy as np
 from ...plans.schema.sections.length_evidence import LengthBasis
 from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
-from ..choose.candidates import ShortKey
+from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle
 from ..lengths.draws import Draws
 from .holdout_rounds import Holdout

@@ -63,8 +63,8 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
 def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether the schedule has something to train on these lengths: enough groups end within its cutoff, and, under
     dynamic sampling, some prompt has rewards that differ."""
-    law = cycle.short.law
-    if law.cutoff_tokens is not None and model.short_groups(law.cutoff_tokens, setting.group_size) < LEAST_ACCEPTED:
+    rule = cycle.short.deferral
+    if rule.cutoff_tokens is not None and model.short_groups(rule.cutoff_tokens, setting.group_size) < LEAST_ACCEPTED:
         return False
     return not setting.dynamic_sampling or any(len(set(rewards)) > 1 for rewards in model.rewards)
 

@@ -43,7 +43,7 @@ def pareto_front(search: Search, chosen: Cycle, holdout: Holdout) -> tuple[Front
             points.append(cycle)
     return tuple(
         FrontPoint(
-            mode=cycle.short.law.mode,
+            mode=cycle.short.deferral.mode,
             seconds_per_sample=level * cycle.seconds_per_sample(size),
             usd_per_1k_samples=1000 * level * cycle.usd_per_sample(limits),
             length_ratio=(

@@ -22,7 +22,7 @@ from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
-from ..choose.candidates import ShortKey
+from ..choose.candidates.round_kinds import ShortKey
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
 from ..costs.decode_costs import engines_of
@@ -139,7 +139,7 @@ def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
 
 def _round(search: Search, rounds: ScheduledRounds, profile: Profile, trainer: MemoryBar | None) -> PredictedRound:
     log, key = rounds.log, rounds.key
-    prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.simulated_target)
+    prompts = [] if isinstance(key, ShortKey) else search.pool(key.deferral, len(log) * search.setting.simulated_target)
     watched = watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
     noise = search.setting.noise(rounds.layout, rounds.train)
     rollout, reward = _phase(log.rollout_s, noise.rollout), _phase(log.reward_s, noise.reward_exposed)

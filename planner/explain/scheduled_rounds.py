@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from ...plans.schema.predicted import PredictedPhases
 from ...plans.schema.sections.layouts import EngineLayout
 from ..choose.candidate_search import Search
-from ..choose.candidates import LongKey, ShortKey
+from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
 from ..costs.step_noise import Mixture, spread_of, step_deviations
 from ..costs.update_costs import TrainCost

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..choose.candidates import ShortKey
-from ..choose.no_candidates import over_issue
+from ..choose.candidates.round_kinds import ShortKey
+from ..choose.candidates.short_rounds import over_issue
 from ..simulate.columns.round_log import mean
 from .scheduled_rounds import ScheduledRounds
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...rounds.machines.events import SampleKey
 from ...rounds.round_shape import shape, tail_begins_s
-from ..choose.candidates import LongKey, ShortKey
+from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..simulate.columns.cells import scaled, similar_cell
 from ..simulate.columns.round_log import mean
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn

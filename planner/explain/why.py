@@ -17,7 +17,7 @@ from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
-from ..choose.candidates import ShortKey
+from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.schedule_choice import Decided
@@ -53,16 +53,16 @@ def explain(
 
 def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
     """By decision of the schedule, what the best schedule that decides otherwise would cost."""
-    why, mode = {}, cycle.short.law.mode
+    why, mode = {}, cycle.short.deferral.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
-    own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
+    own = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
     made = decisions(search, mode, cycle.long is not None)
     for key, value, text in made:
         alternative = _alternative(search, own, cycle, value)
         if alternative is not None:
             kept = all(other_value(alternative) == other_value(cycle) for other, other_value, _ in made if other != key)
             why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
-        elif len({value(c) for c in cycles if c.short.law.mode == mode}) > 1:
+        elif len({value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
     return why
 
@@ -106,9 +106,9 @@ def _tie(search: Search, decided: Decided) -> str | None:
     """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
     (ties.py); None if they are one."""
     fastest, chosen = decided.solution.cycle, decided.cycle
-    mode = fastest.short.law.mode
+    mode = fastest.short.deferral.mode
     both = chosen.long is not None and fastest.long is not None
-    if chosen.short.law.mode != mode:
+    if chosen.short.deferral.mode != mode:
         differences = [f"mode {mode}"]
     else:
         made = decisions(search, mode, both)
@@ -138,7 +138,7 @@ def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Valu
 
 
 def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
-    # On as many rounds as both have, which are on the same luck.
+    # On as many rounds as both have, which are on the same draws.
     short = min(chosen.short.rounds, other.short.rounds)
     long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
     ours = search.phase_seconds(chosen, short, long)
@@ -172,14 +172,14 @@ def _mode(search: Search, decided: Decided) -> str:
     mine, base = holdout.cycle.seconds_per_sample(size), holdout.baseline.seconds_per_sample(size)
     ratio, error = holdout.search.measured_ratio(holdout.cycle)
     texts = [f"{base / mine:.2f}x plain synchronous rounds ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
-    if cycle.short.law.mode != "sync":
+    if cycle.short.deferral.mode != "sync":
         texts.append(f"length ratio {ratio:.3f} +- {error:.3f}")
-    if cycle.short.law.mode == "predict":
+    if cycle.short.deferral.mode == "predict":
         texts.append(_plain_epoch(search, cycle))
     for mode in ("exact", "predict", "defer", "race"):
-        if mode == cycle.short.law.mode:
+        if mode == cycle.short.deferral.mode:
             continue
-        others = [c for c in search.cycles() if c.short.law.mode == mode]
+        others = [c for c in search.cycles() if c.short.deferral.mode == mode]
         best = min(others, key=lambda c: (c.cost(search.limits), c.name), default=None)
         if best is not None:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)

@@ -1,5 +1,5 @@
-"""An executed run, step by step, and the same rounds in the simulator: with their own lengths, so that what differs is
-the costs' fault alone.
+"""An executed run, step by step, and its replay in the simulator: with the run's own lengths, so that only errors of
+the costs make them differ.
 
 A replayed round issues the prompts that were issued, in their order, and each sample has the length that it had. A
 sample that was aborted while it decoded has no length in the trace, only a reason: it was longer than the round let it
@@ -30,7 +30,7 @@ from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
 
 
 @dataclass(frozen=True)
-class MeasuredStep:
+class ExecutedStep:
     """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start."""
 
     number: int
@@ -49,7 +49,7 @@ class MeasuredStep:
     warm: bool
 
     def row(self) -> dict[str, Any]:
-        """The step as its trace has it, as far as means are made of it."""
+        """The keys of the step's trace event that means are taken of."""
         return {
             "kind": self.kind,
             "trained_samples": self.samples,
@@ -70,13 +70,13 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True)
-class MeasuredRun:
+class ExecutedRun:
     """A run folder. `plan_path`: the plan that it was started with, as the trace names it; None in older traces."""
 
     home: Path
     plan: Plan
     plan_path: Path | None
-    steps: tuple[MeasuredStep, ...]
+    steps: tuple[ExecutedStep, ...]
     restarts: int
 
     @property
@@ -86,7 +86,7 @@ class MeasuredRun:
 
     @cached_property
     def over_cycle(self) -> CycleMeans:
-        """Its means over the cycle, by which `rlplan report` tells them too."""
+        """Means over the cycle, as `rlplan report` states them."""
         issue, long = self.plan.job.issue, self.plan.predicted.rounds.long
         planned = {} if long is None else {"total_s": long.step_s.mean, "rollout_s": long.rollout_s.mean}
         rows = [step.row() for step in self.steps]
@@ -98,7 +98,7 @@ class MeasuredRun:
         return self.over_cycle.seconds_per_sample
 
 
-def load_run(folder: Path) -> MeasuredRun:
+def load_run(folder: Path) -> ExecutedRun:
     """Read the `--out` folder of one executed plan. Raises InputError if it is none, damaged or without a step."""
     must_be_run_folder(folder)
     if not (folder / TRACE).is_file():
@@ -116,7 +116,7 @@ def load_run(folder: Path) -> MeasuredRun:
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     named = log.started.get("plan")
-    return MeasuredRun(
+    return ExecutedRun(
         home=folder,
         plan=plan,
         plan_path=folder / named if isinstance(named, str) else None,
@@ -125,11 +125,11 @@ def load_run(folder: Path) -> MeasuredRun:
     )
 
 
-def _step(event: dict[str, Any], log: RunLog) -> MeasuredStep:
+def _step(event: dict[str, Any], log: RunLog) -> ExecutedStep:
     number = event["step"]
     samples = event.get("samples")
     rows = tuple(sorted(log.samples.get(number, ()), key=lambda r: (r["draw"], r["sample"])))
-    return MeasuredStep(
+    return ExecutedStep(
         number=number,
         kind=event["kind"],
         rollout_s=event["rollout_s"],
@@ -149,12 +149,12 @@ def _step(event: dict[str, Any], log: RunLog) -> MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A measured step beside its replay (seconds), by the costs that it was replayed with.
+    """An executed step and its replay, in seconds, by the costs of the replay.
 
     `update_s` is the update's, on the tokens that were trained.
     """
 
-    step: MeasuredStep
+    step: ExecutedStep
     times: RoundTimes
     update_s: float
     sync_s: float
@@ -165,7 +165,7 @@ class Replayed:
         return self.times.end_s + self.update_s + self.sync_s
 
 
-def replay(step: MeasuredStep, spec: RoundSpec, kind: RoundCosts, reward: RewardCost) -> Replayed:
+def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: RewardCost) -> Replayed:
     """Simulate the round of `step` with its own lengths."""
     drawn = _draws(step, spec)
     order = list(drawn)
@@ -180,8 +180,8 @@ def replay(step: MeasuredStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
             number_of[key.draw] = counts.get(prompt, 0)
             counts[prompt] = number_of[key.draw] + 1
         own = drawn.get(prompt, [])
-        place = number_of[key.draw]
-        return own[place].get(key.sample) if place < len(own) else None
+        number = number_of[key.draw]
+        return own[number].get(key.sample) if number < len(own) else None
 
     def natural(key: SampleKey, prompt: str) -> int:
         row = row_of(key, prompt)
@@ -213,10 +213,10 @@ def replay(step: MeasuredStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
     return Replayed(step, times, kind.train.update_s(*step.trained_tokens), kind.decode.sync_s)
 
 
-def _draws(step: MeasuredStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:
-    """For each prompt, in order of issue, its draws in their order: the rows of those samples that ended, by sample.
+def _draws(step: ExecutedStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:
+    """For each prompt, in order of issue, its draws in order: of each the trace rows of the samples that ended.
 
-    A draw of which no sample ended left no trace but its number. In a long round it is a copy whose elder was chosen;
+    A draw without an ended sample left only its number. In a long round it is a copy issued after the chosen one;
     copies are issued prompt by prompt, lap by lap, so its number tells the prompt. Elsewhere its prompt is unknown.
     """
     by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
@@ -227,18 +227,18 @@ def _draws(step: MeasuredStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapp
     taken = sum(step.prompts.values()) if laps else 0
     of_place = {number % taken: name for number, name in names.items() if taken and number < taken * spec.copies}
     width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
-    found: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
+    draws: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
     for number in range(max(max(names, default=-1) + 1, step.issued_samples // width)):
         name = names.get(number)
         if name is None and laps:
             name = of_place.get(number % taken) if taken and number < taken * spec.copies else None
             if name is None:
                 continue  # a later copy of a prompt that was settled: the replay draws it only if it comes to that
-        found.setdefault(name or f"?{number}", []).append(by_draw.get(number, {}))
-    return found
+        draws.setdefault(name or f"?{number}", []).append(by_draw.get(number, {}))
+    return draws
 
 
-def _machine(step: MeasuredStep, spec: RoundSpec, order: list[str]) -> Round:
+def _machine(step: ExecutedStep, spec: RoundSpec, order: list[str]) -> Round:
     if step.kind == "long":
         return spec.long(len(order)).machine(order)
     feed = order[spec.short_prompts :][::-1]
@@ -250,7 +250,7 @@ def _machine(step: MeasuredStep, spec: RoundSpec, order: list[str]) -> Round:
 
 
 def replay_all(
-    steps: Iterable[MeasuredStep], spec: RoundSpec, short: RoundCosts, long: RoundCosts, reward: RewardCost
+    steps: Iterable[ExecutedStep], spec: RoundSpec, short: RoundCosts, long: RoundCosts, reward: RewardCost
 ) -> list[Replayed]:
     """Replay steps whose samples are in the trace; a step without any has nothing to replay."""
     return [replay(step, spec, long if step.kind == "long" else short, reward) for step in steps if step.rows]

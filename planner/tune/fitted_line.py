@@ -1,4 +1,4 @@
-"""A measured cost as a line in the expected one, drawn to the expected one by its own noise.
+"""The fitted line of a phase: its observed seconds by the expected ones, shrunk to the expected ones by its noise.
 
 A phase's measured seconds m are explained by the profile's x (the replay of the same round, or the same update):
 `m = overhead + factor * x`, overhead >= 0, factor > 0. So a refitted cost grows wherever the profile's grew; bucketed
@@ -43,7 +43,7 @@ def fit_line(expected: Sequence[float], measured: Sequence[float], overhead: flo
     """Fit measured seconds by expected ones (both positive, without overhead), prior at `overhead` and factor 1.
 
     Errors are relative to the fitted value, not to the measured one: rounds that happened to be quick would weigh
-    most, and the mean, which is what plans are judged by, come out too small.
+    most, and the mean, which plans are compared by, come out too small.
     """
     x, m = np.array(expected, dtype=float), np.array(measured, dtype=float)
     scale = float(np.median(m))

@@ -1,4 +1,4 @@
-"""Why a run's phases took what they took: from the plan's prediction to the measured mean, one cause after the other.
+"""Attribution of a run's phases: from the plan's prediction to the observed mean, one cause after the other.
 
 Each cause is what changes when one more thing is taken as the run had it: the share of long rounds, then the lengths
 (the run's rounds replayed at the profile's costs), then the speed, then the overhead of a round; what is left is not
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...plans.schema.predicted import Predicted
 from ...plans.schema.sections.layouts import EngineLayout
 from ...traces.cycle_means import CycleMeans
-from .executed_run import MeasuredRun, Replayed
+from .executed_run import ExecutedRun, Replayed
 from .fitted_line import Line
 from .refit import Priced, Refit
 
@@ -34,12 +34,12 @@ class Phase:
     why: str
 
 
-def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found: Refit) -> dict[str, Phase]:
+def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitted: Refit) -> dict[str, Phase]:
     """The phases of a step over the cycle; waits around a round (`other_s` of the trace) belong to its rollout.
 
     Args:
         replays: of the run, by the profile that its plan was solved from, priced as in `priced`.
-        found: what the run says about that profile.
+        refitted: that profile, refitted to the run.
     """
     predicted, warm = run.plan.predicted, [r for r in replays if r.step.warm] or list(replays)
     step_s, over = predicted.step_s.mean, run.over_cycle
@@ -49,14 +49,14 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
 
     def at_speed(item: Replayed) -> float:
         base_s = priced.of(item.step.kind).decode.round_s
-        return base_s + lines(item, found.rollout).factor * (item.times.decode_end_s - base_s)
+        return base_s + lines(item, refitted.rollout).factor * (item.times.decode_end_s - base_s)
 
     def at_cost(item: Replayed) -> float:
         base_s = priced.of(item.step.kind).decode.round_s
-        line = lines(item, found.rollout)
+        line = lines(item, refitted.rollout)
         return line.overhead + line.factor * (item.times.decode_end_s - base_s)
 
-    reward = found.reward.factor if found.reward else 1.0
+    reward = refitted.reward.factor if refitted.reward else 1.0
     kinds = _by_kind(predicted)
     share = over.long_share
     weights = [over.long_weight if item.step.kind == "long" and item.step.samples else 1.0 for item in warm]
@@ -67,7 +67,7 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
 
     def update_s(item: Replayed, whole: bool) -> float:
         base_s = priced.of(item.step.kind).train.step_s
-        line = found.updates.get(priced.of(item.step.kind).train, Line(base_s, 1.0, 0.0, 0.0, 0))
+        line = refitted.updates.get(priced.of(item.step.kind).train, Line(base_s, 1.0, 0.0, 0.0, 0))
         return (line.overhead if whole else base_s) + line.factor * (item.update_s - base_s)
 
     def mixed(phase: int, otherwise: float) -> float:
@@ -89,7 +89,7 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
                 ("overhead of a round", mean(at_cost(r) for r in warm)),
                 ("not explained", mean(r.step.rollout_s + r.step.other_s for r in warm)),
             ],
-            _factors({str(layout): line.factor for layout, line in found.rollout.items()}),
+            _factors({str(layout): line.factor for layout, line in refitted.rollout.items()}),
         ),
         "reward_exposed": _phase(
             step_s,
@@ -115,7 +115,7 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
                 ("overhead of an update", mean(update_s(r, whole=True) for r in warm)),
                 ("not explained", mean(r.step.train_s for r in warm)),
             ],
-            _factors({"a token": found.train.factor if found.train else 1.0}),
+            _factors({"a token": refitted.train.factor if refitted.train else 1.0}),
         ),
         "sync": _phase(
             step_s,
@@ -124,10 +124,10 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
             [
                 ("", expected.sync),
                 ("share of long rounds", mean(r.sync_s for r in warm)),
-                ("weight transfer speed", mean(lines(r, found.sync).factor * r.sync_s for r in warm)),
+                ("weight transfer speed", mean(lines(r, refitted.sync).factor * r.sync_s for r in warm)),
                 ("not explained", mean(r.step.sync_s for r in warm)),
             ],
-            _factors({str(layout): line.factor for layout, line in found.sync.items()}),
+            _factors({str(layout): line.factor for layout, line in refitted.sync.items()}),
         ),
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A profile corrected by what a run has shown: what was run by its own line, what was not by part of the others'.
+"""The correction of a profile by a run: a layout that was run by its own line, another by part of the mean.
 
 A correction belongs to the layout that was run, whichever entry of the profile prices it (costs.entry_of): the
 corrected profile has a `RoundCheck` for each.

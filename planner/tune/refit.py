@@ -16,7 +16,7 @@ from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
 from ..costs.update_costs import TrainCost
 from ..simulate.whole_run import round_spec
-from .executed_run import MeasuredRun, Replayed, replay_all
+from .executed_run import ExecutedRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
 from .profile_correction import TRANSFER, corrected
 
@@ -26,14 +26,14 @@ SYNC_PRIOR, REWARD_PRIOR = 0.7, 0.7
 
 @dataclass(frozen=True)
 class Refit:
-    """What a run says about a profile.
+    """A profile refitted to a run.
 
     Attributes:
         profile: the refitted one; its lengths are still the old ones.
         rollout: for each layout that was run, its line against the profile.
         updates: for each update that was run, likewise.
         sync, reward: likewise.
-        transferred: the factor that layouts without rounds of their own would take, were no other evidence there.
+        transferred: the mean factor of the layouts that were run, which the others take a part of.
     """
 
     profile: Profile
@@ -62,20 +62,20 @@ class Priced:
         return self.long if kind == "long" else self.short
 
 
-def price(run: MeasuredRun, profile: Profile) -> Priced:
+def price(run: ExecutedRun, profile: Profile) -> Priced:
     """Raises InputError if the profile lacks a layout or micro-batch of the run's plan."""
     short, long = round_costs(run.plan.job, profile)
     return Priced(short, long, scoring(run.plan.job, profile))
 
 
-def replay_run(run: MeasuredRun, cap_tokens: int, dynamic_sampling: bool, profile: Profile) -> list[Replayed]:
+def replay_run(run: ExecutedRun, cap_tokens: int, dynamic_sampling: bool, profile: Profile) -> list[Replayed]:
     """Replay every step of a run by a profile. Raises InputError as `price` does."""
     priced = price(run, profile)
     spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
     return replay_all(run.steps, spec, priced.short, priced.long, priced.reward)
 
 
-def refit(profile: Profile, run: MeasuredRun, replays: Sequence[Replayed]) -> Refit:
+def refit(profile: Profile, run: ExecutedRun, replays: Sequence[Replayed]) -> Refit:
     """Refit from replays by `profile`; steps in which something had to start, or died, tell nothing about costs."""
     warm = [r for r in replays if r.step.warm] or list(replays)
     priced = price(run, profile)
@@ -111,10 +111,10 @@ def refit(profile: Profile, run: MeasuredRun, replays: Sequence[Replayed]) -> Re
 
 
 def _reward_line(items: Sequence[Replayed]) -> Line:
-    """From the seconds spent on rewards alone, of the rounds that had such in both worlds.
+    """The factor of reward seconds, from rounds that waited for rewards both in the run and in the replay.
 
-    The middle ones, since a host that stalls for a moment at a round's end is no slow reward. Where the half of the
-    rounds hid their rewards behind decoding, nothing is known about them.
+    It is their median, since a host that stalls for a moment at a round's end is no slow reward. Where more than half
+    of the rounds hid their rewards behind decoding, the run tells nothing about them.
     """
     both = [(r.times.reward_exposed_s, r.step.reward_exposed_s) for r in items]
     both = [(x, m) for x, m in both if x > 0 and m > 0]
@@ -128,16 +128,16 @@ def _reward_line(items: Sequence[Replayed]) -> Line:
     return Line(0.0, math.exp(weight * middle), error, noise, len(both))
 
 
-def transfer_error(found: Refit, rollouts: Sequence[RoundRollout]) -> float:
-    """Relative error of rollout seconds in layouts that the run did not use: what of the correction may not hold."""
-    if all(r.layout in found.rollout for r in rollouts):
+def transfer_error(refitted: Refit, rollouts: Sequence[RoundRollout]) -> float:
+    """Relative error of the corrected rollout seconds in layouts that the run did not use."""
+    if all(r.layout in refitted.rollout for r in rollouts):
         return 0.0
-    return abs(math.log(found.transferred)) * (1.0 - TRANSFER)
+    return abs(math.log(refitted.transferred)) * (1.0 - TRANSFER)
 
 
-def update_transfer_error(found: Refit, updates: Sequence[UpdateLayout]) -> float:
-    """Likewise of the seconds of updates that the run did not use."""
-    known = {train.layout for train in found.updates}
-    if not known or all(update in known for update in updates):
+def update_transfer_error(refitted: Refit, updates: Sequence[UpdateLayout]) -> float:
+    """Relative error of the corrected seconds of updates that the run did not use."""
+    updated = {train.layout for train in refitted.updates}
+    if not updated or all(update in updated for update in updates):
         return 0.0
-    return abs(math.log(mean_factor(found.updates))) * (1.0 - TRANSFER)
+    return abs(math.log(mean_factor(refitted.updates))) * (1.0 - TRANSFER)

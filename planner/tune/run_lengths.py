@@ -1,4 +1,4 @@
-"""The lengths that a run has measured, as a length trace: what its plan would have seen without cutting anything short.
+"""The lengths that a run observed, as a length trace: those of responses that nothing cut short.
 
 Which of a run's samples may be used depends on its mode (design.md, Bias):
 
@@ -31,7 +31,7 @@ from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
 from ..simulate.whole_run import round_spec, simulate_run
-from .executed_run import MeasuredRun
+from .executed_run import ExecutedRun
 from .refit import Priced
 
 MIN_GROUPS = 64
@@ -39,11 +39,11 @@ MIN_GROUPS = 64
 
 _FACTOR_STEPS = 3  # of the search for the factor; each takes the remaining ratio
 _FACTOR_PRIOR = 0.5  # standard deviation of the log of the factor, before the run was seen
-_FEWEST_STEPS = 64  # simulated, so that the simulation's own luck matters less than the run's
+_FEWEST_STEPS = 64  # simulated, so that the simulation's noise is less than the run's
 _PROMPTS = 2048
 
 
-def run_lengths(run: MeasuredRun) -> LengthTrace:
+def run_lengths(run: ExecutedRun) -> LengthTrace:
     """The lengths of a `sync`, `predict` or `exact` run. Raises InputError if the run cannot tell them (see above)."""
     trace = _whole_groups(run)
     if trace is None:
@@ -56,7 +56,7 @@ def run_lengths(run: MeasuredRun) -> LengthTrace:
 
 
 def refit_lengths(
-    run: MeasuredRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
+    run: ExecutedRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
 ) -> tuple[LengthTrace, float]:
     """(the trace that the run supports, its mean length over the old one's).
 
@@ -78,7 +78,7 @@ def _mean_tokens(trace: LengthTrace, cap: int) -> float:
     return math.fsum(sum(min(r.tokens, cap) for r in rows) / len(rows) for rows in groups) / len(groups)
 
 
-def _whole_groups(run: MeasuredRun) -> LengthTrace | None:
+def _whole_groups(run: ExecutedRun) -> LengthTrace | None:
     mode = run.plan.job.bias.mode
     if mode not in ("sync", "exact", "predict"):
         return None
@@ -103,11 +103,11 @@ def _whole_groups(run: MeasuredRun) -> LengthTrace | None:
     if mode == "predict":
         # They wait undrawn, so the trace counts them and does not name them.
         last = {"epoch": max((epoch for _, epoch in settled), default=0)}
-        owed = {(f"owed.{place}", last["epoch"]): last for place in range(run.steps[-1].deferred)}
+        owed = {(f"owed.{number}", last["epoch"]): last for number in range(run.steps[-1].deferred)}
     if len(settled) < MIN_GROUPS or (owed and not long_groups):
         return None
-    for place, (prompt, epoch) in enumerate(sorted(owed)):
-        donor = long_groups[place % len(long_groups)]
+    for number, (prompt, epoch) in enumerate(sorted(owed)):
+        donor = long_groups[number % len(long_groups)]
         rows += [replace(r, prompt=prompt, epoch=epoch) for r in donor]
     # Not the job's cap but None: a run that no sample of which was cut says nothing about lengths beyond it.
     return LengthTrace(rows)
@@ -141,7 +141,7 @@ def scaled(trace: LengthTrace, factor: float, cap_tokens: int) -> LengthTrace:
 
 
 def _length_factor(
-    run: MeasuredRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
+    run: ExecutedRun, old: LengthTrace, priced: Priced, cap_tokens: int, dynamic_sampling: bool, seed: int
 ) -> float:
     """The factor on `old` under which the run's plan would have trained the log lengths that it did train.
 
@@ -172,14 +172,14 @@ def _length_factor(
     total = sum(groups_of.values())
     log_factor = 0.0
     for _ in range(_FACTOR_STEPS):
-        found = simulated(math.exp(log_factor))
-        log_factor += math.fsum(groups_of[k] * (means[k] - found[k]) for k in present) / total
+        replayed = simulated(math.exp(log_factor))
+        log_factor += math.fsum(groups_of[k] * (means[k] - replayed[k]) for k in present) / total
     squares = math.fsum((v - means[k]) ** 2 for k in present for v in measured[k])
     error = math.sqrt(squares / max(1, total - len(present)) / total)
     return math.exp(log_factor * _FACTOR_PRIOR**2 / (_FACTOR_PRIOR**2 + error**2))
 
 
-def epoch_prompts(run: MeasuredRun, default: int) -> int:
+def epoch_prompts(run: ExecutedRun, default: int) -> int:
     """Prompts of the epochs that a run is simulated in.
 
     Only `predict` knows more from one epoch to the next, so only there they are as long as the run's own.
@@ -189,7 +189,7 @@ def epoch_prompts(run: MeasuredRun, default: int) -> int:
     return max(run.plan.job.issue.prompts_per_step, len({row["prompt"] for step in run.steps for row in step.rows}))
 
 
-def _trained_logs(run: MeasuredRun, kind: str) -> list[float]:
+def _trained_logs(run: ExecutedRun, kind: str) -> list[float]:
     """For each group that rounds of this kind trained, the mean of its log lengths."""
     groups: dict[tuple[int, int], list[float]] = {}
     for step in run.steps:

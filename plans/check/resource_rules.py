@@ -27,13 +27,18 @@ def round_trains(plan: Plan) -> list[tuple[Loc, UpdateLayout]]:
 
 
 def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
-    """Engines of a size that the job's search does not have, so that `solve` would not choose them."""
+    """Faults of engines of a size, or of a cutoff, outside the job's search: `solve` would not choose them."""
     rounds = plan.job.rounds
     kinds = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
     for kind, rollout in kinds.items():
         if rollout.tp not in job.search.tp:
             what = f"is {rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
             yield Fault("not-in-search", ("job", "rounds", kind, "rollout", "tp"), what, "add it there, or solve again")
+    cutoff_tokens, bounds = rounds.short.cutoff_tokens, job.search.cutoff_tokens
+    if cutoff_tokens is not None and bounds is not None and not bounds.holds(cutoff_tokens):
+        most = "" if bounds.max is None else f" to {bounds.max}"
+        what = f"is {cutoff_tokens}, and the job's search.cutoff_tokens is {bounds.min}{most}"
+        yield Fault("not-in-search", ("job", "rounds", "short", "cutoff_tokens"), what, "widen it, or solve again")
 
 
 def over_issue_beyond(plan: Plan, job: Job) -> Iterator[Fault]:

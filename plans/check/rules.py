@@ -85,7 +85,7 @@ train-layout             an update whose tp, pp, cp or ep does not divide the mo
 too-many-reward-workers  more reward workers than host cores
 deadline-too-short       a reward deadline below the median seconds of such rewards; most scores would time out
 pools-differ             kinds of round on different pools; they take turns on one
-not-in-search            engines of a tensor-parallel size that the job's search does not have
+not-in-search            engines of a tensor-parallel size, or a cutoff, that the job's search does not have
 over-issue-beyond-search more samples, or copies, at once than the job's search.max_over_issue allows
 layout-unmeasured        engines that the profile has no costs of
 update-unmeasured        an update that the profile has no costs of

@@ -21,6 +21,7 @@ from .sections.data_spec import DataSpec
 from .sections.levers import (
     AdaptiveTimeout,
     FinishedShares,
+    SearchCutoff,
     SearchDrafts,
     TimeoutNumbers,
     timeout_fault,
@@ -141,6 +142,9 @@ class Search(Strict):
 
     drafts: SearchDrafts | None = None
     """Speculative decoding; null: none is considered."""
+
+    cutoff_tokens: Annotated[SearchCutoff | None, Field(exclude_if=is_none)] = None
+    """Bounds of the cutoff of mode exact; null: `solve` tries quantiles of the length trace. Other modes ignore it."""
 
     max_over_issue: Annotated[float, Field(ge=1, le=100)] = 2.0
     """Samples that a round may issue at its start for each sample that it trains: prompts times samples of a short

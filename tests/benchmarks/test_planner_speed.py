@@ -64,7 +64,7 @@ def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_roun
 
 def test_kinds_of_every_mode_are_compared_by_cells_and_whole(bench) -> None:
     from benchmarks import planner_scale
-    from rlplan.planner.choose.candidates import MODES
+    from rlplan.planner.choose.candidates.candidate_space import MODES
     from rlplan.planner.search_inputs import prepare
 
     kinds = planner_scale.kinds_compared(prepare(*planner_scale.documents(64)))

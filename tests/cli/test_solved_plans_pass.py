@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.check.checker import Checker
-from rlplan.planner.choose import candidates
-from rlplan.planner.choose import prefix_placement as placement
 from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates import cutoffs, short_rounds
+from rlplan.planner.choose.candidates import prefix_placement as placement
 from rlplan.planner.explain import length_error
 from rlplan.planner.simulate.columns import column_setting as setting
 from rlplan.planner.simulate.columns import whole_columns as columns
@@ -180,8 +180,9 @@ def written(folder: Path, cluster, job, profile, rows, data_rows) -> Inputs:
 def little_simulated(monkeypatch):
     """Fewer candidates, and fewer rounds of each: a solve in a fraction of a second."""
     for module, values in {
-        candidates: {"CUTOFF_LEVELS": (0.5, 0.8), "ROW_FACTORS": (1.2,), "PROMPT_FACTORS": (1.25,),
-                     "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,)},
+        cutoffs: {"CUTOFF_LEVELS": (0.5, 0.8)},
+        short_rounds: {"ROW_FACTORS": (1.2,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5),
+                       "LONG_SHARES": (0.2,)},
         columns: {"FEED": 48},
         setting: {"FEED": 48},
         length_error: {"TRACES": 2, "MOST": 2, "FEWEST": 2},

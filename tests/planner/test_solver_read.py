@@ -27,7 +27,7 @@ FULL = {
     },
     "search": {
         "tp": [1, 2], "micro_batch_tokens": [2048, 4096], "hand_over": [0.5],
-        "drafts": {"tokens": [2], "acceptance": 0.6},
+        "drafts": {"tokens": [2], "acceptance": 0.6}, "cutoff_tokens": {"min": 2},
     },
     "slo": {"step_p95_s": 1e6},
 }  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from ....plans.schema.plan import Plan
 from ....plans.schema.predicted import PredictedRound, Quantiles
 from ....plans.schema.workload import Phase
-from ...tune.executed_run import MeasuredRun
+from ...tune.executed_run import ExecutedRun
 
 PAIRS = 64
 
@@ -66,7 +66,7 @@ def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     return _normalised([[rollout[i] for i in order], [train[i] for i in order]])
 
 
-def from_run(run: MeasuredRun) -> PhaseSeconds:
+def from_run(run: ExecutedRun) -> PhaseSeconds:
     """The measured phases of a run's steps, in their order; steps in which something had to start are left out where
     others are left. What a step took besides its phases counts as training."""
     steps = [step for step in run.steps if step.warm] or list(run.steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...choose.candidates import LongKey, ShortKey
+from ...choose.candidates.round_kinds import LongKey, ShortKey
 from .cells import Cell, cell_of
 from .column_setting import Setting
 from .composed_columns import ComposedLong, ComposedShort

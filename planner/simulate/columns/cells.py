@@ -25,7 +25,7 @@ from typing import TypeVar, overload
 
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.timeouts import TimeoutSpec
-from ...choose.candidates import LongKey, ShortKey
+from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import DecodeCost
 from ...costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from .column_setting import Setting

@@ -11,7 +11,7 @@ from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.machines.exact_long import most_draws_at_once
-from ...choose.candidates import LongKey, ShortKey
+from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import DecodeCost
 from ...costs.draft_costs import DraftedCost
 from ...costs.reward_costs import RewardCost
@@ -86,7 +86,7 @@ class Setting:
         if isinstance(key, ShortKey):
             alike, prompts = key.samples, key.prompts
         else:
-            draws = most_draws_at_once(key.copies) if key.law.mode == "exact" else 1
+            draws = most_draws_at_once(key.copies) if key.deferral.mode == "exact" else 1
             alike, prompts = self.group_size * draws, self.target
         cost, engines = self.cost_of(key), key.layout.engines
         ahead = self._ahead(cost, alike)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...choose.candidates import LongKey, ShortKey
+from ...choose.candidates.round_kinds import LongKey, ShortKey
 from .cells import Cell, scaled
 from .column_setting import Setting
 from .composed_log import ComposedLog, Picks, compose, deal

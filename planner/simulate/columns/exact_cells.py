@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plans.schema.sections.layouts import EngineLayout
-from ...choose.candidates import ShortKey
-from ...choose.prompt_supply import accepted_share
+from ...choose.candidates.prompt_supply import accepted_share
+from ...choose.candidates.round_kinds import ShortKey
 from ...lengths.draws import Numbers
 from ..round_arrays import RoundDraws, SimulatedRound
 from .cells import Cell, Cost, on_engines

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...choose.candidates import ShortKey
+from ...choose.candidates.round_kinds import ShortKey
 from ...lengths.draws import Numbers, prompt_name
 from ..round_arrays import RoundDraws, SimulatedRound
 from .column_setting import Setting

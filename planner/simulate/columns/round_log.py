@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
-from ...choose.candidates import LongKey
+from ...choose.candidates.round_kinds import LongKey
 from ...costs.update_costs import TrainCost
 from ..round_arrays import FATES, RoundDraws, SimulatedRound
 from ..streamed_updates import Streamed, Window, exposed_update_s

@@ -24,7 +24,7 @@ from ....rounds.hand_over import HandOverSpec
 from ....rounds.machines.exact_long import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
-from ...choose.candidates import LongKey, ShortKey, defers
+from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from ..one_round import simulate_one_round
 from ..round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
@@ -140,7 +140,7 @@ class ShortColumn:
 
 
 class LongColumn:
-    """A kind of long round over prompts that its law deferred."""
+    """A kind of long round over prompts that its rule deferred."""
 
     def __init__(self, setting: Setting, key: LongKey) -> None:
         self.key = key
@@ -155,7 +155,7 @@ class LongColumn:
             group_size=setting.group_size,
             samples=setting.group_size,
             max_tokens=setting.cap_tokens,
-            cutoff_tokens=key.law.cutoff_tokens,
+            cutoff_tokens=key.deferral.cutoff_tokens,
             copies=key.copies,
             dynamic_sampling=setting.dynamic_sampling,
         )
@@ -282,15 +282,15 @@ def expected_deferrals(column: ShortColumn, setting: Setting) -> float:
     the long draws before the P-th short one are negative binomial, with mean P (1 - q) / q for a share q of short
     groups. In `predict` prompts wait for long rounds at the pace at which the others are settled.
     """
-    law = column.key.law
-    if not defers(law, setting.target):
+    rule = column.key.deferral
+    if not defers(rule, setting.target):
         return 0.0
-    if law.mode == "predict":
+    if rule.mode == "predict":
         settled = mean(column.log.settled) if setting.dynamic_sampling else float(setting.target)
-        return settled * law.long_share / (1.0 - law.long_share)
+        return settled * rule.long_share / (1.0 - rule.long_share)
     if setting.dynamic_sampling:
         return mean(column.log.deferred)
-    if law.cutoff_tokens is not None:
-        short = setting.draws.model.short_groups(law.cutoff_tokens, setting.group_size)
+    if rule.cutoff_tokens is not None:
+        short = setting.draws.model.short_groups(rule.cutoff_tokens, setting.group_size)
         return setting.target * (1.0 - short) / short
     return float(column.key.prompts - setting.target)

@@ -1,5 +1,5 @@
-"""Levers that a job may allow and a plan may pull: drafts while decoding, engines handed over to training, reward
-timeouts that adapt, a judge.
+"""Levers that a job may allow and a plan may pull: the cutoff, drafts while decoding, engines handed over to training,
+reward timeouts that adapt, a judge.
 
 All are optional: a job that does not name them gets plans without them.
 """
@@ -8,13 +8,33 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from ..base import Choices, Count, Positive, Strict, ascending
+from ..base import Choices, Count, Positive, Strict, ascending, cross_error
 from ..limits import MOST_CHOICES
 
 Finished = Annotated[float, Field(ge=0.01, lt=1)]
 """A share of a round's samples; below a hundredth it would say nothing."""
+
+
+class SearchCutoff(Strict):
+    """Bounds of the cutoff that `solve` may choose in mode exact; equal bounds fix it."""
+
+    min: Count = 1
+    """The least cutoff in tokens."""
+
+    max: Count | None = None
+    """The largest cutoff in tokens; null: any below the cap of a response."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> SearchCutoff:
+        if self.max is not None and self.max < self.min:
+            raise cross_error(f"is {self.max}, below min {self.min}; write max of at least min", "max")
+        return self
+
+    def holds(self, cutoff_tokens: int) -> bool:
+        """Whether a cutoff is within the bounds."""
+        return self.min <= cutoff_tokens and (self.max is None or cutoff_tokens <= self.max)
 
 
 class SearchDrafts(Strict):

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from rlplan.planner.choose.candidates import enumerate_space
-from rlplan.planner.choose.no_candidates import over_issue
+from rlplan.planner.choose.candidates.candidate_space import enumerate_space
+from rlplan.planner.choose.candidates.short_rounds import over_issue
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.plans.schema.job import Search
 from rlplan.plans.yaml.errors import Infeasible

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rlplan.planner.choose.candidates import enumerate_space
+from rlplan.planner.choose.candidates.candidate_space import enumerate_space
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.plans.yaml.errors import Infeasible

@@ -50,7 +50,7 @@ def test_a_plan_on_more_nodes_is_compared_on_these_and_the_cheaper_plain_rounds_
     search = on_two_nodes().search
     limits = search.limits
     chosen = min(
-        (c for c in search.cycles() if c.short.law.mode == "exact" and c.nodes(limits) == 2),
+        (c for c in search.cycles() if c.short.deferral.mode == "exact" and c.nodes(limits) == 2),
         key=lambda c: (c.cost(limits), c.name),
     )
     baseline = baseline_of(search, chosen)

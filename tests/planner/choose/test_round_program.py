@@ -9,15 +9,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.choose.candidate_search import column_name
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.choose.cycle_cost import Column, Cycle, Limits, all_cycles
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name
+from rlplan.planner.choose.cycle_cost import Column, Cycle
+from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.choose.round_program import solve_program
+from rlplan.planner.choose.schedules import all_cycles
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
 A, B = EngineLayout(1, 2), EngineLayout(2, 1)
-SYNC, FREE, TIGHT = Law("sync", 16, 8, None), Law("race", 20, 10, None), Law("exact", 0, 0, 100)
+SYNC, FREE, TIGHT = (
+    DeferralRule("sync", 16, 8, None),
+    DeferralRule("race", 20, 10, None),
+    DeferralRule("exact", 0, 0, 100),
+)
 NEEDS_LONG = {FREE, TIGHT}
 P, N = 16, 8
 
@@ -68,7 +73,7 @@ def instances(draw):
                     slow=(draw(share), draw(share)),
                 )
             )
-            if key.law != law:
+            if key.deferral != law:
                 shorts.pop()
         if law in NEEDS_LONG:
             for layout, copies in itertools.product((A, B), range(1, 1 + draw(st.integers(1, 2)))):
@@ -193,7 +198,7 @@ def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
     sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0)
 
     def mode(budget: float) -> str:
-        return solve_program([race, sync], [long], NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.law.mode
+        return solve_program([race, sync], [long], NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.deferral.mode
 
     # 4 short rounds a long one: a ratio of 0.92, with 1.645 x 0.008 against it.
     assert mode(0.095) == "race"
@@ -206,9 +211,9 @@ def test_an_slo_keeps_slow_steps_to_one_in_twenty() -> None:
     long = column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
     sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0, slow=(0.02,))
     free = solve_program([exact, sync], [long], NEEDS_LONG, limits(), P).cycle
-    assert free.short.law.mode == "exact" and free.long_share() == pytest.approx(0.2)
+    assert free.short.deferral.mode == "exact" and free.long_share() == pytest.approx(0.2)
     bound = solve_program([exact, sync], [long], NEEDS_LONG, limits(slo=True), P).cycle
-    assert bound.short.law.mode == "sync"
+    assert bound.short.deferral.mode == "sync"
 
 
 def test_ties_go_to_the_first_by_name_whatever_the_order_of_columns() -> None:
@@ -247,11 +252,11 @@ def test_a_node_limit_leaves_a_feasible_choice_with_an_honest_gap() -> None:
     rng = random.Random(4)
     shorts, longs = [], []
     for number, layout in itertools.product(range(12), (A, B)):
-        law = Law("exact", 0, 0, 100 + number)
+        law = DeferralRule("exact", 0, 0, 100 + number)
         key = ShortKey("exact", 20, 8, law.cutoff_tokens, layout)
         shorts.append(column(key, [rng.uniform(1, 2), rng.uniform(1, 2)], moved=rng.uniform(1, 9), slow=(0.04, 0.02)))
         longs.append(column(LongKey(law, 1, layout), [rng.uniform(4, 9), rng.uniform(4, 9)], slow=(0.3, 0.1)))
-    needs = {c.law for c in shorts}
+    needs = {c.deferral for c in shorts}
     bounds = limits(slo=True, sharding=(0, 1), reshard_s=0.3, layout_switch_s=0.2)
     cut, again = (solve_program(shorts, longs, needs, bounds, P, max_nodes=0) for _ in range(2))
     full = solve_program(shorts, longs, needs, bounds, P)

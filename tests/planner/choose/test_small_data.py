@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidates import enumerate_space
-from rlplan.planner.choose.prompt_supply import accepted_share
+from rlplan.planner.choose.candidates.candidate_space import enumerate_space
+from rlplan.planner.choose.candidates.prompt_supply import accepted_share
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
@@ -34,7 +34,7 @@ def test_rounds_that_want_more_prompts_than_there_are_are_not_candidates():
         found = space(prompts)
         wanted = {k: prompts_wanted(k.mode, P, k.prompts, k.long_share) for k in everything}
         assert set(found.short) == {key for key in everything if wanted[key] <= prompts}
-        assert {key.law for key in found.long} <= {key.law for key in found.short}
+        assert {key.deferral for key in found.long} <= {key.deferral for key in found.short}
     assert set(space(10_000).short) == everything
 
 

@@ -76,7 +76,7 @@ def test_no_schedule_within_the_tolerance_is_simpler_and_none_beyond_it_is_plann
     limits = search.limits
     assert chosen.cost(limits) <= best.cost(limits) * (1 + min(MOST, error)) * (1 + 1e-9)
     assert chosen.violations(limits) == []
-    full = [c for c in search.cycles() if search.may_choose(c.short.law.mode) and not c.violations(limits)]
+    full = [c for c in search.cycles() if search.may_choose(c.short.deferral.mode) and not c.violations(limits)]
     tied = [c for c in full if c.cost(limits) <= best.cost(limits) * (1 + min(MOST, error))]
     solid = [c for c in tied if c.short.rounds >= 20 and (c.long is None or c.long.rounds >= 8)]
     assert simplicity(search, chosen) <= min(simplicity(search, c) for c in solid)
@@ -122,7 +122,7 @@ def test_of_equals_the_one_that_issues_less_is_planned():
     alike = [
         c
         for c in search.cycles()
-        if c.short.law.mode == "exact"
+        if c.short.deferral.mode == "exact"
         and c.cost(limits) <= bar
         and (c.short.layout, c.train, c.long and (c.long.layout, c.long_train))
         == (

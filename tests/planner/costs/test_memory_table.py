@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.choose.candidates import enumerate_space, feasible_layouts
-from rlplan.planner.choose.cycle_cost import Limits
-from rlplan.planner.choose.memory_fit import fitting_beside
+from rlplan.planner.choose.candidates.candidate_space import enumerate_space
+from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
+from rlplan.planner.choose.candidates.memory_fit import fitting_beside
+from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.device_memory import device_bars
 from rlplan.planner.costs.host_memory import engine_share, trainer_share

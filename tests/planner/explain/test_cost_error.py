@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlplan.planner.choose.candidates import ShortKey
+from rlplan.planner.choose.candidates.round_kinds import ShortKey
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error, step_error, update_error
 from rlplan.planner.explain.scheduled_rounds import ScheduledRounds

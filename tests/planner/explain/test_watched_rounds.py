@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
@@ -97,7 +97,7 @@ def setting(make_trace, make_profile) -> Setting:
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
 
 
-EXACT = Law("exact", 0, 0, CUTOFF)
+EXACT = DeferralRule("exact", 0, 0, CUTOFF)
 KEYS = {
     "sync": ShortKey("sync", TARGET, GROUP, None, LAYOUT),
     "exact": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.lengths.draws import Draws
@@ -45,12 +45,12 @@ def most_running(setting, key):
             seen.append(b)
 
     column = LongColumn(replace(setting, watch=lambda: observe), key)
-    column.extend(6, long_draws(setting.draws, GROUP, key.law.cutoff_tokens, 6 * TARGET))
+    column.extend(6, long_draws(setting.draws, GROUP, key.deferral.cutoff_tokens, 6 * TARGET))
     return max(seen), column
 
 
 def test_waves_of_an_exact_long_round_need_several_times_what_is_issued_at_first(setting):
-    key = LongKey(Law("exact", 0, 0, 700), 1, LAYOUT)
+    key = LongKey(DeferralRule("exact", 0, 0, 700), 1, LAYOUT)
     at_first = math.ceil(TARGET * GROUP * key.copies / LAYOUT.engines)
     most, _ = most_running(setting, key)
     assert most > 2 * at_first
@@ -58,7 +58,7 @@ def test_waves_of_an_exact_long_round_need_several_times_what_is_issued_at_first
 
 
 def test_a_column_is_simulated_with_what_a_plan_of_it_writes(setting):
-    key = LongKey(Law("exact", 0, 0, 700), 1, LAYOUT)
+    key = LongKey(DeferralRule("exact", 0, 0, 700), 1, LAYOUT)
     narrow = replace(setting, decode={LAYOUT: replace(setting.decode[LAYOUT], max_sequences=5)})
     assert narrow.at_once(key) == 5
     most, column = most_running(narrow, key)
@@ -87,7 +87,7 @@ def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monk
 def test_no_sample_waits_where_more_was_measured_than_a_round_can_have_in_flight(setting):
     short = ShortKey("race", 6, 5, None, LAYOUT)
     assert setting.at_once(short) == 15
-    assert setting.at_once(LongKey(short.law, 1, LAYOUT)) == TARGET * GROUP // 2
+    assert setting.at_once(LongKey(short.deferral, 1, LAYOUT)) == TARGET * GROUP // 2
     assert setting.at_once(ShortKey("sync", 4, 4, None, EngineLayout(2, 1))) == 16
 
 
@@ -122,7 +122,7 @@ def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are
             most = max(placed(RaceRound(names, TARGET, GROUP, samples, CAP), sharing, engines, of))
             assert most <= together.at_once(short)
             copies = ExactLongRound(names[:TARGET], GROUP, 700, 2, CAP)
-            key = LongKey(Law("exact", 0, 0, 700), 2, layout)
+            key = LongKey(DeferralRule("exact", 0, 0, 700), 2, layout)
             assert max(placed(copies, sharing, engines, of)) <= together.at_once(key)
 
 

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from rlplan.planner.choose.candidate_search import Pass, column_name
-from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
+from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, column_name
+from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import reward_cost
@@ -60,7 +61,7 @@ def long_log(setting: Setting, key: LongKey, rounds: int = 24) -> RoundLog:
 
 
 def test_a_hand_over_hides_a_part_of_the_update_and_trains_the_same(setting: Setting, slow_train) -> None:
-    plain, freed = (long_log(setting, LongKey(SHORT.law, 1, LAYOUT, 0, share)) for share in (0.0, 0.5))
+    plain, freed = (long_log(setting, LongKey(SHORT.deferral, 1, LAYOUT, 0, share)) for share in (0.0, 0.5))
     assert not plain.windows and len(freed.windows) == len(freed)
     assert freed.tokens == plain.tokens and freed.excess == plain.excess
     assert mean(freed.rollout_s) > mean(plain.rollout_s)
@@ -72,7 +73,7 @@ def test_a_hand_over_hides_a_part_of_the_update_and_trains_the_same(setting: Set
 
 
 def test_asking_between_extensions_changes_nothing(setting: Setting, slow_train) -> None:
-    key = LongKey(SHORT.law, 2, LAYOUT, 0, 0.5)
+    key = LongKey(SHORT.deferral, 2, LAYOUT, 0, 0.5)
     pool = long_draws(setting.draws, GROUP, CUTOFF, 40)
     once, parts = LongColumn(setting, key), LongColumn(setting, key)
     once.extend(8, pool)
@@ -91,13 +92,13 @@ def test_drafts_speed_a_column_up_and_change_nothing_that_it_trains(setting: Set
 
 
 def test_columns_with_levers_are_the_same_by_the_machines_and_by_their_twin(setting: Setting) -> None:
-    key = LongKey(SHORT.law, 2, LAYOUT, 3, 0.5)
+    key = LongKey(SHORT.deferral, 2, LAYOUT, 3, 0.5)
     reference = dataclasses.replace(setting, reference=True)
     assert long_log(setting, key, 8) == long_log(reference, key, 8)
 
 
 def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(setting: Setting, slow_train) -> None:
-    key = LongKey(SHORT.law, 1, LAYOUT, 3, 0.5)
+    key = LongKey(SHORT.deferral, 1, LAYOUT, 3, 0.5)
     short = ShortColumn(setting, SHORT)
     short.extend(150)
     log = long_log(setting, key, 80)
@@ -116,7 +117,7 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
 
 
 def test_names_of_columns_without_levers_stay_and_the_others_sort_behind_them() -> None:
-    keys = [LongKey(SHORT.law, 1, LAYOUT, g, share) for g in (0, 2, 4) for share in (0.0, 0.05, 0.5)]
+    keys = [LongKey(SHORT.deferral, 1, LAYOUT, g, share) for g in (0, 2, 4) for share in (0.0, 0.05, 0.5)]
     names = [column_name(key) for key in keys]
     assert names == sorted(set(names)) and keys == sorted(keys)
     assert names[0] == "exact:p00000:n0000:c000200:m01:tp001x002"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rlplan.planner.choose.candidates import LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
@@ -77,7 +77,7 @@ def test_the_seconds_that_columns_predict_are_those_of_whole_epochs_of_eight_ste
     reward = reward_cost(profile.reward, 1)
     setting = Setting(8, group, 1024, False, {decode.key: decode}, reward, draws)
     key = ShortKey("exact", 12, group, cutoff_tokens, decode.key)
-    short, long = ShortColumn(setting, key), LongColumn(setting, LongKey(key.law, 1, decode.key))
+    short, long = ShortColumn(setting, key), LongColumn(setting, LongKey(key.deferral, 1, decode.key))
     short.extend(300)
     long.extend(150, long_draws(draws, group, cutoff_tokens, 150 * 8))
     share = expected_deferrals(short, setting) / 8

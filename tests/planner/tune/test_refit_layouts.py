@@ -7,6 +7,7 @@ import pytest
 
 from rlplan.planner.costs.decode_costs import layout_cost
 from rlplan.planner.costs.round_costs import decode_of, train_of
+from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
@@ -108,7 +109,7 @@ def test_two_layouts_of_one_entry_are_corrected_each_by_its_own_rounds(tmp_path)
 
 
 def test_tuning_says_how_far_the_layouts_and_updates_that_it_proposes_may_be_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "_GAIN_SAMPLES", 3_000)
+    monkeypatch.setattr(plan_gain, "_GAIN_SAMPLES", 3_000)
     documents = with_rounds(sharded(solved_on_gpus()), short={"engines": 4, "tp": 2, "max_num_seqs": 8})
     truth = slower(documents.profile, decode=1.5, train=1.5)
     run = load_run(synthesize(tmp_path / "r", documents.plan, documents.job, truth, documents.trace, steps=16))

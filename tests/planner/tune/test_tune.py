@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.run_lengths import scaled
@@ -23,7 +24,7 @@ def exact():
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
     """Tune `documents` on a run of their plan in a world with other costs and lengths."""
-    monkeypatch.setattr(tuning, "_GAIN_SAMPLES", 6_000)
+    monkeypatch.setattr(plan_gain, "_GAIN_SAMPLES", 6_000)
 
     def run(documents, profile=None, factor=1.0, force=None, name="r", seed=5):
         truth = scaled(heavy_trace(), factor, CAP)

@@ -7,6 +7,7 @@ import pytest
 
 from rlplan.planner.costs.round_costs import nodes_of
 from rlplan.planner.simulate.whole_run import simulate_plan
+from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.plans.schema.plan import Plan
@@ -32,7 +33,7 @@ def changed(plan, solver=None, rollout=None):
 
 @pytest.fixture(autouse=True)
 def short_comparisons(monkeypatch):
-    monkeypatch.setattr(tuning, "_GAIN_SAMPLES", 3_000)
+    monkeypatch.setattr(plan_gain, "_GAIN_SAMPLES", 3_000)
 
 
 def test_a_plan_for_the_fewest_usd_is_tuned_by_usd(tmp_path):
@@ -45,7 +46,7 @@ def test_a_plan_for_the_fewest_usd_is_tuned_by_usd(tmp_path):
     assert result.plan.predicted.nodes == 1 and result.plan.solver.objective == "usd_per_sample"
     # Two nodes are quicker, and not twice as quick.
     assert result.change and 0.3 < result.gain < 0.5
-    fast = tuning._gain(result.plan.job, plan.job, with_seconds(documents), base.profile, model(documents), 0)[0]
+    fast = plan_gain.plan_gain(result.plan.job, plan.job, with_seconds(documents), base.profile, model(documents), 0)[0]
     assert fast < 0.0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, defers
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import Executions, RewardCost
 from rlplan.planner.costs.step_noise import spread_of
@@ -54,14 +54,14 @@ def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
     """Short rounds, and the long ones of what they put off."""
     short = short_column(setting, key)
     short.extend(rounds)
-    if not defers(key.law, setting.target) or key.prompts == TARGET + 1:
+    if not defers(key.deferral, setting.target) or key.prompts == TARGET + 1:
         return [short.log]
     wanted = rounds * setting.simulated_target // 2
     if key.mode == "exact":
         pool = long_draws(setting.draws, GROUP, key.cutoff_tokens, wanted)
     else:
         pool = setting.earlier.long_prompts(key.long_share, wanted) if key.mode == "predict" else short.deferred_prompts
-    long = long_column(setting, LongKey(key.law, 1, LAYOUT))
+    long = long_column(setting, LongKey(key.deferral, 1, LAYOUT))
     long.extend(rounds // 2, pool)
     return [short.log, long.log]
 
@@ -183,7 +183,7 @@ def test_a_race_by_cells_is_as_biased_and_puts_off_prompts_as_hard(make_setting,
 
 def test_engines_that_are_handed_over_hide_as_much_of_the_update_by_cells(make_setting) -> None:
     train = dataclasses.replace(TRAIN, per_token_s=6e-6)
-    key = LongKey(ShortKey("exact", 1190, GROUP, 200, LAYOUT).law, 1, LAYOUT, 0, 0.5)
+    key = LongKey(ShortKey("exact", 1190, GROUP, 200, LAYOUT).deferral, 1, LAYOUT, 0, 0.5)
 
     def exposed(**changes) -> float:
         """Share of the update that is left after the round, mean over some luck: it scatters by a fifth."""
@@ -204,7 +204,7 @@ def test_rounds_of_up_to_twice_the_prompts_of_a_cell_are_simulated_whole(make_se
     for target, kinds in ((2 * CELL, (ShortColumn, LongColumn)), (2 * CELL + 1, None)):
         setting = make_setting(target=target)
         key = ShortKey("exact", 2 * target, GROUP, 200, LAYOUT)
-        made = (short_column(setting, key), long_column(setting, LongKey(key.law, 1, LAYOUT)))
+        made = (short_column(setting, key), long_column(setting, LongKey(key.deferral, 1, LAYOUT)))
         assert (tuple(map(type, made)) == kinds) == (kinds is not None)
 
 
@@ -232,7 +232,7 @@ def test_groups_that_race_under_dynamic_sampling_are_simulated_whole(make_settin
     race = ShortKey("race", 800, 6, None, LAYOUT)
     assert cell_of(make_setting(dynamic_sampling=True), race).whole
     assert not cell_of(make_setting(), race).whole
-    assert not cell_of(make_setting(dynamic_sampling=True), LongKey(race.law, 1, LAYOUT)).whole
+    assert not cell_of(make_setting(dynamic_sampling=True), LongKey(race.deferral, 1, LAYOUT)).whole
 
 
 @pytest.mark.parametrize("workers", [1, 5, 64, 100])

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidates import LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
@@ -36,7 +36,7 @@ def setting(make_trace, make_profile) -> Setting:
 
 
 def columns(setting: Setting, short_rounds: int, long_rounds: int) -> tuple[ShortColumn, LongColumn]:
-    short, long = ShortColumn(setting, KEY), LongColumn(setting, LongKey(KEY.law, 1, LAYOUT))
+    short, long = ShortColumn(setting, KEY), LongColumn(setting, LongKey(KEY.deferral, 1, LAYOUT))
     short.extend(short_rounds)
     long.extend(long_rounds, setting.earlier.long_prompts(SHARE, long_rounds * TARGET))
     return short, long

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import Executions, reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
@@ -42,7 +42,7 @@ def ratio(setting: Setting, key: ShortKey, short_rounds: int, long_rounds: int) 
     """(trained over unconditioned length of a cycle, standard error)."""
     short = ShortColumn(setting, key)
     short.extend(short_rounds)
-    long = LongColumn(setting, LongKey(key.law, 1, key.layout))
+    long = LongColumn(setting, LongKey(key.deferral, 1, key.layout))
     pool = short.deferred_prompts
     if key.mode == "exact":
         pool = long_draws(setting.draws, GROUP, key.cutoff_tokens, long_rounds * TARGET)
@@ -96,7 +96,7 @@ def test_extending_a_column_in_parts_gives_the_same_rounds(setting: Setting) -> 
     for rounds in (2, 2, 7, 9):
         parts.extend(rounds)
     assert once.log == parts.log
-    law = LongKey(key.law, 2, LAYOUT)
+    law = LongKey(key.deferral, 2, LAYOUT)
     pool = long_draws(setting.draws, GROUP, CUTOFF, 40)
     whole, grown = LongColumn(setting, law), LongColumn(setting, law)
     whole.extend(8, pool)
@@ -120,7 +120,7 @@ def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setti
             ShortKey("race", 5, 6, None, LAYOUT),
             ShortKey("sync", TARGET, GROUP, None, LAYOUT),
         ):
-            short, long = ShortColumn(mine, key), LongColumn(mine, LongKey(key.law, 2, LAYOUT))
+            short, long = ShortColumn(mine, key), LongColumn(mine, LongKey(key.deferral, 2, LAYOUT))
             short.extend(60)
             long.extend(12, long_draws(mine.draws, GROUP, CUTOFF, 20))
             found += [short.log, long.log]
@@ -138,7 +138,7 @@ def test_layouts_of_a_law_are_compared_on_the_same_lengths(setting: Setting) -> 
 
 
 def test_a_small_pool_is_reused_with_fresh_luck(setting: Setting) -> None:
-    column = LongColumn(setting, LongKey(Law("exact", 0, 0, CUTOFF), 1, LAYOUT))
+    column = LongColumn(setting, LongKey(DeferralRule("exact", 0, 0, CUTOFF), 1, LAYOUT))
     column.extend(6, long_draws(setting.draws, GROUP, CUTOFF, 2))
     assert column.log.groups == [TARGET] * 6
     assert len(set(column.log.tokens)) > 3
@@ -161,7 +161,7 @@ def test_every_block_of_synthetic_prompts_holds_each_traced_prompt_once(setting:
 def test_a_whole_run_agrees_with_the_columns_that_it_is_made_of(setting: Setting, make_profile) -> None:
     train = train_cost(make_profile().train[2])
     short_key = ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT)
-    short, long = ShortColumn(setting, short_key), LongColumn(setting, LongKey(short_key.law, 1, LAYOUT))
+    short, long = ShortColumn(setting, short_key), LongColumn(setting, LongKey(short_key.deferral, 1, LAYOUT))
     short.extend(300)
     long.extend(150, long_draws(setting.draws, GROUP, CUTOFF, 150 * TARGET))
     share = expected_deferrals(short, setting) / TARGET

@@ -1,19 +1,19 @@
-"""Which candidates memory holds: engines alone, and trainers beside them. What is held, rank_memory.py says."""
+"""Which candidates fit into memory: engines by themselves, and trainers beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...plans.schema.cluster import Pool
-from ...plans.schema.sections.layouts import EngineLayout
-from ...plans.yaml.errors import Infeasible
-from ...profiles.profile_schema import Profile
-from ..costs.decode_costs import engines_of
-from ..costs.device_memory import device_bars
-from ..costs.host_memory import Share, engine_share, trainer_share
-from ..costs.memory_bars import Bar, gb, largest
-from ..costs.memory_table import memory_table
-from ..costs.update_costs import TrainCost
+from ....plans.schema.cluster import Pool
+from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.yaml.errors import Infeasible
+from ....profiles.profile_schema import Profile
+from ...costs.decode_costs import engines_of
+from ...costs.device_memory import device_bars
+from ...costs.host_memory import Share, engine_share, trainer_share
+from ...costs.memory_bars import Bar, gb, largest
+from ...costs.memory_table import memory_table
+from ...costs.update_costs import TrainCost
 
 
 def engines_fault(profile: Profile, pool: Pool, weight_bytes: float, layout: EngineLayout) -> str | None:
@@ -40,25 +40,25 @@ def fitting_beside(
     engines = {layout: engines_of(profile, layout) for layout in layouts}
     on_node = {layout: engine_share(profile, each).on_node(pool.nodes) for layout, each in engines.items()}
     smallest = min(layouts, key=lambda layout: (on_node[layout], layout))
-    found: dict[TrainCost, Share] = {}
+    fitting: dict[TrainCost, Share] = {}
     lacking: list[tuple[float, str]] = []
     for cost in train:
         share = trainer_share(profile, pool, weight_bytes, cost.layout)
         bars = [b for each in engines.values() for b in device_bars(profile, pool, weight_bytes, each, cost.layout)]
         if all(bar.fits for bar in bars) and on_node[smallest] + share.on_node(pool.nodes) <= pool.host_memory_bytes:
-            found[cost] = share
+            fitting[cost] = share
         else:
             bars += memory_table(profile, pool, weight_bytes, pool.nodes, [(engines[smallest], cost.layout)])
             worst = max(bars, key=lambda bar: bar.needed_bytes / bar.capacity_bytes)
             where = "host memory that a node has" if worst.place == "host" else "memory that an accelerator has"
-            told = f"{_told(worst)} of the {gb(worst.capacity_bytes)} of {where}"
-            lacking.append((worst.needed_bytes / worst.capacity_bytes, told))
-    if not found:
+            need = f"{_told(worst)} of the {gb(worst.capacity_bytes)} of {where}"
+            lacking.append((worst.needed_bytes / worst.capacity_bytes, need))
+    if not fitting:
         raise Infeasible(
             f"no update fits into memory beside the engines: that which lacks least would take {min(lacking)[1]}; add "
             "nodes, or nodes with more memory"
         )
-    return tuple(found), tuple(found.values())
+    return tuple(fitting), tuple(fitting.values())
 
 
 def _told(bar: Bar) -> str:

@@ -3,8 +3,8 @@
 Kept together, samples save the prefill of their prompt's whole blocks, and the memory of these; but the samples of a
 hard prompt are long together, and an engine that holds many of them ends late. Which weighs more hangs on the lengths
 of prompts and answers, on how alike a prompt's answers are, and on how tight memory is, so plain synchronous rounds are
-simulated both ways (large ones by their cells, cells.py), on luck that no candidate is judged by. What is not clearly
-faster is spread, the simpler way.
+simulated both ways (large ones by their cells, cells.py), on draws that no candidate is compared on. Unless keeping
+together is clearly faster, samples are spread, the simpler way.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.schema.sections.layouts import EngineLayout
-from ...rounds.balance import PrefixSharing, shared_tokens
-from ...rounds.round_spec import RoundKind
-from ..costs.decode_costs import DecodeCost
-from ..costs.reward_costs import RewardCost
-from ..lengths.draws import Draws
-from ..simulate.columns.cells import on_engines, sized_cell
-from ..simulate.columns.column_setting import CELL_PROMPTS
-from ..simulate.one_round import simulate_one_round
-from ..simulate.round_arrays import RoundDraws
-from .candidates import Space
+from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.balance import PrefixSharing, shared_tokens
+from ....rounds.round_spec import RoundKind
+from ...costs.decode_costs import DecodeCost
+from ...costs.reward_costs import RewardCost
+from ...lengths.draws import Draws
+from ...simulate.columns.cells import on_engines, sized_cell
+from ...simulate.columns.column_setting import CELL_PROMPTS
+from ...simulate.one_round import simulate_one_round
+from ...simulate.round_arrays import RoundDraws
+from .candidate_space import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
 LEADS = (1, 2, 4)
@@ -37,7 +37,7 @@ ROUNDS, SAMPLES = 8, 8192
 # Keeping together must save this share of a rollout, and twice the standard error of what it saves.
 LEAST_SAVED = 0.005
 
-# A stream of luck that is no column's.
+# A stream of draws that is no column's.
 _STREAM = 1 << 20
 
 
@@ -51,7 +51,7 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    found: dict[EngineLayout, Placement] = {}
+    placements: dict[EngineLayout, Placement] = {}
     drawn: dict[int, list[RoundDraws]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
@@ -61,15 +61,18 @@ def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: in
         round_kind = RoundKind("short", cell.trained, cell.trained, samples, samples, cap_tokens)
         best = _best(on_engines(cost, cell.engines), round_kind, drawn[cell.trained])
         if best is not None:
-            found[layout] = best
+            placements[layout] = best
     return replace(
         space,
-        decode={k: replace(cost, sharing=found[k].sharing) if k in found else cost for k, cost in space.decode.items()},
+        decode={
+            k: replace(cost, sharing=placements[k].sharing) if k in placements else cost
+            for k, cost in space.decode.items()
+        },
         drafted={
-            (k, n): replace(cost, sharing=found[k].sharing) if k in found else cost
+            (k, n): replace(cost, sharing=placements[k].sharing) if k in placements else cost
             for (k, n), cost in space.drafted.items()
         },
-        kept_together={layout: placement.saved for layout, placement in found.items()},
+        kept_together={layout: placement.saved for layout, placement in placements.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether the data has enough prompts for what rounds take in the place of groups that they do not train.
+"""The supply of prompts: whether the data has enough for rounds that take others in place of groups they do not train.
 
 Rounds are simulated on prompts without end. A data set is finite: a round that has put off or filtered every prompt
 that was free ends with fewer than P groups, which a plan's predictions do not know of.
@@ -10,9 +10,9 @@ from collections import Counter
 
 import numpy as np
 
-from ...rounds.round_spec import prompts_wanted
-from ..lengths.length_model import LengthModel
-from .candidates import ShortKey
+from ....rounds.round_spec import prompts_wanted
+from ...lengths.length_model import LengthModel
+from .round_kinds import ShortKey
 
 # Rarer than that nothing is said of: it would be a guess, and the data too small by far in any case.
 _LEAST_ACCEPTED = 1e-3
@@ -36,8 +36,8 @@ def _all_alike(rewards: tuple[float, ...], group_size: int) -> float:
 def few_for_refills(
     model: LengthModel, key: ShortKey, target: int, group_size: int, dynamic_sampling: bool, prompts: int
 ) -> str | None:
-    """What a reader must know if steps of the plan may train fewer than `target` groups, `prompts` being all that the
-    data holds; None if all do but for a few in a thousand."""
+    """A caution where the `prompts` of the data are too few for every step to train `target` groups; None if all but a
+    few in a thousand do."""
     accepted = accepted_share(model, key, group_size, dynamic_sampling)
     wanted = prompts_wanted(key.mode, target, key.prompts, key.long_share, accepted)
     if prompts >= wanted:

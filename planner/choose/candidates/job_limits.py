@@ -1,18 +1,18 @@
-"""What of a job and a pool the planner refuses before it simulates anything: it would never end, or the plan would be
-one that `rlplan check` rejects."""
+"""Limits of a job and a pool beyond which nothing is simulated: the solve would never end, or `rlplan check` would
+reject its plan."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ...plans.check.resource_rules import too_many_accelerators, too_many_workers
-from ...plans.schema.cluster import Pool
-from ...plans.schema.job import Job
-from ...plans.yaml.errors import InputError
-from ...plans.yaml.yaml_doc import Loc
-from ...profiles.profile_schema import Profile
-from ..check.accelerator_rules import accelerator_fault
-from ..check.reward_rules import short_deadline
+from ....plans.check.resource_rules import too_many_accelerators, too_many_workers
+from ....plans.schema.cluster import Pool
+from ....plans.schema.job import Job
+from ....plans.yaml.errors import InputError
+from ....plans.yaml.yaml_doc import Loc
+from ....profiles.profile_schema import Profile
+from ...check.accelerator_rules import accelerator_fault
+from ...check.reward_rules import short_deadline
 
 
 class Unplannable(InputError):

@@ -1,0 +1,150 @@
+"""The candidate space of a solve: all kinds of round worth simulating, with the costs of their layouts and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from ....plans.schema.base import Mode
+from ....plans.schema.cluster import Cluster, Pool
+from ....plans.schema.job import Job
+from ....plans.schema.sections.layouts import EngineLayout
+from ....profiles.profile_schema import Profile
+from ...costs.colocation import shares_gpus
+from ...costs.decode_costs import DecodeCost
+from ...costs.draft_costs import DraftedCost, affordable
+from ...costs.host_memory import Share
+from ...costs.memory_bars import WEIGHT_BYTES
+from ...costs.update_costs import TrainCost
+from ...lengths.length_model import LengthModel
+from .engine_layouts import feasible_layouts
+from .job_limits import must_be_plannable
+from .memory_fit import fitting_beside
+from .round_kinds import LongKey, ShortKey, defers
+from .short_rounds import (
+    short_keys,
+)
+from .update_layouts import feasible_train
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+COPIES = (1, 2)
+
+
+# bfloat16 weights, float32 master weights and both Adam moments.
+STATE_BYTES_PER_PARAMETER = 14
+
+
+# A sleeping vLLM engine of 30B parameters on one GPU wakes in 2.9 s (vLLM's sleep mode on A100, 61 GB of weights).
+WAKE_BYTES_PER_S = 21e9
+
+
+@dataclass(frozen=True)
+class Space:
+    """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
+
+    `host_memory_bytes` are those of a node; `refused` says, for each layout that was left out, why; `reshard_s` and
+    `layout_switch_s` are seconds of changing shards and engines between kinds of round. `drafted`: costs with drafts,
+    by layout and drafted tokens.
+    `kept_together`: the share of a rollout that layouts save by keeping a prompt's samples together, if they do.
+    `train_host`: of each of `train`, the host memory of its trainers.
+    """
+
+    pool: str
+    decode: dict[EngineLayout, DecodeCost]
+    train: tuple[TrainCost, ...]
+    short: tuple[ShortKey, ...]
+    long: tuple[LongKey, ...]
+    host_memory_bytes: int
+    refused: tuple[str, ...]
+    reshard_s: float = 0.0
+    layout_switch_s: float = 0.0
+    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
+    kept_together: dict[EngineLayout, float] = field(default_factory=dict)
+    train_host: tuple[Share, ...] = ()
+
+    @property
+    def sharding(self) -> tuple[int, ...]:
+        """For each update choice a number; those that shard the model alike have the same one."""
+        kinds = [(t.layout.dp, t.layout.tp, t.layout.pp, t.layout.ep) for t in self.train]
+        return tuple(kinds.index(kind) for kind in kinds)
+
+
+def enumerate_space(
+    cluster: Cluster,
+    job: Job,
+    profile: Profile,
+    model: LengthModel,
+    modes: Sequence[Mode],
+    fewer_nodes: bool = False,
+    prompts: int | None = None,
+) -> Space:
+    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
+    Unplannable (job_limits.py) for a job or a pool that is refused at once.
+
+    `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
+    many as any round wants; rounds that want more are left out.
+    """
+    pool, decode, refused = feasible_layouts(cluster, job, profile, fewer_nodes)
+    must_be_plannable(job, pool, cluster.pools[pool], profile)
+    train = feasible_train(cluster, job, profile, pool, fewer_nodes)
+    train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
+    short, without = short_keys(job, model, modes, decode, prompts)
+    target, most = job.rollout.prompts_per_step, job.search.max_over_issue
+    rules = sorted({s.deferral for s in short if defers(s.deferral, target)})
+    drafted = _drafted(job, decode)
+    long = [
+        LongKey(rule, copies, layout, tokens, share)
+        for rule in rules
+        for copies in ([c for c in COPIES if c <= most] if rule.mode == "exact" else (1,))
+        for layout in decode
+        for tokens in (0, *(g for key, g in drafted if key == layout))
+        for share in (0.0, *(job.search.hand_over if layout.engines > 1 else ()))
+    ]
+    short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
+    node = cluster.pools[pool]
+    return Space(
+        pool=pool,
+        decode=decode,
+        train=train,
+        short=tuple(short),
+        long=tuple(long),
+        host_memory_bytes=node.host_memory_bytes,
+        refused=(*refused, *without),
+        reshard_s=_reshard_s(profile, node),
+        layout_switch_s=_layout_switch_s(profile),
+        drafted=drafted,
+        train_host=train_host,
+    )
+
+
+def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:
+    """Costs with drafts where the job considers them and they make some batch faster."""
+    drafts = job.search.drafts
+    if drafts is None:
+        return {}
+    costs = {(key, g): affordable(cost, g, drafts.acceptance) for key, cost in decode.items() for g in drafts.tokens}
+    return {key: cost for key, cost in costs.items() if cost is not None}
+
+
+def _reshard_s(profile: Profile, pool: Pool) -> float:
+    """Seconds to move the model's training state between two shardings, over the network of all accelerators at once.
+
+    Only a rule has shardings to change between.
+    """
+    if profile.train_law is None:
+        return 0.0
+    moved = STATE_BYTES_PER_PARAMETER * profile.model_parameters
+    return moved / (pool.accelerators_total * profile.train_law.fabric_bytes_per_s)
+
+
+def _layout_switch_s(profile: Profile) -> float:
+    """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake.
+
+    Where engines sleep and wake in every step (colocation.py), those of another layout wake in the place of the others.
+    """
+    if profile.machine.kind != "cuda" or shares_gpus(profile):
+        return 0.0
+    return 2 * profile.model_parameters / min(r.tp for r in profile.rollout) / WAKE_BYTES_PER_S

@@ -1,0 +1,99 @@
+"""Candidate engine layouts: tensor-parallel sizes and numbers of engines that the pool holds, with their costs."""
+
+from __future__ import annotations
+
+from ....plans.phrases.numbers import bytes_text
+from ....plans.schema.cluster import Cluster, Pool
+from ....plans.schema.job import Job
+from ....plans.schema.sections.layouts import EngineLayout
+from ....plans.yaml.errors import Infeasible
+from ....profiles.fitness import differences, machine_of
+from ....profiles.hardware import gpu_of
+from ....profiles.profile_schema import Profile
+from ...costs.decode_costs import DecodeCost, layout_cost
+from ...costs.memory_bars import WEIGHT_BYTES
+from .memory_fit import engines_fault
+
+# GPUs report a little less memory than their data sheet gives.
+LEAST_MEMORY_SHARE = 0.9
+
+
+def feasible_layouts(
+    cluster: Cluster, job: Job, profile: Profile, fewer_nodes: bool = False
+) -> tuple[str, dict[EngineLayout, DecodeCost], tuple[str, ...]]:
+    """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
+
+    The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
+    Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs (costs.entry_of).
+    """
+    kind = profile.machine.kind
+    pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
+    pools.sort(key=lambda name: bool(differences(profile, machine_of(cluster.pools[name]))))
+    if not pools:
+        raise Infeasible(
+            f"the profile was measured on {kind} accelerators and cluster '{cluster.name}' has no pool of that kind; "
+            "add one or profile on this cluster"
+        )
+    pool = cluster.pools[pools[0]]
+    short_of = less_memory(profile, pool, pools[0])
+    if short_of is not None:
+        raise Infeasible(short_of)
+    decode: dict[EngineLayout, DecodeCost] = {}
+    refused: list[str] = []
+    for tp in sorted({entry.tp for entry in profile.rollout}):
+        counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
+        if kind == "cuda":
+            # One engine that was measured stands for as many as there are GPUs; on GPUs nobody plans a single one.
+            counts = {count for count in counts if count > 1}
+            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
+        for count in sorted(counts):
+            cost = layout_cost(profile, EngineLayout(tp, count))
+            assert cost is not None, "there is an entry of this tp"
+            fault = _layout_fault(cost, job, profile, pool, pools[0])
+            if fault is None:
+                decode[cost.key] = cost
+            else:
+                refused.append(f"{cost.key}: {fault}")
+    if not decode:
+        raise Infeasible(f"no rollout layout of the profile fits: {no_tp(job, profile) or '; '.join(refused)}")
+    return pools[0], decode, tuple(refused)
+
+
+def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
+    """Why the profile's KV space and updates do not hold on the pool's accelerators; None if they do."""
+    sheet = gpu_of(profile.machine.accelerator) if profile.machine.kind == "cuda" else None
+    if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
+        return None
+    return (
+        f"the profile is of accelerators with {bytes_text(sheet.memory_bytes)}, those of pool '{name}' have "
+        f"{bytes_text(pool.accelerators.memory_bytes)}; its KV space and updates do not hold there"
+    )
+
+
+def _layout_fault(cost: DecodeCost, job: Job, profile: Profile, pool: Pool, name: str) -> str | None:
+    """Why a layout cannot be used."""
+    tp, engines = cost.key.tp, cost.key.engines
+    longest = job.rollout.longest_tokens
+    if tp not in job.search.tp:
+        return f"tp {tp} is not in the job's search.tp"
+    if engines < 1 or engines > pool.engines_of(tp):
+        return f"needs {max(engines, 1) * tp} accelerators, pool '{name}' has {pool.accelerators_total}"
+    if cost.kv_capacity_tokens < longest:
+        return f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+    return engines_fault(profile, pool, WEIGHT_BYTES[job.model.dtype], cost.key)
+
+
+def node_counts(pool: Pool, fewer: bool) -> list[int]:
+    """All nodes of the pool; if fewer will do, powers of two below that as well."""
+    return [*(n for n in (2**k for k in range(pool.nodes.bit_length())) if fewer and n < pool.nodes), pool.nodes]
+
+
+def no_tp(job: Job, profile: Profile) -> str | None:
+    """What to say if the profile has none of the job's search.tp; None if it has one."""
+    wanted, there = sorted(job.search.tp), sorted({entry.tp for entry in profile.rollout})
+    if set(wanted) & set(there):
+        return None
+    return (
+        f"search.tp {wanted} has none of the profile's {', '.join(map(str, there))}; add one of them there, or "
+        "profile again with yours"
+    )

@@ -1,0 +1,92 @@
+"""Kinds of short and of long round: what identifies a candidate of either.
+
+A *deferral rule* decides which prompts a short round defers: (mode, prompts, samples, cutoff_tokens). A long round
+belongs to a deferral rule, since it runs the prompts that such short rounds defer. In `exact` the rule is the cutoff
+alone: which draws count does not depend on how many are issued. In `predict` it is the share of the prompts that go to
+long rounds without a draw.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ....plans.schema.base import Mode
+from ....plans.schema.sections.layouts import EngineLayout
+
+
+def is_plain_key(key: ShortKey | LongKey) -> bool:
+    """The same of a kind of round."""
+    return key.deferral.mode == "sync" and not key.draft_tokens
+
+
+def _levers(key: ShortKey | LongKey) -> str:
+    """What a name has more where levers are used: nothing sorts before something."""
+    drafts = f":d{key.draft_tokens:02d}" if key.draft_tokens else ""
+    if isinstance(key, LongKey) and key.hand_over:
+        return f":d{key.draft_tokens:02d}:h{key.hand_over}"
+    return drafts
+
+
+def column_name(key: ShortKey | LongKey) -> str:
+    """Stable name that sorts by mode, issue, cutoff, share of long prompts, copies, layout."""
+    rule = key.deferral
+    layout = f"tp{key.layout.tp:03d}x{key.layout.engines:03d}{_levers(key)}"
+    if rule.mode == "predict":
+        layout = f"l{rule.long_share:.3f}:{layout}"
+    if isinstance(key, ShortKey):
+        return f"{key.mode}:p{key.prompts:05d}:n{key.samples:04d}:c{key.cutoff_tokens or 0:06d}:{layout}"
+    return (
+        f"{rule.mode}:p{rule.prompts:05d}:n{rule.samples:04d}:c{rule.cutoff_tokens or 0:06d}:m{key.copies:02d}:{layout}"
+    )
+
+
+class DeferralRule(NamedTuple):
+    """The rule that decides which prompts a short round defers.
+
+    `prompts` and `samples` are 0 in `exact`, `cutoff_tokens` is None elsewhere; `long_share` is 0 but in `predict`.
+    """
+
+    mode: Mode
+    prompts: int
+    samples: int
+    cutoff_tokens: int | None
+    long_share: float = 0.0
+
+
+class ShortKey(NamedTuple):
+    """A kind of short round; `draft_tokens` are drafted a step, 0 for no drafts."""
+
+    mode: Mode
+    prompts: int
+    samples: int
+    cutoff_tokens: int | None
+    layout: EngineLayout
+    long_share: float = 0.0
+    draft_tokens: int = 0
+
+    @property
+    def deferral(self) -> DeferralRule:
+        """Which prompts it defers."""
+        if self.mode == "exact":
+            return DeferralRule("exact", 0, 0, self.cutoff_tokens)
+        return DeferralRule(self.mode, self.prompts, self.samples, None, self.long_share)
+
+
+class LongKey(NamedTuple):
+    """A kind of long round; half of its engines train once a share `hand_over` of its samples ended, 0 for never."""
+
+    deferral: DeferralRule
+    copies: int
+    layout: EngineLayout
+    draft_tokens: int = 0
+    hand_over: float = 0.0
+
+    @property
+    def freed_engines(self) -> int:
+        """Engines that are handed over."""
+        return self.layout.engines // 2 if self.hand_over else 0
+
+
+def defers(rule: DeferralRule, target: int) -> bool:
+    """Whether short rounds under this deferral rule defer any prompt; they train `target` prompts."""
+    return rule.mode in ("exact", "predict") or (rule.mode in ("race", "defer") and rule.prompts > target)

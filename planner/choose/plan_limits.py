@@ -1,0 +1,93 @@
+"""The limits of a plan: what a schedule has to keep, what changing engines and shards costs, what is minimised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...plans.schema.sections.layouts import EngineLayout
+from ..costs.host_memory import Share
+
+Objective = Literal["seconds", "usd"]
+"""What is minimised, per trained sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan has to keep, what changing between kinds of round costs, and what is minimised.
+
+    Attributes:
+        group_size: n.
+        mean_tokens: unconditioned mean length.
+        bias_budget: allowed |1 - length ratio|; infinite if bias does not matter.
+        slo: whether `Column.slow` binds.
+        host_memory_bytes: of a node.
+        host_bytes: of each layout's engines, all together; they are spread evenly over the nodes that a plan takes.
+        sharding: for each update choice a number; choices with the same number shard the model alike.
+        reshard_s: seconds of changing between two shardings.
+        layout_switch_s: seconds of changing between the engines of two layouts.
+        objective: "seconds" or "usd", per trained sample.
+        nodes: nodes that each layout's engines take.
+        train_nodes: nodes that each update choice takes.
+        usd_per_node_s: price of a node.
+        train_host: host memory of each update choice's trainers; empty: none.
+        pool_nodes: the most nodes that a plan can take.
+        one_sharding: both kinds of round shard the model alike, since one set of trainers serves both.
+    """
+
+    group_size: int
+    mean_tokens: float
+    bias_budget: float
+    slo: bool
+    host_memory_bytes: int
+    host_bytes: dict[EngineLayout, int]
+    sharding: tuple[int, ...] = ()
+    reshard_s: float = 0.0
+    layout_switch_s: float = 0.0
+    objective: Objective = "seconds"
+    nodes: dict[EngineLayout, int] = field(default_factory=dict)
+    train_nodes: tuple[int, ...] = ()
+    usd_per_node_s: float = 0.0
+    train_host: tuple[Share, ...] = ()
+    pool_nodes: int = 1
+    one_sharding: bool = False
+
+    def engines_on_node(self, layout: EngineLayout, nodes: int) -> float:
+        """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
+        each = -(-layout.engines // nodes)
+        return self.host_bytes[layout] * each / layout.engines
+
+    def trainers_on_node(self, train: int, nodes: int) -> float:
+        """The same of an update choice's trainers."""
+        return self.train_host[train].on_node(nodes) if self.train_host else 0.0
+
+    def on_node(self, layouts: Iterable[EngineLayout], trains: Iterable[int], nodes: int) -> float:
+        """Bytes of host memory on the fullest of so many nodes: engines of all layouts, and the trainers that take
+        most, since a model's training state is there once."""
+        engines = sum(self.engines_on_node(layout, nodes) for layout in set(layouts))
+        return engines + max((self.trainers_on_node(train, nodes) for train in set(trains)), default=0.0)
+
+    def nodes_for(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> int:
+        """The fewest nodes whose host memory holds these engines and trainers; all of the pool's where none does."""
+        layouts, trains = set(layouts), set(trains)
+        few, many = 1, self.pool_nodes
+        while few < many:  # on more nodes the fullest holds no more
+            middle = (few + many) // 2
+            if self.on_node(layouts, trains, middle) <= self.host_memory_bytes:
+                many = middle
+            else:
+                few = middle + 1
+        return many
+
+    def sharding_of(self, train: int) -> int:
+        """How update choice `train` shards the model."""
+        return self.sharding[train] if self.sharding else 0
+
+    def nodes_of(self, layout: EngineLayout) -> int:
+        """Nodes of a layout's engines."""
+        return self.nodes.get(layout, 1)
+
+    def train_nodes_of(self, train: int) -> int:
+        """Nodes of an update choice."""
+        return self.train_nodes[train] if self.train_nodes else 1

@@ -1,0 +1,87 @@
+"""Schedules of simulated columns: every pair of a short and a long column, with the updates that can be best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from .candidates.round_kinds import DeferralRule
+from .cycle_cost import Column, Cycle, make_cycle
+from .plan_limits import Limits
+
+
+def all_cycles(
+    short: Sequence[Column],
+    long: Sequence[Column],
+    needs_long: set[DeferralRule],
+    limits: Limits,
+    every_train: bool = False,
+) -> list[Cycle]:
+    """Every choice that is a schedule: a column whose rule defers goes with long columns of it, others with none.
+
+    Of the pairs of update choices those are taken that can be part of a best cycle (`_train_pairs`), or all of them.
+    """
+    by_rule: dict[DeferralRule, list[Column]] = {}
+    for column in long:
+        by_rule.setdefault(column.deferral, []).append(column)
+    best = {c.name: _best_trains(c, limits) for c in [*short, *long]}
+    cycles = []
+    for column in short:
+        partners: Sequence[Column | None] = (
+            by_rule.get(column.deferral, []) if column.deferral in needs_long else [None]
+        )
+        for partner in partners:
+            if every_train:
+                choices = range(len(column.step_s))
+                pairs = {(m, w) for m in choices for w in (choices if partner else [m])}
+            else:
+                pairs = _train_pairs(best[column.name], best[partner.name] if partner else None)
+            cycles += [make_cycle(column, partner, *pair, limits) for pair in sorted(pairs)]
+    return cycles
+
+
+def train_pairs(short: Column, long: Column, limits: Limits) -> set[tuple[int, int]]:
+    """Pairs of update choices of a short and a long column that can be part of a best cycle."""
+    return _train_pairs(_best_trains(short, limits), _best_trains(long, limits))
+
+
+def _best_trains(column: Column, limits: Limits) -> dict[tuple[int, int], list[int]]:
+    """By (nodes at most, sharding): the fastest update choice, and, under an SLO, the one with the fewest slow steps.
+
+    Sharding -1 is any: what a cycle takes that changes shards between its kinds of round, where it may.
+    """
+    choices = range(len(column.step_s))
+    levels = sorted({limits.train_nodes_of(m) for m in choices}) if limits.objective == "usd" else [0]
+    shardings = set() if limits.one_sharding else {-1}
+    if limits.one_sharding or limits.reshard_s > 0:
+        shardings |= {limits.sharding_of(m) for m in choices}
+    fastest: dict[tuple[int, int], list[int]] = {}
+    for level in levels:
+        for sharding in shardings:
+            fits = [
+                m
+                for m in choices
+                if (level == 0 or limits.train_nodes_of(m) <= level) and sharding in (-1, limits.sharding_of(m))
+            ]
+            if fits:
+                fast = min(fits, key=lambda m: (column.step_s[m], m))
+                calm = min(fits, key=lambda m: (column.slow[m], column.step_s[m], m))
+                fastest[level, sharding] = [fast, calm] if limits.slo else [fast]
+    return fastest
+
+
+def _train_pairs(
+    short: dict[tuple[int, int], list[int]], long: dict[tuple[int, int], list[int]] | None
+) -> set[tuple[int, int]]:
+    """Pairs that no other pair beats: costs and slow shares of a cycle are sums over its columns, and what a change of
+    shards costs does not depend on which. Exact but for cycles that trade speed of one kind for calm of the other.
+    """
+    if long is None:
+        return {(m, m) for choices in short.values() for m in choices}
+    return {(m, w) for key, choices in short.items() if key in long for m in choices for w in long[key]}
+
+
+def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule]) -> int:
+    """How many schedules there are, all update choices counted."""
+    partners = Counter(c.deferral for c in long)
+    return sum(len(c.step_s) ** 2 * partners[c.deferral] if c.deferral in needs_long else len(c.step_s) for c in short)
