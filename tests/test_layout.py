@@ -24,14 +24,11 @@ LONG = {
     "planner/choose/candidates.py",
     "planner/choose/cycle_cost.py",
     "planner/choose/round_program.py",
-    "planner/costs/phase_costs.py",
     "planner/groups/replan/moves.py",
-    "planner/simulate/whole_run.py",
     "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",
-    "profiles/profile_schema.py",
     "rounds/compiled/permit_kernel.py",
 }
 TWICE = {

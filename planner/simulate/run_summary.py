@@ -18,9 +18,10 @@ from typing import Any
 from ...plans.facts.node_price import usd_per_node_hour
 from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
-from ..costs.phase_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost
 from .reference_round import Observe
-from .whole_run import SimulatedRun, SimulatedStep, Watch
+from .simulated_run import SimulatedRun, SimulatedStep
+from .whole_run import Watch
 
 PHASES = ("rollout", "reward_exposed", "train", "sync", "switch")
 

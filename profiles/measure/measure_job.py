@@ -30,7 +30,7 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
-from ..profile_schema import Reward, Spread, Train
+from ..phase_schema import Reward, Spread, Train
 from .measure_rollout import RolloutCosts, measure_layout, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
 

@@ -23,7 +23,7 @@ from ...executor.engines.messages import EngineEvent, Request
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from ..laws.measured_fit import DecodeFit, fit_decode
-from ..profile_schema import DecodePoint, Spread
+from ..phase_schema import DecodePoint, Spread
 
 SHORT_TOKENS, LONG_TOKENS = 8, 72
 REPEATS = 3

@@ -16,7 +16,8 @@ from rlplan.executor.engines.engine_handle import EngineEvents
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundRunner
-from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, RewardCost
+from rlplan.planner.costs.decode_costs import BLOCK_TOKENS, DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.sections.levers import TimeoutNumbers
+from ...profiles.phase_schema import Reward
 from ...rounds.timeouts import Execution, TimeoutSpec
 
 Numbers = NDArray[np.float64]
@@ -115,3 +117,59 @@ def _picks(count: int, luck: Any) -> NDArray[np.int64]:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
+
+
+NO_TIMEOUT = TimeoutSpec(max_s=1e9)
+"""A deadline that no execution reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCost:
+    """Scoring: a queue before `workers`, each busy with a sample for its seconds; `delay_s` later the result is known.
+
+    Attributes:
+        workers: of the pool.
+        per_sample_s: seconds of a worker for a sample.
+        delay_s: from a worker's end to the result.
+        executions: where it is no constant, what scoring takes in place of `per_sample_s`.
+        timeout: the deadlines of executions.
+        after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
+        per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
+    """
+
+    workers: int
+    per_sample_s: float
+    delay_s: float
+    executions: Executions | None = None
+    timeout: TimeoutSpec = NO_TIMEOUT
+    after_rollout: bool = False
+    per_token_s: float = 0
+
+    def read_s(self, tokens: int) -> float:
+        """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
+        return self.per_sample_s + self.per_token_s * tokens
+
+    def sample_s(self, prompt_luck: float, luck: float, tokens: int) -> float:
+        """Seconds of a worker for a sample in the steady state, by its prompt's luck and its own, in [0, 1)."""
+        return (
+            self.read_s(tokens)
+            if self.executions is None
+            else self.executions.steady_s(self.timeout, prompt_luck, luck)
+        )
+
+    def mean_s(self) -> float:
+        """Mean seconds of a worker for a sample in the steady state."""
+        return self.per_sample_s if self.executions is None else self.executions.mean_s(self.timeout)
+
+
+def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = None) -> RewardCost:
+    """Costs of scoring with `workers` workers under a job's or a plan's deadlines; None: without any."""
+    timeout = NO_TIMEOUT if numbers is None else TimeoutSpec(**numbers)
+    took = reward.executions
+    if took is None:
+        delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)
+        return RewardCost(workers, reward.per_sample_s, delay_s, timeout=timeout)
+    executions = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved)
+    # Of a sample alone in the median: what is left of it when the execution is taken off.
+    delay_s = max(0.0, reward.latency.p50 - executions.median_s())
+    return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)

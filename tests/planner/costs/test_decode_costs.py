@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rlplan.planner.costs.phase_costs import DecodeCost, TrainCost, decode_cost, train_cost, train_costs
+from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
+from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from rlplan.profiles.profile_schema import Machine, Profile, Rollout
+from rlplan.profiles.phase_schema import Rollout
+from rlplan.profiles.profile_schema import Machine, Profile
 
 CURVE = {"curve_sequences": (1, 8, 64), "curve_s": (5e-3, 6e-3, 12e-3)}
 

@@ -1,23 +1,18 @@
-"""What the phases of a step cost, read from a profile. Everything here is closed form in counts of tokens."""
+"""What generation costs in a layout of engines, read from a profile: seconds in closed form in counts of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
-from ...plans.schema.sections.levers import TimeoutNumbers
-from ...profiles.laws.train_law import fits_heads
-from ...profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
-from ...profiles.profile_schema import Profile, Reward, Rollout, RoundCheck, Train, TrainLaw
+from ...plans.schema.sections.layouts import EngineLayout
+from ...profiles.phase_schema import Rollout
+from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balance import PrefixSharing
-from ...rounds.timeouts import TimeoutSpec
-from .colocation import optimizer_moves_s, sleep_and_wake_s
+from .colocation import sleep_and_wake_s
 from .host_memory import engine_share
 from .memory_bars import Engines
-from .reward_executions import Executions
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,136 +174,3 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         measured_engines=0 if count == rollout.engines else rollout.engines,
         block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TrainCost:
-    """One update in one layout: seconds, per token (prompts included), per sum over samples of squared tokens.
-
-    Attributes:
-        per_sample_s: more per sample, where samples are padded instead of packed.
-        peak_bytes: accelerator memory of a rank; 0: not known.
-    """
-
-    layout: UpdateLayout
-    step_s: float
-    per_token_s: float
-    per_token_squared_s: float
-    peak_bytes: int = 0
-    per_sample_s: float = 0
-
-    def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
-        """Seconds of an update on samples with these sums; their number only matters where they are padded."""
-        linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
-        return self.step_s + linear + self.per_sample_s * samples
-
-
-def train_cost(train: Train) -> TrainCost:
-    """Costs of one entry of `profile.train`."""
-    return TrainCost(
-        layout=train.layout,
-        step_s=train.step_s,
-        per_token_s=train.step_s_per_token,
-        per_token_squared_s=train.step_s_per_token_squared,
-        peak_bytes=train.peak_bytes,
-    )
-
-
-def train_cost_in(law: TrainLaw, layout: UpdateLayout) -> TrainCost:
-    """Costs in any layout, from a profile's law, with what its states take to come and go (colocation.py).
-
-    Raises ValueError when the layout cannot be, naming why.
-    """
-    physics = physics_of(law)
-    why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
-    if why is not None:
-        raise ValueError(why)
-    update = physics.update(layout)
-    parameters = physics.architecture.parameters
-    return TrainCost(
-        layout=layout,
-        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.accelerators, layout.offload),
-        per_token_s=update.per_token_s,
-        per_token_squared_s=update.per_token_squared_s,
-        peak_bytes=peak_bytes(physics, layout, law.memory_factors),
-        per_sample_s=update.per_sample_s,
-    )
-
-
-def train_costs(
-    profile: Profile,
-    accelerators: int,
-    micro_batch_tokens: Sequence[int],
-    memory_bytes: int | None = None,
-) -> tuple[TrainCost, ...]:
-    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
-
-    Entries that were measured go before a law, which is off by more. `memory_bytes`: of an
-    accelerator, where it has less than its data sheet says.
-    """
-    measured = tuple(
-        train_cost(entry)
-        for entry in profile.train
-        if entry.micro_batch_tokens in micro_batch_tokens and entry.layout.accelerators == accelerators
-    )
-    if measured or profile.train_law is None:
-        return measured
-    law = profile.train_law
-    layouts = train_layouts(law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
-    return tuple(train_cost_in(law, layout) for layout in layouts)
-
-
-NO_TIMEOUT = TimeoutSpec(max_s=1e9)
-"""A deadline that no execution reaches."""
-
-
-@dataclass(frozen=True, slots=True)
-class RewardCost:
-    """Scoring: a queue before `workers`, each busy with a sample for its seconds; `delay_s` later the result is known.
-
-    Attributes:
-        workers: of the pool.
-        per_sample_s: seconds of a worker for a sample.
-        delay_s: from a worker's end to the result.
-        executions: where it is no constant, what scoring takes in place of `per_sample_s`.
-        timeout: the deadlines of executions.
-        after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
-        per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
-    """
-
-    workers: int
-    per_sample_s: float
-    delay_s: float
-    executions: Executions | None = None
-    timeout: TimeoutSpec = NO_TIMEOUT
-    after_rollout: bool = False
-    per_token_s: float = 0
-
-    def read_s(self, tokens: int) -> float:
-        """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
-        return self.per_sample_s + self.per_token_s * tokens
-
-    def sample_s(self, prompt_luck: float, luck: float, tokens: int) -> float:
-        """Seconds of a worker for a sample in the steady state, by its prompt's luck and its own, in [0, 1)."""
-        return (
-            self.read_s(tokens)
-            if self.executions is None
-            else self.executions.steady_s(self.timeout, prompt_luck, luck)
-        )
-
-    def mean_s(self) -> float:
-        """Mean seconds of a worker for a sample in the steady state."""
-        return self.per_sample_s if self.executions is None else self.executions.mean_s(self.timeout)
-
-
-def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = None) -> RewardCost:
-    """Costs of scoring with `workers` workers under a job's or a plan's deadlines; None: without any."""
-    timeout = NO_TIMEOUT if numbers is None else TimeoutSpec(**numbers)
-    took = reward.executions
-    if took is None:
-        delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)
-        return RewardCost(workers, reward.per_sample_s, delay_s, timeout=timeout)
-    executions = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved)
-    # Of a sample alone in the median: what is left of it when the execution is taken off.
-    delay_s = max(0.0, reward.latency.p50 - executions.median_s())
-    return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)
