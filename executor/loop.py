@@ -1,7 +1,6 @@
 """One step of synchronous training: the algorithm.
 
-Sync weights, roll out, train, alarm, record; then checkpoint where one is due. Invariants (design.md, "What must always
-hold"):
+Sync weights, roll out, train, alarm, record; then checkpoint where one is due. Invariants:
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
 - while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
@@ -48,17 +47,11 @@ async def _step(run: TrainingRun) -> StepRecord:
 
     # Roll out.
     machine = run.schedule.begin()
+    tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
     rollout = run.runner.run(
-        machine,
-        settings.layout,
-        version,
-        str(run.weights_path),
-        f"{run.name}/{run.step_number}/{run.trainer_restarts}",
-        run.seeds(round_kind),
-        run.timeouts.deadline_s,
-        settings.max_num_seqs,
-        settings.sharing,
-    )
+        machine, settings.layout, version, str(run.weights_path), tag, run.seeds(round_kind),
+        run.timeouts.deadline_s, settings.max_num_seqs, settings.sharing,
+    )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
     run.timeouts.end_round(reward_executions(machine, result.samples))

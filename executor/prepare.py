@@ -51,9 +51,9 @@ class Options:
     """How far and how carefully to run.
 
     `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
-    how often one, or a reward worker, may be, within any hour. `checkpoint_every`: in steps; more often where trainers
-    die (`cadence`). `grace_s`: seconds from SIGINT or SIGTERM until the round at hand is left and what was trained is
-    checkpointed; None: the round is waited for.
+    how often one of them, or a reward worker, may be replaced within any hour. `checkpoint_every`: in steps; more often
+    where trainers die (records/checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
+    progress is left and the trained steps are checkpointed; None: the round is waited for.
     """
 
     steps: int

@@ -71,35 +71,19 @@ class RoundRunner:
         """
         engines, inbox = self._fleet.engines(layout), Inbox()
         ledger = SampleLedger(
-            [engine.name for engine in engines],
-            self._prompts,
-            tag,
-            seeds,
-            sharing,
-            temperature=self._temperature,
-            ignore_eos=self._ignore_eos,
-        )
+            [engine.name for engine in engines], self._prompts, tag, seeds, sharing,
+            temperature=self._temperature, ignore_eos=self._ignore_eos,
+        )  # fmt: skip
         self.progress = ledger.progress
         self._health.begin_round()
         rewards = SampleRewards(
-            self._rewards,
-            self._prompts,
-            self._decode_text,
-            self._health,
-            deadline_s,
-            ledger.progress,
+            self._rewards, self._prompts, self._decode_text, self._health, deadline_s, ledger.progress,
             inbox.put_nowait,
-        )
+        )  # fmt: skip
         live = LiveRound(
-            round_,
-            engines,
-            Weights(version, weights_path),
-            ledger,
-            rewards,
-            inbox,
-            max_num_seqs=max_num_seqs,
-            stall_s=self._stall_s,
-        )
+            round_, engines, Weights(version, weights_path), ledger, rewards, inbox,
+            max_num_seqs=max_num_seqs, stall_s=self._stall_s,
+        )  # fmt: skip
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:

@@ -50,7 +50,7 @@ class Objective:
         return clipped_loss(logprobs, old, advantages, weights, self._algorithm.clip_low, self._algorithm.clip_high)
 
     def named(self, totals: dict[str, float]) -> dict[str, float]:
-        """Metrics of a step by name; with importance sampling also the mean ratio and the share of tokens cut off."""
+        """The metrics of a step's totals; those of importance weights only with importance sampling."""
         mean, share = totals.pop("importance_ratio_mean"), totals.pop("importance_beyond_share")
         if self._correction is None:
             return totals
