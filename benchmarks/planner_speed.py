@@ -207,8 +207,8 @@ def rate(seconds: float) -> tuple[float, float, int]:
     first = time.perf_counter() - began
     began, played, preemptions = time.process_time(), 0, 0
     while time.process_time() - began < seconds or played < len(rounds):
-        found = play(*rounds[played % len(rounds)], cost, REWARD, 256)
-        preemptions += found.times.preemptions
+        outcome = play(*rounds[played % len(rounds)], cost, REWARD, 256)
+        preemptions += outcome.times.preemptions
         played += 1
     return 1600 * played / (time.process_time() - began), first, preemptions // played
 
@@ -219,7 +219,7 @@ def columns(seconds: float) -> dict[str, float]:
     setting = Setting(PROMPTS, SAMPLES, CAP, False, {cost.key: cost}, REWARD, Draws(fit_lengths(trace()), 0, 16))
     cutoff = setting.draws.model.group_max_quantiles(SAMPLES, (0.8,))[0]
     pool = long_draws(setting.draws, SAMPLES, cutoff, 64 * PROMPTS)
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for name, column in {
         "race": ShortColumn(setting, ShortKey("race", 160, 10, 0, cost.key)),
         "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff, cost.key)),
@@ -233,8 +233,8 @@ def columns(seconds: float) -> dict[str, float]:
                 column.extend(rounds, pool)
             else:
                 column.extend(rounds)
-        found[name] = sum(column.log.issued) / (time.process_time() - began)
-    return found
+        rates[name] = sum(column.log.issued) / (time.process_time() - began)
+    return rates
 
 
 def scaling(repeats: int = 7) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def main() -> int:
     if options.seconds <= 0:
         parser.error("--seconds must be above 0")
     responses_per_s, compile_s, preemptions = rate(options.seconds)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "responses_per_s": round(responses_per_s),
         "solve_64gpu_s": None,
         "scaling": scaling(),
@@ -280,35 +280,35 @@ def main() -> int:
     }
     if not options.skip_solve:
         plan, seconds = solve_once()
-        found |= {
+        result |= {
             "solve_64gpu_s": round(seconds, 2),
             "candidates": plan.solver.candidates,
             "mode": plan.job.bias.mode,
             "speedup_over_sync": plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample,
         }
     if not options.skip_scale:
-        found |= planner_scale.measure()
-    print(json.dumps(found) if options.json else text(found))
+        result |= planner_scale.measure()
+    print(json.dumps(result) if options.json else text(result))
     return 0
 
 
-def text(found: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """For people."""
-    curve = found["scaling"]
+    curve = result["scaling"]
     lines = [
-        f"responses per second of one core: {found['responses_per_s']:,} ({found['preemptions_per_round']} preemptions "
-        f"in a round; first round {found['compile_s']} s); whole columns: "
-        + ", ".join(f"{name} {value:,}" for name, value in found["columns"].items()),
+        f"responses per second of one core: {result['responses_per_s']:,} ({result['preemptions_per_round']} "
+        f"preemptions in a round; first round {result['compile_s']} s); whole columns: "
+        + ", ".join(f"{name} {value:,}" for name, value in result["columns"].items()),
         "scaling: "
         + ", ".join(f"{n:,} in {1e3 * s:.1f} ms" for n, s in zip(curve["requests"], curve["seconds"], strict=True))
         + f": exponent {curve['exponent']:.2f}",
     ]
-    if found["solve_64gpu_s"] is not None:
+    if result["solve_64gpu_s"] is not None:
         lines.append(
-            f"64 GPUs: {found['candidates']:,} candidates in {found['solve_64gpu_s']} s, one thread; "
-            f"{found['mode']}, {found['speedup_over_sync']:.2f}x sync"
+            f"64 GPUs: {result['candidates']:,} candidates in {result['solve_64gpu_s']} s, one thread; "
+            f"{result['mode']}, {result['speedup_over_sync']:.2f}x sync"
         )
-    return "\n".join([*lines, *(planner_scale.lines(found) if "solve_s" in found else [])])
+    return "\n".join([*lines, *(planner_scale.lines(result) if "solve_s" in result else [])])
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ LONG = {
     "planner/choose/cycle_cost.py",
     "planner/choose/round_program.py",
     "planner/costs/phase_costs.py",
-    "planner/groups/replan/moves.py",
     "planner/refresh.py",
     "planner/simulate/whole_run.py",
     "planner/solve.py",
@@ -40,7 +39,6 @@ LONG = {
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",
     "profiles/profile_schema.py",
-    "rounds/compiled/permit_kernel.py",
     "rounds/exact.py",
     "rounds/schedule.py",
 }

@@ -89,18 +89,18 @@ class Sweep:
             issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
             setup = RoundSetup("short", False, issued, self._prompts, self._samples, width, self._cap)
             prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
-            found = []
+            seconds = []
             for drawn in self._lengths(rho):
                 lengths = np.ascontiguousarray(drawn[:issued, :width])
                 luck = Luck(lengths, prompt_tokens, self._cap, float(lengths.mean()))
                 played = play(setup, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
-                found.append(played.times.end_s)
-            self._known[factors, rho] = found
+                seconds.append(played.times.end_s)
+            self._known[factors, rho] = seconds
         return self._known[factors, rho]
 
-    def cycle_s(self, factors: Factors, found: Calibrated) -> float:
+    def cycle_s(self, factors: Factors, calibrated: Calibrated) -> float:
         """The published statistic: worst short and worst long round, weighed as they come in a cycle."""
-        return found.overhead_s + found.factor * self._cycle(factors, found.rho)
+        return calibrated.overhead_s + calibrated.factor * self._cycle(factors, calibrated.rho)
 
     def _cycle(self, factors: Factors, rho: float) -> float:
         short = worst(self.decode_s(factors, rho))

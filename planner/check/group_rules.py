@@ -75,7 +75,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
 def _too_large(problem: Problem) -> list[Fault]:
     return [
         Fault("workload-too-large", ("jobs",), str(short), "add nodes, give jobs other ways, or raise their slo")
-        for short in shortages(problem.jobs, problem.kinds, problem.rules)
+        for short in shortages(problem.jobs, problem.node_types, problem.rules)
     ]
 
 

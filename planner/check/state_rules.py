@@ -12,9 +12,9 @@ from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
 from ...plans.yaml.yaml_doc import Loc
-from ..groups.inputs.group_model import Group, GroupJob, Pin, Way
+from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
 from ..groups.inputs.workload_jobs import Problem
-from ..groups.place.assemble import resident_bytes
+from ..groups.place.group_nodes import resident_bytes
 
 
 def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
@@ -38,7 +38,7 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
         yield from _states(key, group, pins, problem)
 
 
-def _way(pinned: PinnedPhase, ways: tuple[Way, ...]) -> Way | None:
+def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...]) -> PhaseWay | None:
     way = ways[pinned.way] if pinned.way < len(ways) else None
     return way if way is not None and way.pool == pinned.pool else None
 
@@ -50,14 +50,14 @@ def _same(at: Loc, stated: float, now: float, what: str) -> Iterator[Fault]:
 
 def _states(key: str, group: PlannedGroup, pins: list[Pin], problem: Problem) -> Iterator[Fault]:
     """States of the jobs whose ways are known, node by node."""
-    kinds = problem.kinds
-    if any(node.pool not in kinds or kinds[node.pool].slots != node.slots for node in group.nodes):
+    node_types = problem.node_types
+    if any(node.pool not in node_types or node_types[node.pool].slots != node.slots for node in group.nodes):
         return
     jobs: dict[str, GroupJob] = dict(problem.jobs)
-    held = resident_bytes(Group(tuple(node.pool for node in group.nodes), tuple(pins)), jobs, kinds)
+    held = resident_bytes(Group(tuple(node.pool for node in group.nodes), tuple(pins)), jobs, node_types)
     for index, (node, now) in enumerate(zip(group.nodes, held, strict=True)):
         at: Loc = ("groups", key, "nodes", index, "resident_bytes")
-        room = kinds[node.pool].host_memory_bytes
+        room = node_types[node.pool].host_memory_bytes
         if now > room * (1 + CLOSE):
             what = f"the states of the jobs on this node take {now:.6g} bytes, and it has {room:.6g}"
             yield Fault("state-beyond-memory", at, what, "solve again, or add host memory")
