@@ -28,9 +28,10 @@ from rlplan.planner.choose.candidate_search import Search
 from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
 from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column
 from rlplan.planner.simulate.columns.whole_columns import Setting, expected_deferrals, long_draws
-from rlplan.planner.solve import prepare, solve
+from rlplan.planner.solve import solve
 from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
@@ -73,7 +74,7 @@ def solve_here(nodes: int) -> dict[str, Any]:
     """Seconds, CPU seconds and peak bytes of a solve in this process, and what it chose."""
     read = documents(nodes)
     began, cpu = time.perf_counter(), time.process_time()
-    plan = solve(*read, INPUTS)
+    plan = solve(*read, INPUTS).plan
     return {
         "solve_s": round(time.perf_counter() - began, 2),
         "cpu_s": round(time.process_time() - cpu, 2),
@@ -116,7 +117,7 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
         share = put_off / (1 + put_off)
         wanted = rounds * setting.simulated_target
         if key.mode == "exact":
-            pool = long_draws(setting.draws, setting.group_size, key.cutoff, wanted)
+            pool = long_draws(setting.draws, setting.group_size, key.cutoff_tokens, wanted)
         elif key.mode == "predict":
             pool = setting.earlier.long_prompts(key.long_share, wanted)
         else:

@@ -34,19 +34,21 @@ import numpy as np
 
 from benchmarks import planner_scale
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.profile_schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
+from rlplan.rounds.round_spec import RoundKind
 
 CAP = 16384
 PROMPTS, SAMPLES = 128, 8
@@ -165,14 +167,14 @@ def solve_once() -> tuple[Plan, float]:
         lengths=file("lengths.jsonl"),
     )
     began = time.perf_counter()
-    plan = solve(cluster(), job(), profile(), trace(), inputs)
+    plan = solve(cluster(), job(), profile(), trace(), inputs).plan
     return plan, time.perf_counter() - began
 
 
 def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
     """`count` engines of TP 2 that hold so many KV tokens each."""
     return DecodeCost(
-        key=LayoutKey(2, count),
+        key=EngineLayout(2, count),
         a=0.012,
         b=2e-5,
         c=4e-8,
@@ -185,9 +187,9 @@ def engines(count: int, kv_capacity_tokens: int) -> DecodeCost:
     )
 
 
-def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundSetup, Luck]:
+def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundKind, Luck]:
     """`prompts` x 10 requests, of which 8 samples of 4 prompts in 5 are trained."""
-    setup = RoundSetup("short", False, prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
+    round_kind = RoundKind("short", prompts, prompts * 4 // 5, SAMPLES, 10, CAP)
     lengths = np.exp(rng.normal(6.5, 0.8, (prompts, 1)) + rng.normal(0, 0.8, (prompts, 10)))
     luck = Luck(
         lengths=np.clip(lengths, 1, CAP).astype(np.int32),
@@ -195,7 +197,7 @@ def race_round(prompts: int, rng: np.random.Generator) -> tuple[RoundSetup, Luck
         cap_tokens=CAP,
         expected_tokens=1300.0,
     )
-    return setup, luck
+    return round_kind, luck
 
 
 def rate(seconds: float) -> tuple[float, float, int]:
@@ -217,14 +219,14 @@ def columns(seconds: float) -> dict[str, float]:
     """Responses per second of CPU of columns, by kind of round."""
     cost = engines(16, 40_000)
     setting = Setting(PROMPTS, SAMPLES, CAP, False, {cost.key: cost}, REWARD, Draws(fit_lengths(trace()), 0, 16))
-    cutoff = setting.draws.model.group_max_quantiles(SAMPLES, (0.8,))[0]
-    pool = long_draws(setting.draws, SAMPLES, cutoff, 64 * PROMPTS)
+    cutoff_tokens = setting.draws.model.group_max_quantiles(SAMPLES, (0.8,))[0]
+    pool = long_draws(setting.draws, SAMPLES, cutoff_tokens, 64 * PROMPTS)
     rates: dict[str, float] = {}
     for name, column in {
-        "race": ShortColumn(setting, ShortKey("race", 160, 10, 0, cost.key)),
-        "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff, cost.key)),
-        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff), 1, cost.key)),
-        "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, 0, cost.key)),
+        "race": ShortColumn(setting, ShortKey("race", 160, 10, None, cost.key)),
+        "exact_short": ShortColumn(setting, ShortKey("exact", 170, SAMPLES, cutoff_tokens, cost.key)),
+        "exact_long": LongColumn(setting, LongKey(Law("exact", 0, 0, cutoff_tokens), 1, cost.key)),
+        "sync": ShortColumn(setting, ShortKey("sync", PROMPTS, SAMPLES, None, cost.key)),
     }.items():
         began, rounds = time.process_time(), 0
         while time.process_time() - began < seconds:
@@ -241,11 +243,11 @@ def scaling(repeats: int = 7) -> dict[str, Any]:
     """Seconds of race rounds of growing size on 16 engines, the best of some repeats, and the exponent."""
     requests, seconds = [], []
     for prompts in (100, 1000, 10_000):
-        setup, luck = race_round(prompts, np.random.default_rng(0))
+        round_kind, luck = race_round(prompts, np.random.default_rng(0))
         took = []
         for _ in range(repeats):
             began = time.process_time()
-            play(setup, luck, engines(16, 200_000), REWARD, 256)
+            play(round_kind, luck, engines(16, 200_000), REWARD, 256)
             took.append(time.process_time() - began)
         requests.append(prompts * 10)
         seconds.append(min(took))

@@ -28,7 +28,7 @@ from rlplan.planner.choose.candidate_search import column_name
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Limits
 from rlplan.planner.choose.round_program import Solution, solve_program
-from rlplan.planner.costs.phase_costs import LayoutKey
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
 TOLERANCE = 1e-9
@@ -48,11 +48,11 @@ class Instance:
 def instance(rng: random.Random) -> Instance:
     """A random job: one to three layouts, two to six laws, one to four update choices, any of the limits."""
     target, size = rng.choice((8, 16, 32)), rng.choice((4, 8))
-    layouts = [LayoutKey(2**k, 2 ** (3 - k)) for k in range(rng.randint(1, 3))]
+    layouts = [EngineLayout(2**k, 2 ** (3 - k)) for k in range(rng.randint(1, 3))]
     trains, mean_tokens = rng.randint(1, 4), rng.uniform(50, 2000)
-    laws = [Law("sync", target, size, 0)]
-    laws += [Law("race", target + k, size + 1, 0) for k in (0, 2, 4)] + [Law("defer", target + 2, size, 0)]
-    laws += [Law("exact", 0, 0, cutoff) for cutoff in (100, 200)]
+    laws = [Law("sync", target, size, None)]
+    laws += [Law("race", target + k, size + 1, None) for k in (0, 2, 4)] + [Law("defer", target + 2, size, None)]
+    laws += [Law("exact", 0, 0, cutoff_tokens) for cutoff_tokens in (100, 200)]
     laws = [laws[0], *rng.sample(laws[1:], rng.randint(1, 5))]
     deferring = {law for law in laws if law.mode == "exact" or (law.mode != "sync" and law.prompts > target)}
 
@@ -76,7 +76,7 @@ def instance(rng: random.Random) -> Instance:
         issues = (target + 2, target + 8) if law.mode == "exact" else (law.prompts,)
         for layout, issued in itertools.product(layouts, issues):
             moved = rng.uniform(0.05, 0.9) * target if law in deferring else 0.0
-            key = ShortKey(law.mode, issued, law.samples or size, law.cutoff, layout)
+            key = ShortKey(law.mode, issued, law.samples or size, law.cutoff_tokens, layout)
             short.append(column(key, 10.0, moved))
         if law in deferring:
             for layout, copies in itertools.product(layouts, (1, 2) if law.mode == "exact" else (1,)):

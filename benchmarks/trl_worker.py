@@ -32,8 +32,9 @@ from trl import GRPOConfig, GRPOTrainer
 from rlplan.executor.rewards.functions import resolve
 from rlplan.plans.files.prompt_rows import data_file, read_prompts
 from rlplan.plans.schema.job import Job, job_paths, load_job
-from rlplan.rounds.events import Finished, Scored
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines.events import Finished, Scored
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 LOSS_TYPES = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}
 

@@ -164,12 +164,12 @@ def _print(reports: list[FileReport]) -> None:
                 Text.assemble(
                     f"{report.file}: ",
                     ("not held against its policy", "yellow"),
-                    f": {report.broken_policy} cannot be read; else no findings: {report.said}",
+                    f": {report.broken_policy} cannot be read; else no findings: {report.summary}",
                 )
             )
             continue
         if not report.findings:
-            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.said}{held}"))
+            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{held}"))
             _print_notes(console, report)
             continue
         for finding in report.findings:

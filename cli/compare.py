@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import digits, ratio
 from .given_lengths import given_lengths, lengths_option, trace_option
 from .main import EXIT_INFEASIBLE
 from .options import Finite, force_option
@@ -80,7 +81,8 @@ def compare_command(
     values. For other GPUs, or another model, than the profile's, the profile of those that ships is taken, if the job's
     own was not measured either. No plan is written. A point that has no plan is listed with the reason.
     """
-    from ..planner.compare import Wanted, compare, points_of
+    from ..planner.compare import compare, points_of
+    from ..planner.solve_options import SolveOptions
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
@@ -136,9 +138,9 @@ def compare_command(
         profile=ProfileFile(**named(profile_path), provenance=profile.provenance),
         lengths=lengths,
     )
-    wanted = Wanted(mode, bias_budget, objective, seed, rows)
+    options = SolveOptions(mode, bias_budget, objective, seed, prompts=rows)
     with share("compare") as update:
-        found = list(compare(points, trace, inputs, wanted, update))
+        found = list(compare(points, trace, inputs, options, update))
     result = _data(job.name, vary, found)
     if html is not None:
         from ..plans.page import comparison_page
@@ -172,7 +174,7 @@ def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[
 def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
-    from .figures import ASCII
+    from .bars import ASCII
     from .paths import tell
 
     console = Console(highlight=False)
@@ -191,7 +193,8 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from rich.text import Text
 
     from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name, speedup
-    from .figures import gauge, percent, seconds, table
+    from ..plans.phrases.numbers import percent
+    from .bars import gauge, table
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
@@ -209,13 +212,13 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
         found.add_row(
             *values,
             point.plan.job.bias.mode,
-            seconds(predicted.step_s.mean),
+            digits(predicted.step_s.mean),
             Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
             percent(predicted.error.total),
             gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
             f"{speedup(point.plan):.2f}",
             Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
-            f"{predicted.length_ratio:.3f}",
+            ratio(predicted.length_ratio),
             *([binds(point.plan)] if wide else []),
         )
     return found

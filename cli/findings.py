@@ -59,7 +59,7 @@ def memory_findings(plan: Path) -> list[Finding]:
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
     faults = [fault for fault in physics(value, cluster, job, profile, None) if fault.rule in MEMORY_RULES]
-    return Checker(datetime.now(UTC)).judge(str(plan), faults)
+    return Checker(datetime.now(UTC)).findings_of(str(plan), faults)
 
 
 def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
@@ -109,7 +109,7 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
     if changed:
         faults = physics(documents.plan, documents.cluster, documents.job, documents.profile, None)
         # What the loss is divided by changes no second, and nobody trains by these documents.
-        return checker.judge(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
+        return checker.findings_of(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
     found: list[Finding] = []
     for finding in checker.check_file(str(plan)).findings:
         if RULES[finding.rule].family != "inputs":

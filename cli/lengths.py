@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import percent
 from .options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _list(as_json: bool) -> int:
         ["name", "p50", "p95", "p99", "cap", "at cap", "ICC", "model, task"],
         [
             [t["name"], str(t["p50_tokens"]), str(t["p95_tokens"]), str(t["p99_tokens"]), str(t["cap_tokens"]),
-             f"{t['at_cap']:.1%}", f"{t['icc']:.2f}", f"{t['model']}: {t['task']}"]
+             percent(t['at_cap']), f"{t['icc']:.2f}", f"{t['model']}: {t['task']}"]
             for t in tables
         ],
     )  # fmt: skip
@@ -119,12 +120,12 @@ def _show(word: str, as_json: bool) -> int:
     error = table.error
     lines = [
         f"{table.name}: {f'{table.model}, ' if table.model else ''}{table.task}",
-        f"tokens   {quantiles}; cap {table.cap_tokens}, {table.at_cap:.2%} of the responses reach it",
+        f"tokens   {quantiles}; cap {table.cap_tokens}, {percent(table.at_cap, 2)} of the responses reach it",
         *([] if scale is None else [f"scale    all lengths of the table times {scale:g}, cut at its cap"]),
         f"ICC      {table.icc:.2f}, {table.icc_source}",
         "error    another job of the kind (one standard deviation): "
         + (f"all lengths x/÷ {math.exp(error.scale):.2f}, " if scale is None else "")
-        + f"their spread ±{error.spread:.0%}, ICC ±{error.icc:.2f}; {table.error_source}",
+        + f"their spread ±{percent(error.spread)}, ICC ±{error.icc:.2f}; {table.error_source}",
         f"source   {table.source}",
     ]
     lines += [f"note     {table.note}"] if table.note else []
@@ -157,7 +158,7 @@ def _import(
     click.echo(
         f"{summary.samples} responses to {summary.prompts} prompts -> {out}\n"
         f"tokens: p50 {summary.p50_tokens:.0f}, p95 {summary.p95_tokens:.0f}, longest {summary.max_tokens}, mean "
-        f"{summary.mean_tokens:.0f}; {summary.truncated_share:.1%} truncated, ICC {summary.icc:.2f}, mean reward "
+        f"{summary.mean_tokens:.0f}; {percent(summary.truncated_share)} truncated, ICC {summary.icc:.2f}, mean reward "
         f"{summary.mean_reward:.3f}\n" + "".join(f"warning: {text}\n" for text in cautions(trace))
         + f"use it: rlplan solve JOB --trace {out}"
     )  # fmt: skip

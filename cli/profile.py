@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import percent, times
 from .options import force_option
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
             versions=versions(),
         ),
     )
-    rounds = [RealRound(r.layout.tp, r.layout.engines, r.cap_tokens, r.lengths, r.rollout_s) for r in measured.rounds]
+    rounds = [RealRound(r.layout, r.cap_tokens, r.lengths, r.rollout_s) for r in measured.rounds]
     return profile.model_copy(update={"checks": tuple(check_rounds(profile, rounds, measured.prompt_tokens))})
 
 
@@ -237,23 +238,23 @@ def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Pa
     for r in profile.rollout:
         lines.append(
             f"  {r.engines} x tp {r.tp}: a {1e3 * r.step_s:.2f} ms, b {1e6 * r.step_s_per_sequence:.1f} us, "
-            f"c {1e9 * r.step_s_per_kv_token:.1f} ns, left-out error {r.error:.1%}"
+            f"c {1e9 * r.step_s_per_kv_token:.1f} ns, left-out error {percent(r.error)}"
         )
     for t in profile.train:
         lines.append(
             f"train, micro-batch {t.micro_batch_tokens}: {t.step_s:.3f} s + {1e3 * t.step_s_per_token:.4f} s per 1k "
-            f"tokens, left-out error {t.error:.1%}"
+            f"tokens, left-out error {percent(t.error)}"
         )
     for c in profile.checks:
         lines.append(
             f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.overhead_s:.3f} s + "
-            f"{1e3 * c.overhead_s_per_sample:.2f} ms a sample + {c.factor:.3f}x the phase costs, "
-            f"left-out error {c.error:.1%}"
+            f"{1e3 * c.overhead_s_per_sample:.2f} ms a sample + {times(c.factor, 3)} the phase costs, "
+            f"left-out error {percent(c.error)}"
         )
     lengths = summary["lengths"]
     lines.append(
         f"lengths: p50 {lengths['p50']:.0f}, p95 {lengths['p95']:.0f}, max {lengths['max']}, at the cap "
-        f"{lengths['at_cap']:.1%}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
+        f"{percent(lengths['at_cap'])}, ICC {lengths['icc']:.2f}, mean reward {lengths['reward']:.3f}"
     )
     lines += [f"left out: {text}" for text in profile.outliers]
     return "\n".join(lines)

@@ -93,11 +93,11 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
 
 def _faults(plan: Plan, path: Path) -> list[Fault]:
     """What `rlplan check` rejects of a plan that would stand at `path`, without a policy."""
-    from ..planner.check.check_options import Asked
-    from ..planner.check.plan_rules import faults
+    from ..planner.check.check_options import CheckOptions
+    from ..planner.check.plan_rules import plan_faults
     from ..plans.check.rules import RULES
 
-    found, _ = faults(plan, str(path), Asked(datetime.now(UTC), None, None))
+    found, _ = plan_faults(plan, str(path), CheckOptions(datetime.now(UTC), None, None))
     return [fault for fault in found if not RULES[fault.rule].warning]
 
 

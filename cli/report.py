@@ -29,7 +29,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     Example:
       rlplan report runs/demo --html report.html
     """
-    from ..plans.diff.figure_words import one_line
+    from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
     from ..traces.report_runs import run_files
@@ -61,7 +61,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
 
 def _as_far_as_the_terminal_can(text: str) -> str:
     """The text with ASCII for blocks, and `?` for other letters, where standard output is not Unicode."""
-    from .figures import ASCII
+    from .bars import ASCII
 
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     if encoding.lower().startswith("utf"):

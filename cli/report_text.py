@@ -10,8 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..plans.diff.figure_words import UNKNOWN, one_line
-from .figures import RAMP
+from ..plans.diff.quantity_text import UNKNOWN
+from ..plans.phrases.numbers import percent, ratio, seconds
+from ..plans.phrases.sentences import one_line
+from .bars import RAMP
 
 _INCIDENTS = 8
 
@@ -20,7 +22,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     """A run in some lines."""
     name, mode = one_line(name), detail["mode"]
     if not detail["steps"]:
-        lines = [f"{name} ({mode}): predicted {detail['step_s_predicted']:.2f} s a step"]
+        lines = [f"{name} ({mode}): predicted {seconds(detail['step_s_predicted'])} a step"]
         return "\n".join([*lines, *_state(detail), *_incidents(detail)])
     steps = "1 step" if detail["steps"] == 1 else f"{detail['steps']} steps"
     lines = [
@@ -37,7 +39,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
         if value is not None:
             lines.append(
                 f"  {kind + ' rounds':20}{value['step_s']:10.3f}{value['step_s_predicted']:10.3f}   "
-                f"{value['share']:.0%} of steps, predicted {value['share_predicted']:.0%}"
+                f"{percent(value['share'])} of steps, predicted {percent(value['share_predicted'])}"
             )
     lines += _coverage(detail)
     first, last = (_figure(detail[key], ".3f") for key in ("reward_first", "reward_last"))
@@ -45,9 +47,9 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     # A ratio is None where a run has too few prompts in common with the plain one.
     if detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
-            f"  trained / unconditioned mean length {detail['length_ratio']:.3f} "
+            f"  trained / unconditioned mean length {ratio(detail['length_ratio'])} "
             f"(+- {_figure(detail['length_ratio_standard_error'], '.3f')}), K-S distance {detail['length_ks']:.3f}; "
-            f"predicted {detail['length_ratio_predicted']:.3f}"
+            f"predicted {ratio(detail['length_ratio_predicted'])}"
         )
     lines += _tail_and_waste(detail)
     counts = detail["reward_timeouts"]
@@ -93,8 +95,8 @@ def _machine(ratios: Mapping[str, float | None]) -> list[str]:
     now = "slower" if min(known) > 1 else "faster"
     return [
         f"all runs took {min(known):.2f} to {max(known):.2f} times the predicted seconds: the machine was {now} than "
-        f"when it was profiled. Compared with each other, the runs are within {max(known) / min(known) - 1:.0%} of the "
-        "predictions"
+        f"when it was profiled. Compared with each other, the runs are within "
+        f"{percent(max(known) / min(known) - 1)} of the predictions"
     ]
 
 
@@ -141,7 +143,7 @@ def _training(detail: dict[str, Any]) -> list[str]:
 
 def _phases(detail: dict[str, Any]) -> list[str]:
     """A phase is told apart from the floor that its error is told against: a small one's would be noise."""
-    from ..plans.words.phase_words import PHASE_WORDS
+    from ..plans.phrases.phase_names import PHASE_NAMES
 
     lines = [f"  {'phase':20}{'measured':>10}{'predicted':>10}{'off by':>9}"]
     small = False
@@ -152,7 +154,7 @@ def _phases(detail: dict[str, Any]) -> list[str]:
             both = value["error"] <= 1.0
             small |= both
             off = "-" if both else f">{off}"
-        name = PHASE_WORDS[phase]
+        name = PHASE_NAMES[phase]
         lines.append(f"  {name:20}{value['measured']:10.3f}{value['predicted']:10.3f}{off:>9}")
     if small:
         lines.append("  - under 2 % of the step, and off by less than that")
@@ -163,7 +165,7 @@ def _coverage(detail: dict[str, Any]) -> list[str]:
     """How many steps lie below the predicted p50 and p95."""
     parts = [
         f"{kind} {found['step_s']['below_p50']} and {found['step_s']['below_p95']} of {found['steps']} "
-        f"({found['step_s']['share_below_p50']:.0%}, {found['step_s']['share_below_p95']:.0%})"
+        f"({percent(found['step_s']['share_below_p50'])}, {percent(found['step_s']['share_below_p95'])})"
         for kind, found in detail["coverage"].items()
         if kind != "all" or len(detail["coverage"]) > 2
     ]
@@ -172,7 +174,7 @@ def _coverage(detail: dict[str, Any]) -> list[str]:
 
 def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
     tails = [
-        f"{kind} {value['share']:.0%} ({value['rounds']} of {value['of_rounds']} rounds)"
+        f"{kind} {percent(value['share'])} ({value['rounds']} of {value['of_rounds']} rounds)"
         for kind, value in detail["tail"].items()
         if value is not None
     ]
@@ -184,7 +186,7 @@ def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
     if lost["share"] or lost["aborted_samples"]:
         fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in lost["tokens"].items() if fate != "trained")
         lines.append(
-            f"  {lost['share']:.1%} of the tokens of samples that ended were not trained"
+            f"  {percent(lost['share'])} of the tokens of samples that ended were not trained"
             + (f" ({fates})" if fates else "")
             + f"; {lost['aborted_samples']:,} samples were stopped on the way"
         )

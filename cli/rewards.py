@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import percent
 from .options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _said(table: RewardTable) -> str:
     assert table.right_s is not None and table.wrong_s is not None, "it has one of the two"
     return (
         f"a right answer {table.right_s[len(table.right_s) // 2]:g} s in the median, a wrong one "
-        f"{table.wrong_s[len(table.wrong_s) // 2]:g} s, {table.hanging:.0%} of the wrong ones until the deadline"
+        f"{table.wrong_s[len(table.wrong_s) // 2]:g} s, {percent(table.hanging)} of the wrong ones until the deadline"
     )
 
 
@@ -161,7 +162,7 @@ def _import(
     click.echo(
         f"{len(samples)} executions -> {target}\n"
         f"seconds: p50 {result['p50_s']:.3g}, p95 {result['p95_s']:.3g}, longest {result['longest_s']:.3g}, mean "
-        f"{result['mean_s']:.3g}; {law.unsolved:.0%} of the prompts have no right answer\n"
+        f"{result['mean_s']:.3g}; {percent(law.unsolved)} of the prompts have no right answer\n"
         "plans that were solved from this profile are stale: solve again"
     )
     return 0

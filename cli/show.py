@@ -108,7 +108,7 @@ def _check_targets(
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
     from ..plans.check.input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
-    from ..plans.diff.figure_words import one_line
+    from ..plans.phrases.sentences import one_line
 
     faults = list(stale_inputs(plan, path))
     rules = {
@@ -149,7 +149,7 @@ def _print(
         return 0
     from rich.console import Console
 
-    from .figures import ASCII
+    from .bars import ASCII
     from .paths import tell
 
     targets = [path for path, _ in files.values()]

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .figures import table
+from .bars import table
 
 if TYPE_CHECKING:
     from ..plans.schema.plan import Plan
@@ -51,8 +51,8 @@ def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
-    from ..plans.diff.figure_words import one_line
-    from ..plans.words.why_line import TIE_PERCENT, parse
+    from ..plans.phrases.sentences import one_line
+    from ..plans.phrases.why_line import TIE_PERCENT, parse
 
     why = {key: one_line(text) for key, text in plan.job.why.items()}
     lines = {key: parse(text) for key, text in why.items()}

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .figures import percent
+from ..plans.phrases.numbers import percent, times, usd
 
 if TYPE_CHECKING:
     from ..plans.schema.groups_plan import CostFigures, GroupsPlan
@@ -35,7 +35,7 @@ def costs_text(plan: GroupsPlan) -> str:
     for name, figures in rows:
         lines.append(
             f"  {name:22} {figures.usd_per_hour:9.2f} USD/h {figures.usd_per_unit:6.3f} USD/unit"
-            + (f"   bounds kept {figures.slo_attained:.0%}" if figures.fits else "   does not fit the cluster")
+            + (f"   bounds kept {percent(figures.slo_attained)}" if figures.fits else "   does not fit the cluster")
         )
     return "\n".join(lines)
 
@@ -44,7 +44,7 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
     """A line for each group, and one for each of its jobs."""
     for key, group in plan.groups.items():
         named = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
-        yield f"{key}: {named}, {group.usd_per_hour:.2f} USD/h"
+        yield f"{key}: {named}, {usd(group.usd_per_hour)} USD/h"
         for name, member in group.jobs.items():
             s = member.slowdown
             ways = "".join(
@@ -55,10 +55,10 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
             quantiles = f"p50 {s.p50:.3f}, p95 {s.p95:.3f}"
             if len(group.jobs) == 1 and s.keeps:
                 # Its bound is counted from this: p95 above it is how its own iterations vary.
-                yield f"  {name}: {s.mean:.3f}x, shares with nobody ({quantiles} of its own iterations){ways}"
+                yield f"  {name}: {times(s.mean, 3)}, shares with nobody ({quantiles} of its own iterations){ways}"
                 continue
             at = "" if plan.rules.quantile == 0.95 else f" at p{100 * plan.rules.quantile:g}"
-            yield f"  {name}: {s.mean:.3f}x ({quantiles}) of at most {s.slo:.3f}x{at}{ways}" + (
+            yield f"  {name}: {times(s.mean, 3)} ({quantiles}) of at most {times(s.slo, 3)}{at}{ways}" + (
                 "" if s.keeps else "  breaks its bound"
             )
 
@@ -68,10 +68,10 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
     if plan.inputs.previous is not None:
         yield f"{len(plan.moves) or 'no'} move(s) from {plan.inputs.previous.path}" + (":" if plan.moves else "")
     for move in plan.moves:
-        reason = "needed for bounds or nodes" if move.needed else f"saves {move.saves_usd_per_hour:.2f} USD/h"
+        reason = "needed for bounds or nodes" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h"
         alike = sum(other.together == move.together for other in plan.moves) - 1
         yield (
-            f"  {move.job}: {move.from_group} -> {move.to_group}, costs {move.price_usd:.2f} USD "
+            f"  {move.job}: {move.from_group} -> {move.to_group}, costs {usd(move.price_usd)} USD "
             f"({move.price_s:.0f} s), {reason}" + (f" with {alike} more" if alike else "")
         )
     spared = plan.declined
@@ -80,8 +80,8 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
         if spared.reason == "bounds":
             why = "and a job is too little ahead of its bound for it, or a new group would not outlive a departure"
         yield (
-            f"not made: moves of {', '.join(spared.jobs)}, worth {spared.saves_usd_per_hour:.2f} USD/h, would cost "
-            f"{spared.price_usd:.2f} USD once, {why}"
+            f"not made: moves of {', '.join(spared.jobs)}, worth {usd(spared.saves_usd_per_hour)} USD/h, would cost "
+            f"{usd(spared.price_usd)} USD once, {why}"
         )
 
 
@@ -121,7 +121,7 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
     parts: list[RenderableType] = [*_verdict(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
     for key, group in plan.groups.items():
         nodes = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
-        parts += [Text(), Text(f"{key}: {group.usd_per_hour:.2f} USD/h, {nodes}", style="bold")]
+        parts += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes}", style="bold")]
         parts += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
     parts += [Text(line) for line in moves_text(plan)]
     parts.append(Text("small letters decode, capitals train; slack: what p95 leaves of the bound", style="dim"))
@@ -130,7 +130,7 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
 
 def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
     """What the plan gains, whether every bound is kept and which is nearest, and how sure it is."""
-    from ..plans.diff.figure_words import one_line
+    from ..plans.phrases.sentences import one_line
 
     p, solver = plan.predicted, plan.solver
     jobs = sum(len(group.jobs) for group in plan.groups.values())
@@ -141,12 +141,12 @@ def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
         for name, other in (("each job alone", p.solo_d), ("RollMux's Algorithm 1", p.algorithm_1))
     ]
     groups = f"{len(plan.groups)} group{'s' * (len(plan.groups) != 1)}"
-    proof = "nothing is proven" if solver.gap is None else f"{solver.status}, gap {solver.gap:.2%}"
+    proof = "nothing is proven" if solver.gap is None else f"{solver.status}, gap {percent(solver.gap, 2)}"
     per_unit = f"alone {p.solo_d.usd_per_unit:.3f}, Algorithm 1 {p.algorithm_1.usd_per_unit:.3f}"
     over = f" over {one_line(solver.universe)}" if solver.status == "limit" and solver.gap is not None else ""
     return [
         Text.assemble(
-            (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {p.plan.usd_per_hour:.2f} USD/h", "bold"),
+            (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {usd(p.plan.usd_per_hour)} USD/h", "bold"),
             f", {'; '.join(per_hour)}",
         ),
         _bounds(plan),
@@ -161,7 +161,7 @@ def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
 def _change(ours: float, theirs: float) -> str:
     if not theirs or abs(ours / theirs - 1) < 0.005:
         return "as much as"
-    return f"{abs(1 - ours / theirs):.0%} {'less' if ours < theirs else 'more'} than"
+    return f"{percent(abs(1 - ours / theirs))} {'less' if ours < theirs else 'more'} than"
 
 
 def _bounds(plan: GroupsPlan) -> Text:
@@ -175,8 +175,8 @@ def _bounds(plan: GroupsPlan) -> Text:
         return Text("every bound is kept: no job shares nodes", style="green")
     key, name, member = min(shared, key=lambda found: (slack(found[2], plan.rules), found[1]))
     return Text(
-        f"every bound is kept; {name} in {key} is nearest to its bound: p95 {member.slowdown.p95:.3f}x of "
-        f"{limit(member, plan.rules):.3f}x, {percent(slack(member, plan.rules))} to spare",
+        f"every bound is kept; {name} in {key} is nearest to its bound: p95 {times(member.slowdown.p95, 3)} of "
+        f"{times(limit(member, plan.rules), 3)}, {percent(slack(member, plan.rules))} to spare",
         style="green",
     )
 
@@ -187,7 +187,7 @@ _WORDS = {"pace": "binds", "next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:
-    from ..plans.diff.figure_words import one_line
+    from ..plans.phrases.sentences import one_line
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, style="bold")
@@ -227,7 +227,7 @@ def _gantt(group: PlannedGroup, width: int) -> Table:
         whole = all(row == rows[0] for row in rows)
         for slot, row in enumerate(rows[:1] if whole else rows):
             label = f"{node.pool} {index}" + ("" if whole else f".{slot}")
-            table.add_row(label, row, *((f"{node.busy:.0%}", memory) if slot == 0 else ("", "")))
+            table.add_row(label, row, *((percent(node.busy), memory) if slot == 0 else ("", "")))
     table.add_row("", Text(f"0{group.timeline.span_s:>{width - 3}.0f} s", style="dim"), "busy", "host memory")
     return table
 
@@ -266,16 +266,16 @@ def _jobs(group: PlannedGroup, rules: GroupRules) -> Table:
             f"{member.rollout.mean_s:.1f}",
             f"{member.train.mean_s:.1f}",
             f"{s.alone_s:.1f}",
-            f"{s.mean:.3f}x",
-            f"{s.p50:.3f}x",
-            f"{s.p95:.3f}x",
+            times(s.mean, 3),
+            times(s.p50, 3),
+            times(s.p95, 3),
             *(
-                (f"{limit(member, rules):.3f}x", spare)
+                (times(limit(member, rules), 3), spare)
                 if len(group.jobs) > 1 or not s.keeps
                 else ("-", "-")  # its bound is counted from being alone
             ),
         ]
         if tails:
-            row.append("" if member.tail_from is None else f"{member.tail_from:.0%}")
+            row.append("" if member.tail_from is None else percent(member.tail_from))
         table.add_row(*row)
     return table

@@ -11,13 +11,15 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .figures import bytes_of, gauge, histogram, percent, seconds, table
+from ..plans.phrases.numbers import bytes_of, digits, percent, ratio, seconds, times, usd
+from .bars import gauge, histogram, table
 from .show_alternatives import front_table, why_parts
 from .show_rounds import LEGEND, charts
 
 if TYPE_CHECKING:
-    from ..plans.schema.plan import LongRound, Plan, RoundTrain, ShortRound
+    from ..plans.schema.plan import LongRound, Plan, ShortRound
     from ..plans.schema.predicted import MemoryBar, PredictedRound, Quantiles
+    from ..plans.schema.sections.layouts import UpdateLayout
 
 WIDE = 96
 """Characters from which on things stand side by side."""
@@ -84,23 +86,25 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     gain = p.baseline.seconds_per_sample / p.seconds_per_sample
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
     best = (_TIED if solver.given_up else _PROOF)[solver.status]  # job.why.ties says by how much, and for what
-    above = f" (+{solver.given_up:.1%})" if solver.given_up else ""
+    above = f" (+{percent(solver.given_up)})" if solver.given_up else ""
     unit = "" if goal == "seconds" else f" in {goal}"
-    proof = f"{best}{above} of {solver.candidates:,} schedules, gap {solver.gap:.2%}{unit}"
+    proof = f"{best}{above} of {solver.candidates:,} schedules, gap {percent(solver.gap, 2)}{unit}"
     if solver.refreshed:
-        proof = f"edited by hand and refreshed, {solver.gap:.2%} in {goal} from the solver's bound"
-    money = f"{p.usd_per_hour:.4g} USD/h for {_count(p.nodes, 'node')}, {p.usd_per_1k_samples:.4g} USD per 1000 samples"
+        proof = f"edited by hand and refreshed, {percent(solver.gap, 2)} in {goal} from the solver's bound"
+    money = (
+        f"{usd(p.usd_per_hour)} USD/h for {_count(p.nodes, 'node')}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
+    )
     return [
         Text.assemble(
             (
-                f"{plan.job.name}: {plan.job.bias.mode}, {seconds(p.step_s.mean)} s a step ±{percent(p.error.total)}",
+                f"{plan.job.name}: {plan.job.bias.mode}, {seconds(p.step_s.mean)} a step ±{percent(p.error.total)}",
                 "bold",
             ),
-            f" (p50 {seconds(p.step_s.p50)}, p95 {seconds(p.step_s.p95)}), ",
-            (f"{gain:.2f}x", "bold green" if gain >= 1 else "bold red"),
+            f" (p50 {digits(p.step_s.p50)}, p95 {digits(p.step_s.p95)}), ",
+            (times(gain), "bold green" if gain >= 1 else "bold red"),
             " plain synchronous rounds",
         ),
-        Text(f"{money}; length ratio {p.length_ratio:.3f}, bias budget {plan.job.bias.budget:.0%}"),
+        Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
         Text(
             f"{proof}; costs {source}{'' if source == 'measured' else ', not measured'}; {path}",
             style="dim",
@@ -152,7 +156,7 @@ def _issue(of: ShortRound | LongRound) -> str:
 
 def _cutoff(of: ShortRound | LongRound) -> str:
     expected_long = getattr(of, "long_share", None)
-    return f"{expected_long:.0%} long" if expected_long else str(getattr(of, "cutoff_tokens", None) or "-")
+    return f"{percent(expected_long)} long" if expected_long else str(getattr(of, "cutoff_tokens", None) or "-")
 
 
 def _drafts(of: ShortRound | LongRound) -> str:
@@ -167,10 +171,10 @@ def _kept(of: ShortRound | LongRound) -> str:
 
 def _hand_over(of: ShortRound | LongRound) -> str:
     freed = of.hand_over
-    return "-" if freed is None else f"{freed.engines} at {freed.at_finished:.0%}"
+    return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
 
 
-def train_text(train: RoundTrain) -> str:
+def train_text(train: UpdateLayout) -> str:
     """An update layout in few words; sizes of 1 are not told."""
     sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
     words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
@@ -183,15 +187,15 @@ def _seconds(plan: Plan, wide: bool) -> Table:
     drawn = table("seconds", "step", "p50", "p95", "transfer", "rollout", "reward", "train")
 
     def whole(step: Quantiles) -> list[str]:
-        return [seconds(step.mean), seconds(step.p50), seconds(step.p95)]
+        return [digits(step.mean), digits(step.p50), digits(step.p95)]
 
     def phase(spread: Quantiles) -> str:
-        return f"{seconds(spread.mean)} (p95 {seconds(spread.p95)})" if wide else seconds(spread.mean)
+        return f"{digits(spread.mean)} (p95 {digits(spread.p95)})" if wide else digits(spread.mean)
 
     kinds = _kinds(plan)
     for name, _, mean in kinds:
         spreads = (mean.rollout_s, mean.reward_exposed_s, mean.train_s)
-        drawn.add_row(f"{name} round", *whole(mean.step_s), seconds(mean.sync_s), *map(phase, spreads))
+        drawn.add_row(f"{name} round", *whole(mean.step_s), digits(mean.sync_s), *map(phase, spreads))
     if len(kinds) > 1:
         means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
         drawn.add_row("all steps", *whole(p.step_s), *map(seconds, means), style="bold")
@@ -219,17 +223,17 @@ def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableTy
 
 def _path(plan: Plan) -> list[Text]:
     from ..plans.facts.critical_path import critical_path
-    from ..plans.words.phase_words import PHASE_WORDS, RESOURCE_WORDS
+    from ..plans.phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
 
     path = critical_path(plan)
     kinds = [mean for _, _, mean in _kinds(plan)]
     tail_s = sum(mean.share * mean.tail_s for mean in kinds)
     steps = " → ".join(
-        f"{PHASE_WORDS[step.phase]} {percent(step.share)}"
+        f"{PHASE_NAMES[step.phase]} {percent(step.share)}"
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
         for step in path.told
     )
-    spare = [f"{seconds(slack)} s for {RESOURCE_WORDS[name]}" for name, slack in path.slack_s.items() if slack]
+    spare = [f"{seconds(slack)} for {RESOURCE_NAMES[name]}" for name, slack in path.slack_s.items() if slack]
     slack = "; ".join([*spare, "none for the rest"]) if spare else "none"
     return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), slack)]
 
@@ -272,8 +276,7 @@ def _held(plan: Plan) -> list[Text]:
 
 def _errors(plan: Plan) -> list[Text]:
     """What the ± of the headline is made of, and what it is not."""
-    from ..plans.words.assumed_words import assumed_errors
-    from ..plans.words.drift_words import drift_text
+    from ..plans.phrases.caveats import assumed_errors, drift_text
 
     e = plan.predicted.error
     parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
@@ -303,5 +306,7 @@ def _lengths(plan: Plan, wide: bool) -> Text:
     q = plan.predicted.lengths_tokens
     drawn = f"{q[0]} {histogram(q, 30 if wide else 16)} {q[20]} tokens, log scale; p50 {q[10]}, p95 {q[19]}"
     share = plan.predicted.share_at_longest
-    capped = f"; at least {share:.0%} of the responses reach {q[20]}" if q[0] < q[20] and share >= MUCH_AT_CAP else ""
+    capped = (
+        f"; at least {percent(share)} of the responses reach {q[20]}" if q[0] < q[20] and share >= MUCH_AT_CAP else ""
+    )
     return Text.assemble(("lengths  ", "bold"), drawn, (capped, "yellow"))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from .figures import FULL, LIGHT, block, percent, seconds
+from ..plans.phrases.numbers import digits, percent, seconds
+from .bars import FULL, LIGHT, block
 
 if TYPE_CHECKING:
     from ..plans.facts.round_bars import Bar
@@ -45,7 +46,7 @@ def _chart(title: str, mean: PredictedRound, bars: list[Bar], width: int) -> lis
     tail = (
         f", tail {percent(mean.tail_s / mean.rollout_s.mean)} of rollout" if mean.tail_s and mean.rollout_s.mean else ""
     )
-    lines = [Text.assemble((f"{title} {seconds(mean.step_s.mean)} s", "bold"), tail)]
+    lines = [Text.assemble((f"{title} {seconds(mean.step_s.mean)}", "bold"), tail)]
     if not span:
         return lines
     for lane in LANES:
@@ -55,7 +56,7 @@ def _chart(title: str, mean: PredictedRound, bars: list[Bar], width: int) -> lis
         lines.append(line.append(f" {_beside(own, mean)}"))
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
-    axis = f"{'':{_LABEL}}0{seconds(span) + ' s':>{cells - 1}}"
+    axis = f"{'':{_LABEL}}0{seconds(span):>{cells - 1}}"
     return [*lines, Text(axis, style="dim")]
 
 
@@ -84,5 +85,5 @@ def _beside(bars: list[Bar], mean: PredictedRound) -> str:
         return "-"
     lane = bars[0].lane
     if lane == "rewards":
-        return f"+{seconds(mean.reward_exposed_s.mean)}"
-    return seconds(sum(bar.seconds for bar in bars))
+        return f"+{digits(mean.reward_exposed_s.mean)}"
+    return digits(sum(bar.seconds for bar in bars))

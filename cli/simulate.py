@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import percent, ratio, usd
 from ..plans.schema.limits import MOST_SIMULATED, MOST_STEPS
 from ..plans.yaml.errors import InputError
 from .given_lengths import lengths_option
@@ -175,7 +176,7 @@ def _show(result: dict[str, Any], aside: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..plans.words.phase_words import PHASE_WORDS
+    from ..plans.phrases.phase_names import PHASE_NAMES
 
     console = Console(stderr=aside)
     predicted = result["predicted"]
@@ -183,7 +184,9 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         part = result[kind]
         if part is None or (kind == "short" and result["long"] is None):
             continue
-        title = f"{result['mode']}: {part['steps']} {'' if kind == 'all' else kind + ' '}steps ({part['share']:.0%})"
+        title = (
+            f"{result['mode']}: {part['steps']} {'' if kind == 'all' else kind + ' '}steps ({percent(part['share'])})"
+        )
         table = Table(title=title, title_justify="left")
         for column in ("seconds", "p50", "p95", "mean", "plan's mean"):
             table.add_column(column, justify="left" if column == "seconds" else "right")
@@ -193,23 +196,24 @@ def _show(result: dict[str, Any], aside: bool) -> None:
             expected = predicted["phases_s"].get(phase) if kind == "all" else None
             if kind != "all" and phase == "rollout" and predicted[kind]:
                 expected = predicted[kind]["rollout_s"]["mean"]
-            table.add_row(PHASE_WORDS[phase], *_numbers(value), "" if expected is None else f"{expected:.3f}")
+            table.add_row(PHASE_NAMES[phase], *_numbers(value), "" if expected is None else f"{expected:.3f}")
         whole = predicted["step_s"]["mean"] if kind == "all" else predicted[kind] and predicted[kind]["step_s"]["mean"]
         table.add_section()
         table.add_row("step", *_numbers(part["step_s"]), f"{whole:.3f}" if whole else "")
         console.print(table)
         tokens = part["tokens"]
         console.print(
-            f"  bubble {part['bubble']:.1%}; tokens decoded {tokens['decoded']}, trained {tokens['trained']}, wasted "
-            f"{tokens['wasted'] / max(1, tokens['decoded']):.1%}; {part['preemptions']} preemptions",
+            f"  bubble {percent(part['bubble'])}; tokens decoded {tokens['decoded']}, trained {tokens['trained']}, "
+            f"wasted {percent(tokens['wasted'] / max(1, tokens['decoded']))}; {part['preemptions']} preemptions",
             highlight=False,
             soft_wrap=True,
         )
     console.print(
         f"{1000 * result['seconds_per_sample']:.2f} ms per trained sample (plan: "
         f"{1000 * predicted['seconds_per_sample']:.2f}), {result['accelerator_s_per_1k_samples']:.1f} accelerator-"
-        f"seconds and {result['usd_per_1k_samples']:.4g} USD per 1000 on {result['nodes']} node(s); "
-        f"trained / unconditioned mean length {result['length_ratio']:.3f} (plan: {predicted['length_ratio']:.3f}); "
+        f"seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on {result['nodes']} node(s); "
+        f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
+        f"(plan: {ratio(predicted['length_ratio'])}); "
         f"{result['epochs']} epoch(s), "
         f"{result['owed_prompts']} prompts owed at the end, settled in {result['settling_steps']} more steps",
         highlight=False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import count, percent, ratio, seconds, times
 from .given_lengths import given_lengths, lengths_option, trace_option
 from .options import OVERWRITE, Finite
 
@@ -110,6 +111,7 @@ def solve_command(
 
     from ..planner.highs import MAX_NODES
     from ..planner.solve import solve
+    from ..planner.solve_options import SolveOptions
     from ..plans.facts.solver_read import solver_read
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.job import job_paths
@@ -161,21 +163,16 @@ def solve_command(
         lengths=lengths,
         solver_read=solver_read(cluster_path, job_path, profile_path),
     )
+    options = SolveOptions(
+        mode=mode,
+        bias_budget=bias_budget,
+        objective=objective or "seconds",
+        seed=seed,
+        max_nodes=MAX_NODES if max_nodes is None else max_nodes,
+        prompts=prompts,
+    )
     with at_its_line(job_path, cluster_path), share("solve") as update:
-        plan = solve(
-            cluster,
-            job,
-            profile,
-            trace,
-            inputs,
-            mode=mode,
-            bias_budget=bias_budget,
-            objective=objective or "seconds",
-            seed=seed,
-            max_nodes=MAX_NODES if max_nodes is None else max_nodes,
-            progress=update,
-            prompts=prompts,
-        )
+        plan = solve(cluster, job, profile, trace, inputs, options, update).plan
     write_document(plan, out, WRITTEN_DIGITS)
     tell(json.dumps(plan_summary(plan, out)) if as_json else plan_text(plan, out), out)
     return 0
@@ -221,7 +218,7 @@ def _model_is_known(job: Job, profile: Profile) -> None:
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
     """A plan of one job as figures."""
     from ..plans.facts.executable import not_executable
-    from ..plans.words.assumed_words import assumed_notes
+    from ..plans.phrases.caveats import assumed_notes
 
     predicted = plan.predicted
     return {
@@ -255,29 +252,26 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
 def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
     from ..plans.facts.executable import not_executable
-    from ..plans.words.assumed_words import assumed_errors
+    from ..plans.phrases.caveats import assumed_errors
     from .paths import see_it
 
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
-    nodes = predicted.baseline.nodes
-    where = f" on {nodes} node{'s' * (nodes != 1)}" if nodes is not None else ""
+    where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
     lines = [
-        f"{plan.job.bias.mode}: {predicted.step_s.mean:.2f} s a step (p95 {predicted.step_s.p95:.2f}, "
-        f"error +-{predicted.error.total:.1%}), "
-        f"{speedup:.2f}x plain synchronous rounds of {predicted.baseline.step_s.mean:.2f} s{where}, per sample "
+        f"{plan.job.bias.mode}: {seconds(predicted.step_s.mean)} a step (p95 {seconds(predicted.step_s.p95)}, "
+        f"error +-{percent(predicted.error.total)}), "
+        f"{times(speedup)} plain synchronous rounds of {seconds(predicted.baseline.step_s.mean)}{where}, per sample "
         f"-> {out}",
-        f"trained / unconditioned mean length {predicted.length_ratio:.3f}; "
-        f"{_proof(plan)}gap {plan.solver.gap:.2%}, {plan.solver.candidates} candidates, {plan.solver.name}",
+        f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
+        f"{_proof(plan)}gap {percent(plan.solver.gap, 2)}, {plan.solver.candidates} candidates, {plan.solver.name}",
     ]
-    for kind, part, expected in (
-        ("short", rounds.short, predicted.rounds.short),
-        ("long", rounds.long, predicted.rounds.long),
-    ):
+    kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
+    for kind, part, expected in kinds:
         if part is not None and expected is not None:
             lines.append(
-                f"{kind} rounds ({expected.share:.0%} of steps, {expected.step_s.mean:.2f} s): "
+                f"{kind} rounds ({percent(expected.share)} of steps, {seconds(expected.step_s.mean)}): "
                 f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
                 f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
             )
@@ -297,4 +291,4 @@ def _proof(plan: Plan) -> str:
     given_up = plan.solver.given_up
     if not given_up:
         return f"{plan.solver.status}, "
-    return f"tied: costs {given_up:.1%} more than the best schedule ({plan.solver.status}) and is simpler to run; "
+    return f"tied: costs {percent(given_up)} more than the best schedule ({plan.solver.status}) and is simpler to run; "

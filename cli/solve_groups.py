@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..plans.phrases.numbers import percent
+
 if TYPE_CHECKING:
     from ..planner.groups.inputs.workload_jobs import Problem
     from ..plans.schema.groups_plan import GroupsInputs, GroupsPlan
@@ -78,7 +80,7 @@ def _text(plan: GroupsPlan, out: Path) -> str:
     from .show_groups import costs_text, groups_text, moves_text
 
     solver = plan.solver
-    proof = "nothing is proven" if solver.gap is None else f"gap {solver.gap:.2%} in {plan.rules.objective}"
+    proof = "nothing is proven" if solver.gap is None else f"gap {percent(solver.gap, 2)} in {plan.rules.objective}"
     if solver.gap is not None and solver.status == "limit":
         proof += f" over {solver.universe}"
     head = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import percent
 from .options import force_option
 
 if TYPE_CHECKING:
@@ -217,11 +218,11 @@ def _result(tuned: Tuned, run: MeasuredRun, force_path: Path, out: Path) -> dict
 
 
 def _text(result: dict[str, Any]) -> str:
-    from ..plans.words.phase_words import PHASE_WORDS
+    from ..plans.phrases.phase_names import PHASE_NAMES
 
     lines = [f"{'phase':20}{'predicted':>10}{'measured':>10}"]
     for name, phase in result["phases"].items():
-        lines.append(f"{PHASE_WORDS[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
+        lines.append(f"{PHASE_NAMES[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}   {phase['why']}")
     step = result["step_s"]
     lines.append(
         f"{'step':20}{step['predicted']:10.3f}{step['measured']:10.3f}   mean over the cycle, as in rlplan report: "
@@ -236,7 +237,7 @@ def _text(result: dict[str, Any]) -> str:
     if result["errors"]["transfer"]:
         lines.append(
             f"not run: {'; '.join(result['not_run'])}; they take a part of these factors, which may be off by "
-            f"{result['errors']['transfer']:.1%} of a step"
+            f"{percent(result['errors']['transfer'])} of a step"
         )
     which = max(result["errors"], key=lambda name: result["errors"][name])
     reason = {
@@ -248,8 +249,7 @@ def _text(result: dict[str, Any]) -> str:
     }[which]
     unit = "USD" if result["objective"] == "usd_per_sample" else "time"
     best = f"the best {result['forced_mode']} plan" if result["forced_mode"] else "the best plan"
-    judged = (
-        f"{best} now gains {result['gain']:.1%} {unit} over {result['in_force']}, the error is {result['error']:.1%}"
-    )
+    gain = f"{best} now gains {percent(result['gain'])} {unit} over {result['in_force']}"
+    judged = f"{gain}, the error is {percent(result['error'])}"
     lines.append(f"{result['decision']}: {judged} ({reason})" + (f" -> {result['plan']}" if result["plan"] else ""))
     return "\n".join(lines)

@@ -15,11 +15,11 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
+from ..plans.schema.sections.layouts import EngineLayout
 from ..plans.schema.sections.levers import RoundPrefix
 from ..rounds.balance import PrefixSharing
-from ..rounds.schedule import RoundSpec
+from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
-from .engines.fleet import Layout
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RunSettings:
     mode: Mode
     rounds: RoundSpec
     timeouts: TimeoutSpec
-    layouts: dict[str, Layout]
+    layouts: dict[str, EngineLayout]
     """The engine set of each kind of round."""
     at_once: dict[str, int]
     """Samples that an engine decodes at a time, by kind of round."""
@@ -64,12 +64,12 @@ def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
     )
 
 
-def layouts(planned: PlannedJob) -> dict[str, Layout]:
+def layouts(planned: PlannedJob) -> dict[str, EngineLayout]:
     """The engine set of each kind of round."""
     short, long = planned.rounds.short.rollout, planned.rounds.long
-    result = {"short": Layout(short.tp, short.engines)}
+    result = {"short": short.layout}
     if long is not None:
-        result["long"] = Layout(long.rollout.tp, long.rollout.engines)
+        result["long"] = long.rollout.layout
     return result
 
 

@@ -20,16 +20,29 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..plans.schema.sections.layouts import EngineLayout
 from ..plans.yaml.errors import RunFailed
 from ..rounds.balance import Balancer, PrefixSharing
-from ..rounds.events import Abort, Action, Event, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
-from ..rounds.outcome import Fate, Outcome
-from ..rounds.round import Round
+from ..rounds.machines.events import (
+    Abort,
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Issue,
+    Lost,
+    ReachedCutoff,
+    SampleKey,
+    Score,
+    Scored,
+)
+from ..rounds.machines.outcome import Fate, Outcome
+from ..rounds.machines.round import Round
 from ..rounds.seeds import RoundSeeds, SeedLedger
 from ..rounds.timeouts import Execution
 from .engines.engine import EngineEvent, Request
 from .engines.engine_handle import EngineDied, EngineHandle
-from .engines.fleet import Fleet, Layout
+from .engines.fleet import Fleet
 from .faults import Fault, classify, failure
 from .scoring_health import ScoringHealth
 from .supervision import LOOK_S, spawn
@@ -155,7 +168,7 @@ class RoundRunner:
     async def run(
         self,
         round_: Round,
-        layout: Layout,
+        layout: EngineLayout,
         version: str,
         weights_path: str,
         tag: str,
@@ -434,7 +447,7 @@ class _RoundInProgress:
                     request_id=request_id,
                     prompt_tokens=prompt.tokens,
                     max_tokens=issue.max_tokens,
-                    watch_tokens=issue.watch_tokens,
+                    cutoff_tokens=issue.cutoff_tokens,
                     temperature=self._r._temperature,
                     ignore_eos=self._r._ignore_eos,
                     seed=None if self._seeds is None else self._seeds.issue(issue),

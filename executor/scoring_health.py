@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from ..plans.yaml.errors import RunFailed
-from ..rounds.events import Failed, SampleKey, Scored
+from ..rounds.machines.events import Failed, SampleKey, Scored
 
 UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
 """Outcomes of samples that the reward function came to no value for, timeouts aside, of which there may be many."""

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from ..plans.schema.job import Job
 from ..plans.schema.plan import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
-from ..rounds.outcome import Outcome
+from ..rounds.machines.outcome import Outcome
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import Timeouts

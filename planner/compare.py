@@ -10,14 +10,13 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
 from ..plans.facts.compared_plans import ComparedPoint, shown
-from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.origin import Inputs
@@ -27,9 +26,9 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from .assignments import assign, assignment, validated, whole
 from .choose.candidate_search import Progress
-from .choose.cycle_cost import Objective
 from .point_profile import profile_of_point
 from .solve import solve
+from .solve_options import SolveOptions
 
 OPTION, EXAMPLE = "--vary", "cluster.pools.main.nodes=1,2,4"
 MAX_POINTS = 256
@@ -37,8 +36,8 @@ MAX_POINTS = 256
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A point that is to be solved: its documents, and by what values it differs from the others.
+class Point:
+    """A point of the comparison, to be solved: its documents, and the values by which it differs from the others.
 
     `base`: the job as its file has it, which the profile is of.
     """
@@ -50,22 +49,7 @@ class Asked:
     base: Job
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What `solve` is asked for beside the documents; as its arguments.
-
-    Attributes:
-        prompts: how many the job's data holds; None: as many as `job.data.prompts` says at each point.
-    """
-
-    mode: Mode | None = None
-    bias_budget: float | None = None
-    objective: Objective = "seconds"
-    seed: int = 0
-    prompts: int | None = None
-
-
-def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profile, vary: Sequence[str]) -> list[Asked]:
+def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profile, vary: Sequence[str]) -> list[Point]:
     """All points: every cluster, by name, with every choice of the varied values, the last one varying fastest.
 
     `vary`: assignments `PATH=VALUE,VALUE,…`; a path begins with `cluster`, `job` or `profile`. Raises InputError for a
@@ -84,34 +68,34 @@ def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profil
         count *= len(values)
     if count > MAX_POINTS:
         raise InputError(f"{OPTION}: these are {count} points, and each is a solve; ask for at most {MAX_POINTS}")
-    found = []
+    points = []
     for name, cluster in clusters:
         for choice in itertools.product(*(range(len(values)) for _, values, _ in axes)):
-            chosen = [(path, values[at], text) for (path, values, text), at in zip(axes, choice, strict=True)]
+            chosen = [(path, values[index], text) for (path, values, text), index in zip(axes, choice, strict=True)]
             here: dict[str, Any] = {"cluster": name} if len(clusters) > 1 else {}
             here |= {".".join(path): value for path, value, _ in chosen}
             point = faults.of(lambda: _changed(here, cluster, job, profile, chosen))  # noqa: B023 (called at once)
-            found += [] if point is None else [point]
+            points += [] if point is None else [point]
     if faults.found:
         # A value that is wrong is so at each point that has it, and is told once.
-        raise joined(list({str(one): one for fault in faults.found for one in fault.each()}.values()))
-    return found
+        raise joined(list({str(each): each for fault in faults.found for each in fault.each()}.values()))
+    return points
 
 
 def _axis(text: str) -> tuple[list[str], list[Any], str]:
     path, equals, values = text.partition("=")
     # One list, so that commas part values as YAML does: `[[1, 2], [4]]` varies a key whose values are lists.
-    listed, found = assignment(f"{path}=[{values}]" if equals else text, OPTION, EXAMPLE)
-    if not isinstance(found, list) or not found:
+    path_parts, listed = assignment(f"{path}=[{values}]" if equals else text, OPTION, EXAMPLE)
+    if not isinstance(listed, list) or not listed:
         raise InputError(f"{OPTION} {text}: write the values after the '=', as in {EXAMPLE}")
-    if any(value in found[:index] for index, value in enumerate(found)):
+    if any(value in listed[:index] for index, value in enumerate(listed)):
         raise InputError(f"{OPTION} {text}: a value is named twice; name each once")
-    return listed, found, text
+    return path_parts, listed, text
 
 
 def _changed(
     here: dict[str, Any], cluster: Cluster, job: Job, profile: Profile, chosen: Sequence[tuple[list[str], Any, str]]
-) -> Asked:
+) -> Point:
     """The documents with the chosen values in them."""
     documents: dict[str, BaseModel] = {"cluster": cluster, "job": job, "profile": profile}
     values = {name: whole(document) for name, document in documents.items()}
@@ -126,56 +110,48 @@ def _changed(
             changed[name] = faults.of(read)
     faults.raise_any()
     made: dict[str, Any] = {**documents, **changed}
-    return Asked(here, made["cluster"], made["job"], made["profile"], job)
+    return Point(here, made["cluster"], made["job"], made["profile"], job)
 
 
 def compare(
-    points: Sequence[Asked],
+    points: Sequence[Point],
     trace: LengthTrace,
     inputs: Inputs,
-    wanted: Wanted,
+    options: SolveOptions,
     progress: Progress = lambda text, share: None,
 ) -> Iterator[ComparedPoint]:
     """Each point solved, in order.
 
-    `inputs`: stands in the plans, which nobody writes. `progress`: called with a text and the share that is done. The
-    same arguments give the same points.
+    `inputs`: stands in the plans, which nobody writes. `options`: of each solve; `prompts` None: as many as
+    `job.data.prompts` says at each point. `progress`: called with a text and the share that is done. The same arguments
+    give the same points.
     """
-    for index, asked in enumerate(points):
+    for index, point in enumerate(points):
 
-        def part(text: str, share: float, index: int = index) -> None:
+        def of_point(text: str, share: float, index: int = index) -> None:
             progress(f"point {index + 1} of {len(points)}: {text}", (index + share) / len(points))
 
-        yield _solved(asked, trace, inputs, wanted, part)
+        yield _solved(point, trace, inputs, options, of_point)
 
 
-def _solved(asked: Asked, trace: LengthTrace, inputs: Inputs, wanted: Wanted, progress: Progress) -> ComparedPoint:
-    job = asked.job
+def _solved(
+    point: Point, trace: LengthTrace, inputs: Inputs, options: SolveOptions, progress: Progress
+) -> ComparedPoint:
+    """The point's plan, or the reason why it has none, with the warnings of its solve as notes."""
+    job = point.job
     notes: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            varied = any(path.startswith("profile.") for path in asked.values)
-            profile, said = profile_of_point(asked.profile, asked.base, job, asked.cluster, varied)
-            notes += said
-            prompts = job.data.prompts if wanted.prompts is None else wanted.prompts
+            varied = any(path.startswith("profile.") for path in point.values)
+            profile, profile_notes = profile_of_point(point.profile, point.base, job, point.cluster, varied)
+            notes += profile_notes
+            prompts = job.data.prompts if options.prompts is None else options.prompts
             if prompts is not None and prompts < job.rollout.prompts_per_step:
                 needed = job.rollout.prompts_per_step
                 raise InputError(f"the data has {prompts} prompts, and a step trains {needed} different ones")
-            plan = solve(
-                asked.cluster,
-                job,
-                profile,
-                trace,
-                inputs,
-                mode=wanted.mode,
-                bias_budget=wanted.bias_budget,
-                objective=wanted.objective,
-                seed=wanted.seed,
-                progress=progress,
-                prompts=prompts,
-            )
+            plan = solve(point.cluster, job, profile, trace, inputs, replace(options, prompts=prompts), progress).plan
         except (Infeasible, InputError) as error:
-            return ComparedPoint(asked.values, None, reason=str(error), notes=tuple(notes))
+            return ComparedPoint(point.values, None, reason=str(error), notes=tuple(notes))
     notes += [str(warning.message) for warning in caught]
-    return ComparedPoint(asked.values, plan, notes=tuple(dict.fromkeys(notes)))
+    return ComparedPoint(point.values, plan, notes=tuple(dict.fromkeys(notes)))

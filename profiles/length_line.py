@@ -24,7 +24,7 @@ class LengthLine(BaseModel):
     """Pass over the data, or number of the checkpoint; 0 where there is one."""
 
     sample: Annotated[int, Field(ge=0)]
-    """Number of the response among those to this prompt in this epoch."""
+    """Number of the response among those to this prompt in this epoch, from 0."""
 
     tokens: Annotated[int, Field(ge=1)]
     """Tokens of the response, end-of-text included."""
@@ -33,7 +33,7 @@ class LengthLine(BaseModel):
     """Whether the cap on its length ended it, and not end-of-text."""
 
     reward: float
-    """Its reward; 0 where it is not known."""
+    """Reward of the response; 0 where it is not known."""
 
     prompt_tokens: Annotated[int, Field(ge=1)]
     """Tokens of the prompt."""

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none
+from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
 
 
 class _Model(BaseModel):
@@ -34,29 +35,31 @@ class Machine(_Model):
     kind: Literal["cpu", "cuda"] = Field(description="Kind of accelerator")
     accelerators: int = Field(ge=1, le=10**15, description="Accelerators per node")
     cores: int = Field(ge=1, le=10**15, description="Host cores per node")
-    host_memory_bytes: int = Field(ge=1, le=10**15, description="Host memory per node, bytes")
+    host_memory_bytes: int = Field(ge=1, le=10**15, description="Bytes of host memory per node")
 
 
 class Spread(_Model):
-    """A measured duration: robust centre and spread over repeats."""
+    """A measured duration: median and spread over repeats."""
 
-    p50: float = Field(ge=0, description="Median, seconds")
-    p95: float = Field(ge=0, description="95th percentile, seconds")
+    p50: float = Field(ge=0, description="Median in seconds")
+    p95: float = Field(ge=0, description="95th percentile in seconds")
     repeats: int = Field(ge=0, le=10**15, description="How many times it was measured; 0: derived")
 
 
 class Evidence(_Model):
-    """Where a value comes from."""
+    """Where a value of a derived profile comes from."""
 
     source: str = Field(description="Key of the profile's `sources`")
-    error: float = Field(ge=0, description="Relative error to be expected of it, one standard deviation")
+    error: float = Field(ge=0, description="Relative error to be expected of the value, one standard deviation")
 
 
 class DecodePoint(_Model):
     """One measured point of the decode grid."""
 
     sequences: int = Field(ge=1, le=10**15, description="Sequences running on the engine")
-    kv_tokens: float = Field(ge=0, description="KV tokens they hold together, mean over the measurement")
+    kv_tokens: float = Field(
+        ge=0, description="Tokens that these sequences hold in the KV cache together, mean over the measurement"
+    )
     step_s: float = Field(gt=0, description="Seconds per decode step, median of the repeats")
     spread: float = Field(ge=0, description="Median absolute deviation over the median")
     outlier: bool = Field(default=False, description="Left out of the fit: its residual is beyond 4 robust sigmas")
@@ -67,29 +70,34 @@ class Rollout(_Model):
 
     tp: int = Field(ge=1, le=10**15, description="Tensor-parallel size of each engine")
     engines: int = Field(ge=1, le=10**15, description="Engines that run at once")
-    step_s: float = Field(gt=0, description="Seconds of a decode step with nothing in it (a)")
-    step_s_per_sequence: float = Field(ge=0, description="Seconds more per running sequence (b)")
-    step_s_per_kv_token: float = Field(ge=0, description="Seconds more per KV token held (c)")
+    step_s: float = Field(gt=0, description="Seconds of a decode step without sequences (a)")
+    step_s_per_sequence: float = Field(ge=0, description="Seconds that each running sequence adds to a decode step (b)")
+    step_s_per_kv_token: float = Field(
+        ge=0, description="Seconds that each token in the KV cache adds to a decode step (c)"
+    )
     prefill_s: float = Field(ge=0, description="Seconds to admit a request, whatever its prompt's length")
-    prefill_s_per_token: float = Field(ge=0, description="Seconds more per prompt token")
-    kv_capacity_tokens: int = Field(ge=1, le=10**15, description="KV tokens that one engine holds at most")
-    kv_bytes_per_token: int = Field(ge=1, le=10**15, description="Bytes of KV per token over the whole engine")
-    start: Spread = Field(description="Engine start, cold")
-    sync: Spread = Field(description="Weight sync from the trainer to all engines of the layout, end to end")
+    prefill_s_per_token: float = Field(ge=0, description="Seconds that each prompt token adds to a prefill")
+    kv_capacity_tokens: int = Field(ge=1, le=10**15, description="Tokens that the KV cache of one engine holds at most")
+    kv_bytes_per_token: int = Field(
+        ge=1, le=10**15, description="Bytes of the KV cache per token, over the whole engine"
+    )
+    start: Spread = Field(description="Cold start of an engine")
+    sync: Spread = Field(description="Weight transfer from the trainer to all engines of the layout, end to end")
     error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
-    points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid; empty: derived")
+    points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid of decode steps; empty: derived")
     ep: int = Field(
-        default=1, ge=1, le=10**15, description="Ranks over which whole experts are shared out; 1: experts are split"
+        default=1, ge=1, le=10**15, description="Ranks among which whole experts are divided; 1: every expert is split"
     )
     curve_sequences: tuple[Annotated[int, Field(le=1_000_000)], ...] = Field(
         default=(),
-        description="Sequences at which `curve_s` stands, ascending from 1; empty: the line of a and b holds",
+        description="Numbers of sequences that `curve_s` is given for, ascending from 1; empty: a and b hold",
     )
     curve_s: tuple[float, ...] = Field(
-        default=(), description="Seconds of a decode step with so many sequences and no KV; linear between them"
+        default=(),
+        description="Seconds of a decode step with that many sequences and an empty KV cache; linear between them",
     )
     prefill_s_per_token_squared: float = Field(
-        default=0.0, ge=0, description="Seconds more per squared prompt token: attention"
+        default=0.0, ge=0, description="Seconds that each squared prompt token adds to a prefill: attention"
     )
     kv_block_tokens: int | None = Field(
         default=None,
@@ -98,7 +106,12 @@ class Rollout(_Model):
         exclude_if=is_none,
         description="KV tokens in a block of the engine's cache; null: vLLM's own choice, 16 on GPUs and 128 on CPUs",
     )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from, and its error")
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines that were measured."""
+        return EngineLayout(self.tp, self.engines)
 
     @model_validator(mode="after")
     def _curve_is_a_curve(self) -> Rollout:
@@ -118,10 +131,10 @@ class Train(_Model):
 
     dp: int = Field(ge=1, le=10**15, description="Data-parallel ranks")
     micro_batch_tokens: int = Field(ge=1, le=10**15, description="Token budget of a packed micro-batch")
-    step_s: float = Field(ge=0, description="Seconds of a step that do not depend on its tokens (optimizer, export)")
-    step_s_per_token: float = Field(gt=0, description="Seconds more per trained token, prompt included")
+    step_s: float = Field(ge=0, description="Seconds of an update that do not depend on its tokens (optimizer, export)")
+    step_s_per_token: float = Field(gt=0, description="Seconds that each trained token adds, prompt tokens included")
     step_s_per_token_squared: float = Field(
-        ge=0, description="Seconds more per sum over samples of (tokens squared): attention"
+        ge=0, description="Seconds for each sample's squared number of tokens: attention"
     )
     error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
     noise: float | None = Field(
@@ -132,42 +145,54 @@ class Train(_Model):
     )
     tp: int = Field(default=1, ge=1, le=10**15, description="Tensor-parallel ranks")
     pp: int = Field(default=1, ge=1, le=10**15, description="Pipeline stages")
-    cp: int = Field(default=1, ge=1, le=10**15, description="Context-parallel ranks: one sample's tokens shared out")
+    cp: int = Field(
+        default=1, ge=1, le=10**15, description="Context-parallel ranks: they share the tokens of one sample"
+    )
     ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
-    recompute: Recompute = Field(default="none", description="Activations computed again in the backward pass")
-    offload: bool = Field(default=False, description="Optimizer states live in host memory")
+    recompute: Recompute = Field(
+        default="none", description="Which activations are computed again in the backward pass"
+    )
+    offload: bool = Field(default=False, description="Whether the optimizer's states are kept in host memory")
     peak_bytes: int = Field(
         default=0, ge=0, le=10**15, description="Peak accelerator memory of a rank; 0: not measured"
     )
+
+    @property
+    def layout(self) -> UpdateLayout:
+        """The update's layout, whose sizes are keys of the entry."""
+        return UpdateLayout(**{key: getattr(self, key) for key in UpdateLayout.model_fields})
 
 
 Scale = Annotated[float, Field(gt=0)]
 
 
 class TrainLaw(_Model):
-    """Training in any layout: data-sheet physics (train_law.py) of this model here, times these fitted factors."""
+    """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
 
     model: str = Field(description="Name in the table of architectures")
     accelerator: str = Field(description="Name in the table of data sheets")
-    factors: dict[str, Scale] = Field(description="By name: the factor over the seconds that the data sheets give")
-    memory_factors: dict[str, Scale] = Field(description="Over computed memory: activations, and the rest")
-    fabric_bytes_per_s: float = Field(gt=0, description="Network between nodes, per accelerator, one direction")
+    factors: dict[str, Scale] = Field(description="By name: factor on the seconds that the data sheets give")
+    memory_factors: dict[str, Scale] = Field(description="Factors on computed memory: of activations, and of the rest")
+    fabric_bytes_per_s: float = Field(
+        gt=0, description="Bytes per second of the network between nodes, per accelerator, in one direction"
+    )
     accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
     error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
-    memory_error: float = Field(ge=0, description="The same of peak memory")
+    memory_error: float = Field(ge=0, description="Mean relative error of peak memory on left-out models and devices")
     physics_error: float | None = Field(
         default=None,
         ge=0,
         exclude_if=is_none,
-        description="Mean relative error of layouts that no run was fitted to (tp, pp, cp or ep above 1, or ranks on "
-        "several nodes), beside `error`; null: 0.5 (train_error.py)",
+        description=(
+            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp or ep "
+            "above 1, or ranks on several nodes); null: 0.5"
+        ),
     )
     parallel_factor: float | None = Field(
         default=None,
         gt=0,
         exclude_if=is_none,
-        description="Seconds of layouts with tp, pp, cp or ep above 1, over what the factors give; null: 1.9 "
-        "(train_error.py)",
+        description="Factor on the seconds of layouts with tp, pp, cp or ep above 1; null: 1.9",
     )
     source: str = Field(description="Key of the profile's `sources`")
 
@@ -194,9 +219,9 @@ Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64
 
 
 class Executions(_Model):
-    """What scoring takes a worker where that is no constant, under the job's longest deadline (executions.py)."""
+    """Seconds that scoring takes a worker where samples differ, under the job's longest deadline."""
 
-    correct_s: Ascending = Field(description="Equally likely seconds of a solved prompt's right answers, ascending")
+    correct_s: Ascending = Field(description="Equally likely seconds of a right answer to a solved prompt, ascending")
     wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
     correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
     unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
@@ -214,24 +239,26 @@ class Reward(_Model):
     """What scoring one sample costs, measured through the reward workers."""
 
     workers: int = Field(ge=1, le=10**15, description="Reward workers that were running")
-    latency: Spread = Field(description="From submission to result for one sample alone")
-    per_sample_s: float = Field(ge=0, description="Seconds of one worker per sample when many are queued")
+    latency: Spread = Field(description="From submission to result, for one sample on its own")
+    per_sample_s: float = Field(ge=0, description="Seconds that a worker takes per sample when many are queued")
     executions: Executions | None = Field(
         default=None,
         exclude_if=is_none,
-        description="In place of per_sample_s, where samples differ; null: they do not",
+        description="Seconds by sample, in place of `per_sample_s`; null: all samples take the same",
     )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
 
 class Judge(_Model):
-    """What a model that scores samples costs; it reads a whole sample and says one token (refs/rollpacker.md 3)."""
+    """Costs of a model that scores samples; it reads a whole sample and answers with one token."""
 
-    tp: int = Field(default=1, ge=1, le=10**15, description="Accelerators of the copy that was measured")
-    per_sample_s: float = Field(ge=0, description="Seconds of a copy on accelerators of its own per sample")
-    per_token_s: float = Field(ge=0, description="Seconds more per token of the sample, prompt included")
-    beside_factor: float = Field(ge=1, description="The judge's seconds beside an engine, over those on its own")
-    rollout_factor: float = Field(ge=1, description="Decode and prefill seconds beside a judge, over those without one")
+    tp: int = Field(default=1, ge=1, le=10**15, description="Accelerators of one copy of the judge, as it was measured")
+    per_sample_s: float = Field(ge=0, description="Seconds per sample of a copy on accelerators of its own")
+    per_token_s: float = Field(ge=0, description="Seconds that each token of the sample adds, prompt tokens included")
+    beside_factor: float = Field(ge=1, description="Factor on the judge's seconds when it runs beside an engine")
+    rollout_factor: float = Field(
+        ge=1, description="Factor on decode and prefill seconds when a judge runs beside them"
+    )
     evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
 
 
@@ -240,21 +267,25 @@ class Lengths(_Model):
 
     path: str = Field(description="JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward")
     sha256: str = Field(description="Digest of that file")
-    prompts: int = Field(ge=1, le=10**15, description="Different prompts in it")
-    samples: int = Field(ge=1, le=10**15, description="Samples in it")
-    cap_tokens: int = Field(ge=1, le=10**15, description="Length cap under which it was sampled")
+    prompts: int = Field(ge=1, le=10**15, description="Number of different prompts in the trace")
+    samples: int = Field(ge=1, le=10**15, description="Number of responses in the trace")
+    cap_tokens: int = Field(ge=1, le=10**15, description="Cap on a response when the trace was sampled")
     icc: float = Field(description="Share of the variance of log(1+tokens) between prompts")
 
 
 class RoundCheck(_Model):
-    """Real plain rounds, simulated with the fitted costs and their own lengths: the error of the whole model."""
+    """Real plain rounds beside their simulation with the fitted costs: the error of the whole model."""
 
-    tp: int = Field(ge=1, le=10**15, description="Layout of the rounds: TP")
-    engines: int = Field(ge=1, le=10**15, description="Layout of the rounds: engines")
-    rounds: int = Field(ge=1, le=10**15, description="Rounds measured")
-    overhead_s: float = Field(ge=0, description="Seconds that a round takes whatever it decodes, beyond phase costs")
-    overhead_s_per_sample: float = Field(ge=0, description="Seconds more per finished sample, likewise")
-    factor: float = Field(gt=0, description="What the rest of its rollout takes, over the simulated phase costs")
+    tp: int = Field(ge=1, le=10**15, description="TP of the engines in these rounds")
+    engines: int = Field(ge=1, le=10**15, description="Number of engines in these rounds")
+    rounds: int = Field(ge=1, le=10**15, description="Number of rounds that were measured")
+    overhead_s: float = Field(
+        ge=0, description="Seconds that a round takes beyond the phases' costs, whatever it decodes"
+    )
+    overhead_s_per_sample: float = Field(
+        ge=0, description="Seconds that each finished sample adds beyond the phases' costs"
+    )
+    factor: float = Field(gt=0, description="Factor on the simulated seconds of the rollout, beside these overheads")
     error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
     noise: float | None = Field(
         default=None,
@@ -262,6 +293,11 @@ class RoundCheck(_Model):
         exclude_if=is_none,
         description="Relative standard deviation of a round's rollout about the fit; null: as `error` has it",
     )
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines of the rounds."""
+        return EngineLayout(self.tp, self.engines)
 
 
 class Volatile(_Model):
@@ -279,22 +315,39 @@ class Profile(_Model):
     job: str = Field(description="Name of the job that was profiled; of a derived profile, its own name")
     measured: str = Field(
         default="",
-        description="Digest of what the job measures: model, data, reward, rollout (profile_subject.py); derived: none",
+        description=(
+            "Digest of the parts of the job that were measured: model, data, reward, rollout; empty in a "
+            "derived profile"
+        ),
     )
     provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
-    note: str = Field(default="", description="What a reader must know before using it")
-    machine: Machine = Field(description="What was measured on")
+    note: str = Field(default="", description="What a reader must know before using the profile")
+    machine: Machine = Field(description="Machine that the costs were measured on")
     model_parameters: int = Field(ge=1, le=10**15, description="Parameters of the policy")
-    rollout: tuple[Rollout, ...] = Field(min_length=1, description="One entry per layout")
-    train: tuple[Train, ...] = Field(default=(), description="One entry per layout and micro-batch budget")
-    train_law: TrainLaw | None = Field(default=None, description="Any layout; measured entries go before it")
-    reward: Reward = Field(description="Scoring")
-    judge: Judge | None = Field(default=None, exclude_if=is_none, description="Scoring by a model; null: not known")
+    rollout: tuple[Rollout, ...] = Field(
+        min_length=1, description="Costs of generation, one entry for each layout of engines"
+    )
+    train: tuple[Train, ...] = Field(
+        default=(), description="Costs of an update, one entry for each layout and micro-batch budget"
+    )
+    train_law: TrainLaw | None = Field(
+        default=None, description="Costs of an update in any layout; an entry of `train` for that layout goes before it"
+    )
+    reward: Reward = Field(description="Costs of scoring")
+    judge: Judge | None = Field(
+        default=None, exclude_if=is_none, description="Costs of scoring by a model; null: not known"
+    )
     lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
-    checks: tuple[RoundCheck, ...] = Field(default=(), description="The whole model against real rounds")
-    outliers: tuple[str, ...] = Field(default=(), description="Measurements that were left out, each named")
-    sources: dict[str, str] = Field(default={}, description="What `evidence` refers to, in words")
-    volatile: Volatile | None = Field(default=None, description="When and with what; covered by no digest")
+    checks: tuple[RoundCheck, ...] = Field(
+        default=(), description="Real rounds beside their simulation with the fitted costs"
+    )
+    outliers: tuple[str, ...] = Field(
+        default=(), description="Measurements that were left out of the fit, each by name"
+    )
+    sources: dict[str, str] = Field(default={}, description="The sources that `evidence` refers to, in words")
+    volatile: Volatile | None = Field(
+        default=None, description="When and with what the profile was measured; no digest covers it"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:

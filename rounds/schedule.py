@@ -26,79 +26,19 @@ missing. An epoch without any history (the first) has short rounds only, which a
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from .exact import ExactLongRound, ExactShortRound
-from .outcome import Fate, Outcome
+from .machines.outcome import Fate, Outcome
+from .machines.round import Round
 from .predict import LengthHistory
-from .race import RaceRound
-from .round import Round
-
-Mode = Literal["sync", "race", "defer", "exact", "predict"]
+from .round_spec import RoundName, RoundSpec
 
 # A queue that fills slowly must not hold a prompt for ever: after this many rounds a smaller long round is run. With
 # the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
 MAX_WAIT_ROUNDS = 64
-
-# Beyond the mean of the prompts that a round takes until P groups are accepted (a negative binomial count).
-_REFILL_DEVIATIONS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSpec:
-    """How rounds of a job are issued; `short_*` include over-issue.
-
-    The cutoff and copies are for `exact` only. `long_share` is for `predict` only: the share of the prompts, those with
-    the longest history, that get long rounds.
-    """
-
-    mode: Mode
-    prompts_per_step: int
-    samples_per_prompt: int
-    max_tokens: int
-    short_prompts: int
-    short_samples: int
-    cutoff_tokens: int | None = None
-    copies: int = 1
-    dynamic_sampling: bool = False
-    long_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.short_prompts < self.prompts_per_step or self.short_samples < self.samples_per_prompt:
-            raise ValueError("a round cannot issue fewer prompts or samples than it trains")
-        if self.mode == "exact" and self.cutoff_tokens is None:
-            raise ValueError("mode exact needs a cutoff")
-        if self.mode in ("sync", "defer", "exact", "predict") and self.short_samples != self.samples_per_prompt:
-            raise ValueError(f"mode {self.mode} issues exactly n samples per prompt")
-        if self.mode in ("sync", "predict") and self.short_prompts != self.prompts_per_step:
-            raise ValueError(f"mode {self.mode} issues exactly P prompts")
-        if self.mode == "predict" and not 0.0 < self.long_share < 1.0:
-            raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
-
-
-def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0, accepted: float = 1.0) -> int:
-    """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
-
-    While a short round is issued, up to P - 1 prompts wait for a long one, and nobody is issued twice. In `predict` a
-    short round that goes on into the next epoch also passes over those of its own prompts.
-
-    `accepted`, in (0, 1], is the share of the groups that a short round may train: short ones in `exact`, and those
-    whose rewards differ with dynamic sampling. In the place of others it takes further prompts, as many as chance has
-    it; three standard deviations more than the mean are counted, so a few rounds in a thousand still train fewer than
-    P groups. At 1 no refill is counted, and data of so few prompts may leave rounds that want some without.
-    """
-    judged = math.ceil((target + _REFILL_DEVIATIONS * math.sqrt(target * (1.0 - accepted))) / accepted)
-    if mode == "predict":
-        return math.ceil((2 * target + judged) / (1.0 - long_share))
-    # In `exact` the over-issue is there for those that are not accepted; elsewhere it is deferred beside them.
-    taken = max(short_prompts, judged) if mode == "exact" else short_prompts + judged - target
-    if mode == "sync" or (mode != "exact" and short_prompts == target):
-        return taken
-    return taken + target - 1
 
 
 @dataclass(slots=True)
@@ -225,7 +165,7 @@ class Schedule:
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
-    def next_kind(self) -> Literal["short", "long"]:
+    def next_kind(self) -> RoundName:
         """The kind of the next round."""
         if not self._deferred:
             return "short"
@@ -236,26 +176,11 @@ class Schedule:
 
     def begin(self) -> Round:
         """Make the next round. Its prompts are in flight until `end`, or until another round is begun instead."""
-        spec = self.spec
-        target, size, cap = spec.prompts_per_step, spec.samples_per_prompt, spec.max_tokens
-        dynamic = spec.dynamic_sampling
         self._running, self._issued = True, {}
         if self.next_kind() == "long":
-            self._issued = {waiting.prompt: waiting.epoch for waiting in self._deferred[:target]}
-            prompts = list(self._issued)
-            if spec.mode == "exact":
-                assert spec.cutoff_tokens is not None
-                return ExactLongRound(prompts, size, spec.cutoff_tokens, spec.copies, cap, dynamic_sampling=dynamic)
-            return RaceRound(prompts, target, size, size, cap, dynamic_sampling=dynamic, kind="long")
-        prompts = self._take(spec.short_prompts)
-        if spec.mode == "exact":
-            assert spec.cutoff_tokens is not None
-            return ExactShortRound(
-                prompts, target, size, spec.cutoff_tokens, cap, dynamic_sampling=dynamic, take=self._take
-            )
-        return RaceRound(
-            prompts, target, size, spec.short_samples, cap, dynamic_sampling=dynamic, take=self._take, kind="short"
-        )
+            self._issued = {waiting.prompt: waiting.epoch for waiting in self._deferred[: self.spec.prompts_per_step]}
+            return self.spec.long(len(self._issued)).machine(list(self._issued))
+        return self.spec.short().machine(self._take(self.spec.short_prompts), self._take)
 
     def end(self, finished: Round) -> Outcome:
         """Close the round that was begun last: settle or defer its prompts; the others were never issued.

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from .events import Issue, SampleKey
+from .machines.events import Issue, SampleKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,16 +31,12 @@ LONG = {
     "planner/choose/cycle_cost.py",
     "planner/choose/round_program.py",
     "planner/costs/phase_costs.py",
-    "planner/refresh.py",
     "planner/simulate/whole_run.py",
-    "planner/solve.py",
     "planner/tune/tune.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",
     "profiles/profile_schema.py",
-    "rounds/exact.py",
-    "rounds/schedule.py",
 }
 TWICE = {
     "compare.py",

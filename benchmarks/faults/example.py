@@ -12,6 +12,7 @@ from pathlib import Path
 import rlplan.plans
 from rlplan.executor.example.write import write_example
 from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import Plan
@@ -46,7 +47,7 @@ def write_plan(folder: Path) -> Path:
         lengths=named(lengths.name),
     )
     trace = read_lengths(lengths, cap_tokens=job.rollout.max_response_tokens)
-    plan = solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, mode="exact")
+    plan = solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, SolveOptions(mode="exact")).plan
     dump(with_layout(plan), folder / "plan.yaml")
     return folder / "plan.yaml"
 

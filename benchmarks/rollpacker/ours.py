@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
@@ -21,7 +22,7 @@ from .documents import no_inputs
 
 def plan_of(cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, bias_budget: float | None) -> Plan:
     """What `rlplan solve` finds; without a budget only unbiased modes are free to be chosen."""
-    return solve(cluster, job, profile, trace, no_inputs(), bias_budget=bias_budget)
+    return solve(cluster, job, profile, trace, no_inputs(), SolveOptions(bias_budget=bias_budget)).plan
 
 
 def summary(plan: Plan, verl_s: float, rollpacker_s: float, short: RoundPhases, long: RoundPhases) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
-from rlplan.rounds.events import Abort, Action, Event, Issue, SampleKey, Score
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Abort, Action, Event, Issue, SampleKey, Score
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.race import RaceRound
 
 from .case import Case
 from .documents import PROMPT_TOKENS
@@ -47,7 +47,7 @@ class QuotaRound:
     def _outer(self, task: int, action: Action) -> Action:
         key = SampleKey(task * self._draws + action.key.draw, action.key.sample)
         if isinstance(action, Issue):
-            return Issue(key, action.prompt, action.max_tokens, action.watch_tokens)
+            return Issue(key, action.prompt, action.max_tokens, action.cutoff_tokens)
         return Abort(key) if isinstance(action, Abort) else Score(key)
 
 

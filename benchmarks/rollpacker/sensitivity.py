@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
+from rlplan.rounds.round_spec import RoundKind
 
 ITERATIONS = 5
 RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.5), (1.25, 1.25), (1.0, 1.0)
@@ -87,13 +88,13 @@ class Sweep:
         """Seconds of short rounds with this over-issue, at speed 1 and without overhead."""
         if (factors, rho) not in self._known:
             issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
-            setup = RoundSetup("short", False, issued, self._prompts, self._samples, width, self._cap)
+            round_kind = RoundKind("short", issued, self._prompts, self._samples, width, self._cap)
             prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
             seconds = []
             for drawn in self._lengths(rho):
                 lengths = np.ascontiguousarray(drawn[:issued, :width])
                 luck = Luck(lengths, prompt_tokens, self._cap, float(lengths.mean()))
-                played = play(setup, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
+                played = play(round_kind, luck, self._cost, _NO_REWARD, self._cost.max_sequences)
                 seconds.append(played.times.end_s)
             self._known[factors, rho] = seconds
         return self._known[factors, rho]

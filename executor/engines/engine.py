@@ -82,7 +82,7 @@ class Request:
     request_id: str
     prompt_tokens: tuple[int, ...]
     max_tokens: int
-    watch_tokens: int | None = None
+    cutoff_tokens: int | None = None
     temperature: float = 1.0
     ignore_eos: bool = False
     seed: int | None = None
@@ -91,7 +91,7 @@ class Request:
 @dataclass(slots=True)
 class EngineEvent:
     """`finished`: tokens with the engine's log-probs, and how many of the prompt's tokens it found in its cache;
-    `cutoff`: at least `watch_tokens` tokens and decoding on.
+    `cutoff`: at least `cutoff_tokens` tokens and decoding on.
 
     Of no request: `alive`, tokens were decoded since the last poll; `pulse`, vLLM's processes answered since then."""
 
@@ -239,7 +239,7 @@ class RolloutEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        watch = request.watch_tokens
+        watch = request.cutoff_tokens
         # vLLM tells the first token and then every so many: often enough to show that the request is alive, and, of a
         # watched one, so that an output comes at the watched length or a few tokens later.
         interval = ALIVE_TOKENS

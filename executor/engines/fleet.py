@@ -16,17 +16,10 @@ from typing import Any, NamedTuple
 
 import ray
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ..supervision import Supervisor, together
 from .engine import EngineConfig, EngineEvent
 from .engine_handle import EngineDied, EngineHandle
-
-
-class Layout(NamedTuple):
-    """An engine set: TP size and number of engines."""
-
-    tp: int
-    engines: int
-
 
 Sink = Callable[[EngineHandle, list[EngineEvent]], None]
 
@@ -52,7 +45,7 @@ class Fleet:
 
     def __init__(
         self,
-        layouts: Iterable[Layout],
+        layouts: Iterable[EngineLayout],
         *,
         model_path: str,
         dtype: str,
@@ -100,7 +93,7 @@ class Fleet:
         for engines in at_once:
             await together(*(engine.start() for engine in engines))
 
-    def engines(self, layout: Layout) -> list[EngineHandle]:
+    def engines(self, layout: EngineLayout) -> list[EngineHandle]:
         """The engines of a layout, in order."""
         return self._engines[layout.tp][: layout.engines]
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...rounds.outcome import Fate, Outcome
-from ...rounds.round import Round
+from ...rounds.machines.outcome import Fate, Outcome
+from ...rounds.machines.round import Round
 from ...traces.trace import TraceWriter
 from ..rollout import RolloutResult
 from .disk import written

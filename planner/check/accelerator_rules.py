@@ -1,4 +1,4 @@
-"""Whether a cluster's accelerators can be what they are called. Reads no file.
+"""Rules of a cluster's accelerators: whether they can be what they are called. Reads no file.
 
 Eight GPUs' memory written for one (640 GB for an H100), or `kind: cpu` for GPUs, would make every plan of the cluster
 worthless, and nothing else of the documents contradicts it.
@@ -7,8 +7,8 @@ worthless, and nothing else of the documents contradicts it.
 from __future__ import annotations
 
 from ...plans.check.finding import Fault
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Accelerators, Cluster
-from ...plans.words.units import bytes_text
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.hardware import gpu_of, largest_memory_bytes
 
@@ -17,19 +17,19 @@ TOLERANCE = 0.08
 
 
 def unlike_names(cluster: Cluster) -> list[Fault]:
-    """Pools whose accelerators are no GPUs though their name is one's, or have more memory than any of that name."""
-    found = []
+    """Faults of accelerators whose name is a GPU's, and whose kind or memory no GPU of that name has."""
+    faults = []
     for name, pool in sorted(cluster.pools.items()):
         at: Loc = ("pools", name, "accelerators")
         fault = accelerator_fault(pool.accelerators)
         if fault is not None:
             key, what, remedy = fault
-            found.append(Fault("accelerator-unlike-name", (*at, key), what, remedy))
-    return found
+            faults.append(Fault("accelerator-unlike-name", (*at, key), what, remedy))
+    return faults
 
 
 def unlike_names_at(at: Loc, cluster: Cluster) -> list[Fault]:
-    """The same as faults at `at`, where another document names the cluster."""
+    """The faults of a cluster's accelerators, at the key `at` of another document that names the cluster."""
     return [Fault(fault.rule, at, f"{fault.key} {fault.what}", fault.remedy) for fault in unlike_names(cluster)]
 
 

@@ -1,8 +1,8 @@
-"""Every rule that holds for a file, and the findings of all of them: what `rlplan check` prints.
+"""The checker of `rlplan check`: the findings of all rules on a file, of whatever kind it is.
 
-Of each document its schema is looked at first, and nothing else of one that has none. A plan is then held against its
-inputs as they are now, whether they changed or not, against itself, its profile and the policy that holds for its
-folder. Nothing is solved or simulated, and a fault of one file hides none of another.
+The schema of a document is checked first; a file that fails it is checked no further. A plan is then checked against
+its inputs as they are now, against itself, its profile and the site rules of its folder. Nothing is solved or
+simulated, and a fault of one file hides none of another.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
 from ...plans.check.policy_rules import waived
 from ...plans.check.resource_rules import pools_too_large
 from ...plans.facts.executable import not_executable
+from ...plans.phrases.caveats import assumed_notes
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.job import Job
@@ -27,29 +28,28 @@ from ...plans.schema.plan import Plan
 from ...plans.schema.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
 from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
 from ...plans.schema.workload import Workload
-from ...plans.words.assumed_words import assumed_notes
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
-from . import document_rules, group_rules, plan_rules
+from . import group_rules, job_rules, plan_rules, profile_rules
 from .accelerator_rules import unlike_names
-from .check_options import Asked
+from .check_options import CheckOptions
 from .stale_figures import without_stale
 
 
 @dataclass(frozen=True)
 class FileReport:
-    """What was found in a file.
+    """The findings of one file.
 
     Attributes:
         file: as the user named it.
         kind: plan, groups, cluster, job, profile, workload or policy; None where it could not be told.
         findings: by line.
-        policy: the policy that it was held against; None without one.
-        said: a line on what was checked, for a file without findings.
-        broken_policy: the policy that should hold for it and cannot be read; None without one.
-        notes: what a reviewer should know and nothing is wrong with, a line each.
+        policy: the site rules file that it was checked against; None without one.
+        summary: a line on what was checked, for a file without findings.
+        broken_policy: the site rules file that should hold for it and cannot be read; None without one.
+        notes: what a reviewer should know though nothing is wrong with it, a line each.
         not_executable: why the executor cannot run the plan yet, a line each; it can be reviewed all the same.
     """
 
@@ -57,7 +57,7 @@ class FileReport:
     kind: str | None
     findings: tuple[Finding, ...]
     policy: str | None = None
-    said: str = ""
+    summary: str = ""
     broken_policy: str | None = None
     notes: tuple[str, ...] = ()
     not_executable: tuple[str, ...] = ()
@@ -70,12 +70,12 @@ class FileReport:
 
 @dataclass
 class Checker:
-    """Checks files one by one; policies are read once.
+    """Checks files one by one; site rules files are read once.
 
     Attributes:
         now: the time that ages are counted to.
-        policy: the one that holds for all files; None: for each the nearest one.
-        max_age_days: of profiles, in place of the policy's; None: the policy's.
+        policy: the site rules that hold for all files; None: for each file those of the nearest rlplan.policy.yaml.
+        max_age_days: of profiles, in place of the site rules'; None: theirs.
     """
 
     now: datetime
@@ -84,33 +84,33 @@ class Checker:
     _policies: dict[Path, PolicyFile | FileReport] = field(default_factory=dict)
 
     def check(self, paths: Iterable[str]) -> list[FileReport]:
-        """Reports in the order of the files, and of policies that were found and cannot be read, behind them."""
+        """Reports in the order of the files, followed by those of site rules files that cannot be read."""
         reports = [self.check_file(path) for path in paths]
         named = {os.path.abspath(report.file) for report in reports}  # noqa: PTH100 (links are the user's)
-        broken = [found for found in self._policies.values() if isinstance(found, FileReport)]
-        return reports + [found for found in broken if os.path.abspath(found.file) not in named]  # noqa: PTH100
+        broken = [rules for rules in self._policies.values() if isinstance(rules, FileReport)]
+        return reports + [report for report in broken if os.path.abspath(report.file) not in named]  # noqa: PTH100
 
     def check_file(self, path: str) -> FileReport:
-        """One file, whatever it is."""
+        """The report on one file of any kind."""
         read = read_document(path, ALL_MODELS)
         kind = None if read.mark is None else document_name(ALL_MODELS[read.mark])
         if read.value is None or read.document is None:
             return FileReport(path, kind, read.findings)
         policy, broken = self._policy_for(path)
-        asked = Asked(self.now, policy, self.max_age_days)
-        faults, said = _faults(read, asked)
+        options = CheckOptions(self.now, policy, self.max_age_days)
+        faults, summary = _faults(read, options)
         allowed = policy.policy if policy else None
-        # What an edit that a policy allows makes of the figures is told all the same.
+        # Where the site rules waive an edit, its stale figures are findings all the same.
         kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
-        found = located(kept, path, read.document)
-        found.sort(key=lambda finding: finding.line or 0)
+        findings = located(kept, path, read.document)
+        findings.sort(key=lambda finding: finding.line or 0)
         held = policy.path if policy else None
         cannot = tuple(not_executable(read.value.job)) if isinstance(read.value, Plan) else ()
-        return FileReport(path, kind, tuple(dict.fromkeys(found)), held, said, broken, _notes(read), cannot)
+        return FileReport(path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read), cannot)
 
-    def judge(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
-        """Faults of the plan at `path`, as it would be with other values, as findings: by line, without those that its
-        policy waives."""
+    def findings_of(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
+        """Faults of the plan at `path` with changed values, as findings: by line, without those that its site rules
+        waive."""
         policy, _ = self._policy_for(path)
         read = read_document(path, ALL_MODELS)
         if read.document is None:
@@ -119,7 +119,7 @@ class Checker:
         return list(dict.fromkeys(sorted(located(kept, path, read.document), key=lambda finding: finding.line or 0)))
 
     def _policy_for(self, path: str) -> tuple[PolicyFile | None, str | None]:
-        """(the policy that holds for a file, the path of one that should and cannot be read)."""
+        """(the site rules that hold for a file, the path of those that should and cannot be read)."""
         if self.policy is not None:
             return self.policy, None
         place = find_policy(path)
@@ -127,16 +127,16 @@ class Checker:
             return None, None
         if place not in self._policies:
             self._policies[place] = _read_policy(shown(place))
-        found = self._policies[place]
-        return (found, None) if isinstance(found, PolicyFile) else (None, found.file)
+        rules = self._policies[place]
+        return (rules, None) if isinstance(rules, PolicyFile) else (None, rules.file)
 
 
 def load_policy(path: str) -> PolicyFile:
-    """The policy at `path`. Raises InputError for the first thing that is wrong with it."""
-    found = _read_policy(path)
-    if isinstance(found, PolicyFile):
-        return found
-    first = found.findings[0]
+    """The site rules at `path`. Raises InputError for the first thing that is wrong with them."""
+    rules = _read_policy(path)
+    if isinstance(rules, PolicyFile):
+        return rules
+    first = rules.findings[0]
     raise InputError(first.text, path, first.line)
 
 
@@ -167,8 +167,8 @@ def _read_policy(path: str) -> PolicyFile | FileReport:
 
 
 def _notes(read: ReadDocument) -> tuple[str, ...]:
-    """What the job, or the plan's job, sets otherwise than its algorithm does; inputs of a plan that have changed in
-    nothing that the solver reads; and what a plan assumes."""
+    """Notes on a file: inputs of a plan that changed only where the solver does not read them, an edit by hand, many
+    responses at the cap, keys that override the job's algorithm, and what a plan assumes."""
     job: Any = read.value
     notes: list[str] = []
     assumed = assumed_notes(job.inputs) if isinstance(job, Plan) else []
@@ -186,18 +186,18 @@ def _notes(read: ReadDocument) -> tuple[str, ...]:
     return (*notes, *overridden, *assumed)
 
 
-def _faults(read: ReadDocument, asked: Asked) -> tuple[list[Fault], str]:
+def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str]:
     value: Any = read.value
     if isinstance(value, Plan):
-        return plan_rules.faults(value, read.path, asked)
+        return plan_rules.plan_faults(value, read.path, options)
     if isinstance(value, GroupsPlan):
-        return group_rules.faults(value, read.path, asked)
+        return group_rules.groups_faults(value, read.path, options)
     if isinstance(value, Workload):
         return group_rules.workload_faults(value, read.path), f"{len(value.jobs)} job(s)"
     if isinstance(value, Job):
-        return document_rules.job_faults(value, read.path), f"job {value.name}"
+        return job_rules.job_faults(value, read.path), f"job {value.name}"
     if isinstance(value, Profile):
-        return document_rules.profile_faults(value, read.path, asked), document_rules.profile_said(value, asked)
+        return profile_rules.profile_faults(value, read.path, options), profile_rules.profile_summary(value, options)
     if isinstance(value, Cluster):
         return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
     assert isinstance(value, Policy), "these are all kinds of document"

@@ -1,70 +1,77 @@
-"""All faults of a plan of groups, and of a workload. Reads their inputs."""
+"""Rules of a plan of groups and of a workload. Reads their inputs.
+
+The figures of a workload's jobs are those that `solve` works with (groups/inputs/workload_jobs.py).
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ...plans.check.finding import Fault
 from ...plans.check.groups_fit import against_cluster, against_workload, of_itself
 from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.policy_rules import group_breaches, unknown_pools
+from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
+from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
 from ...plans.schema.workload import Workload
 from ...plans.schema.workload import faults as way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ..groups.inputs.capacity import shortages
+from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
 from ..groups.inputs.workload_jobs import Problem, problem_of
+from ..groups.place.group_nodes import resident_bytes
 from .accelerator_rules import unlike_names_at
-from .check_options import Asked, opened
-from .state_rules import against_jobs
+from .check_options import CheckOptions, opened
 
 
-def faults(plan: GroupsPlan, path: str, asked: Asked) -> tuple[list[Fault], str]:
-    """(faults, a line on what was checked)."""
-    found: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *of_itself(plan)]
-    found += predictions_edited(plan)
-    found += undated(plan, asked.now)
+def groups_faults(plan: GroupsPlan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
+    """(faults of a plan of groups, a line on what was checked)."""
+    faults: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *of_itself(plan)]
+    faults += predictions_edited(plan)
+    faults += undated(plan, options.now)
     inputs = plan.inputs
-    cluster = opened(input_path(inputs.cluster, path), inputs.cluster.path, Cluster, ("inputs", "cluster"), found)
+    cluster = opened(input_path(inputs.cluster, path), inputs.cluster.path, Cluster, ("inputs", "cluster"), faults)
     workload_path = input_path(inputs.workload, path)
-    workload = opened(workload_path, inputs.workload.path, Workload, ("inputs", "workload"), found)
+    workload = opened(workload_path, inputs.workload.path, Workload, ("inputs", "workload"), faults)
     if cluster is not None:
-        found += against_cluster(plan, cluster)
-        found += unlike_names_at(("inputs", "cluster"), cluster)
+        faults += against_cluster(plan, cluster)
+        faults += unlike_names_at(("inputs", "cluster"), cluster)
     if workload is not None:
-        found += against_workload(plan, workload)
+        faults += against_workload(plan, workload)
     if workload is not None and cluster is not None and not any(way_faults(workload, cluster)):
         try:
-            found += against_jobs(plan, problem_of(workload, workload_path, cluster))
+            faults += against_jobs(plan, problem_of(workload, workload_path, cluster))
         except InputError as error:
-            found += [_unsolvable(("inputs", "workload"), each) for each in error.each()]
-    if asked.policy is not None:
-        found += group_breaches(plan, asked.policy)
-        found += unknown_pools(asked.policy, cluster, ("inputs", "cluster"))
+            faults += [_unsolvable(("inputs", "workload"), each) for each in error.each()]
+    if options.site_rules is not None:
+        faults += group_breaches(plan, options.site_rules)
+        faults += unknown_pools(options.site_rules, cluster, ("inputs", "cluster"))
     jobs = sum(len(group.jobs) for group in plan.groups.values())
-    return found, f"plan of {jobs} jobs in {len(plan.groups)} group(s)"
+    return faults, f"plan of {jobs} jobs in {len(plan.groups)} group(s)"
 
 
 def workload_faults(workload: Workload, path: str) -> list[Fault]:
-    """What can be said of a workload before it is solved."""
-    found: list[Fault] = []
+    """Faults of a workload that is not solved yet."""
+    faults: list[Fault] = []
     cluster_path = Path(path).parent / workload.cluster
     if not os.path.isfile(cluster_path):  # noqa: PTH113 (pathlib raises for what can be no path)
         what = f"no such file: '{workload.cluster}'"
         return [Fault("input-missing", ("cluster",), what, "paths are relative to this file")]
-    cluster = opened(cluster_path, workload.cluster, Cluster, ("cluster",), found)
+    cluster = opened(cluster_path, workload.cluster, Cluster, ("cluster",), faults)
     if cluster is None:
-        return found
-    found += unlike_names_at(("cluster",), cluster)
+        return faults
+    faults += unlike_names_at(("cluster",), cluster)
     for loc, text in way_faults(workload, cluster):
         what, _, remedy = text.partition("; ")
-        found.append(Fault("unknown-pool" if loc[-1] == "pool" else "does-not-fit-pool", loc, what, remedy))
-    if found:
-        return found
+        faults.append(Fault("unknown-pool" if loc[-1] == "pool" else "does-not-fit-pool", loc, what, remedy))
+    if faults:
+        return faults
     try:
         problem = problem_of(workload, Path(path), cluster)
     except InputError as error:
@@ -80,7 +87,7 @@ def _too_large(problem: Problem) -> list[Fault]:
 
 
 def _unsolvable(at: Loc, error: InputError) -> Fault:
-    """The message begins with the workload's own key, if the fault is there and in no file behind it."""
+    """The fault of a workload whose jobs cannot be read: at the workload's own key if the message begins with one."""
     what, _, remedy = error.message.partition("; ")
     key, _, rest = what.partition(": ")
     if at == ("jobs",) and rest and key.startswith("jobs."):
@@ -91,3 +98,55 @@ def _unsolvable(at: Loc, error: InputError) -> Fault:
 
 def _part(text: str) -> str | int:
     return int(text) if text.isdigit() else text
+
+
+def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
+    """Faults of seconds, switches and states in a plan of groups that are no longer those of the workload's jobs.
+
+    Ways that a job no longer has are reported by plans/check/groups_fit.py, and passed over here.
+    """
+    for key, group in plan.groups.items():
+        pins: list[Pin] = []
+        for name, member in group.jobs.items():
+            job = problem.jobs.get(name)
+            if job is None:
+                continue
+            at: Loc = ("groups", key, "jobs", name)
+            solo_at: Loc = (*at, "slowdown", "alone_s")
+            yield from _changed(solo_at, member.slowdown.alone_s, job.solo_s, "its reference takes")
+            rollout, train = _way(member.rollout, job.rollout), _way(member.train, job.train)
+            for phase, pinned, way in (("rollout", member.rollout, rollout), ("train", member.train, train)):
+                if way is not None:
+                    yield from _changed((*at, phase, "mean_s"), pinned.mean_s, way.mean_s, "this way of the job takes")
+                    yield from _changed((*at, phase, "switch_s"), pinned.switch_s, way.warm_s, "a warm switch takes")
+            if rollout is not None and train is not None:
+                pins.append(Pin(name, member.rollout.way, member.rollout.units, member.train.way, member.train.units))
+        yield from _states(key, group, pins, problem)
+
+
+def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...]) -> PhaseWay | None:
+    way = ways[pinned.way] if pinned.way < len(ways) else None
+    return way if way is not None and way.pool == pinned.pool else None
+
+
+def _changed(at: Loc, stated: float, now: float, subject: str) -> Iterator[Fault]:
+    if not close(stated, now):
+        yield Fault("way-changed", at, f"is {stated:.6g} s, and {subject} {now:.6g} s", "solve again")
+
+
+def _states(key: str, group: PlannedGroup, pins: list[Pin], problem: Problem) -> Iterator[Fault]:
+    """Faults of the resident states, node by node, of the jobs whose ways are known."""
+    node_types = problem.node_types
+    if any(node.pool not in node_types or node_types[node.pool].slots != node.slots for node in group.nodes):
+        return
+    jobs: dict[str, GroupJob] = dict(problem.jobs)
+    held = resident_bytes(Group(tuple(node.pool for node in group.nodes), tuple(pins)), jobs, node_types)
+    for index, (node, now) in enumerate(zip(group.nodes, held, strict=True)):
+        at: Loc = ("groups", key, "nodes", index, "resident_bytes")
+        room = node_types[node.pool].host_memory_bytes
+        if now > room * (1 + CLOSE):
+            what = f"the states of the jobs on this node take {now:.6g} bytes, and it has {room:.6g}"
+            yield Fault("state-beyond-memory", at, what, "solve again, or add host memory")
+        elif len(pins) == len(group.jobs) and not close(now, node.resident_bytes):
+            what = f"is {node.resident_bytes:.6g}, and the states of the jobs on this node take {now:.6g} bytes"
+            yield Fault("state-contradicts-jobs", at, what, "solve again")

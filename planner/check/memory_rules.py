@@ -1,7 +1,7 @@
-"""What a job's plan asks of its profile: layouts with known costs, and memory that holds. Reads no file.
+"""Memory rules of a plan: its layouts must have costs in the profile, and fit into memory. Reads no file.
 
-Who holds what is the memory table's to say (planner/costs/memory_table.py). The costs are those that `solve` and
-`simulate` work with (round_costs.py), so nothing is refused here that they accept.
+Holders of memory are those of the memory table (planner/costs/memory_table.py), and costs are those of `solve` and
+`simulate` (round_costs.py), so nothing is refused here that they accept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from ...plans.check.policy_rules import memory_bars
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
-from ...plans.schema.plan import Plan, RoundRollout, RoundTrain
+from ...plans.schema.plan import Plan, RoundRollout
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.architecture import Architecture, architecture_of
@@ -23,14 +24,14 @@ from ...profiles.profile_schema import Profile
 from ..choose.candidates import less_memory
 from ..costs.device_memory import device_bars, device_bytes
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
-from ..costs.phase_costs import DecodeCost, LayoutKey, engines_of, entry_of
-from ..costs.round_costs import decode_of, judge_of, layout_of, table_of, train_of
+from ..costs.phase_costs import DecodeCost, engines_of, entry_of
+from ..costs.round_costs import decode_of, judge_of, table_of, train_of
 
 
 def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterator[Fault]:
-    """Layouts without costs, and memory that does not hold. `pool`: the one that the rounds run on, None if unknown."""
+    """Faults of layouts without costs, and of memory that is too small. `pool`: of the rounds, None if unknown."""
     planned, rounds = plan.job, plan.job.rounds
-    kinds: list[tuple[Loc, RoundRollout, RoundTrain]] = [
+    kinds: list[tuple[Loc, RoundRollout, UpdateLayout]] = [
         (("job", "rounds", "short"), rounds.short.rollout, rounds.short.train)
     ]
     if rounds.long is not None:
@@ -68,7 +69,7 @@ def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterato
 
 
 def bars(plan: Plan) -> Iterator[Fault]:
-    """Memory that, as the plan itself predicts it, does not hold."""
+    """Faults of memory bars that need more than their own capacity, by the plan's own figures."""
     for loc, bar in memory_bars(plan):
         if bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
             what = f"needs {gb(bar.needed_bytes)}, and there are {gb(bar.capacity_bytes)}"
@@ -77,21 +78,21 @@ def bars(plan: Plan) -> Iterator[Fault]:
 
 
 def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> Iterator[Fault]:
-    """Memory bars against the memory that there is: KV by the profile's entry, trainers and hosts by the pool. A bar
-    whose capacity is no longer so is a finding of its own, unless what is needed does not fit there either."""
+    """Faults of memory bars against today's inputs: KV by the profile's entry, trainers and hosts by the pool. A
+    capacity that has changed is a fault of its own, unless what is needed exceeds the new one too."""
     rounds = plan.job.rounds
     layouts = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
     for loc, bar in memory_bars(plan):
         kind = str(loc[-1])
         if kind == "kv":
-            layout = layouts.get(str(loc[2]))
-            entry = layout and profile and entry_of(profile, LayoutKey(layout.tp, layout.engines))
+            rollout = layouts.get(str(loc[2]))
+            entry = rollout and profile and entry_of(profile, rollout.layout)
             room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
         elif kind == "train":
             room = device_bytes(profile, pool) if pool and profile else None
         else:
             room = pool.host_memory_bytes if pool else None
-        # What does not hold by the plan's own word is told by `bars`.
+        # `bars` reports what exceeds the plan's own capacity.
         if room is None or close(room, bar.capacity_bytes) or bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
             continue
         if bar.needed_bytes > room * (1 + CLOSE):
@@ -115,7 +116,7 @@ _DOING = {"rollout": "while engines decode", "train": "while trainers train", "s
 
 
 def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture | None, int]:
-    """The model's shape where it is known and not guessed, and the accelerators among which tensor ranks stay."""
+    """(the model's shape where it is known and not guessed, accelerators of a node, among which tensor ranks stay)."""
     per_node = pool.accelerators.per_node if pool is not None else 4096
     if profile.train_law is not None:
         try:
@@ -136,8 +137,10 @@ def _engine(at: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) -> Itera
         yield Fault("batch-unmeasured", (*at, "max_num_seqs"), what, f"write at most {cost.max_sequences}")
 
 
-def _update(at: Loc, train: RoundTrain, profile: Profile, shape: Architecture | None, per_node: int) -> Iterator[Fault]:
-    uneven = list(layout_faults(shape, layout_of(train), per_node)) if shape is not None else []
+def _update(
+    at: Loc, train: UpdateLayout, profile: Profile, shape: Architecture | None, per_node: int
+) -> Iterator[Fault]:
+    uneven = list(layout_faults(shape, train, per_node)) if shape is not None else []
     for field, why in uneven:
         yield Fault("train-layout", (*at, field), why, f"write another {field}, or solve again")
     if uneven:
@@ -149,18 +152,19 @@ def _update(at: Loc, train: RoundTrain, profile: Profile, shape: Architecture | 
 
 
 def _devices(
-    at: Loc, cost: DecodeCost, train: RoundTrain | None, job: Job, profile: Profile, pool: Pool
+    at: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pool: Pool
 ) -> Iterator[Fault]:
-    """What an accelerator does not hold of a kind of round's engines and trainers; `train`: None if it cannot be."""
+    """Faults of a round kind's engines and trainers that an accelerator cannot hold; `train`: None if it is at
+    fault."""
     weight_bytes, engines = WEIGHT_BYTES[job.model.dtype], engines_of(profile, cost.key)
-    alone = device_bars(profile, pool, weight_bytes, engines, None)
-    for bar in alone:
+    engines_only = device_bars(profile, pool, weight_bytes, engines, None)
+    for bar in engines_only:
         if not bar.fits:
             yield Fault("engine-memory", (*at, "rollout", "tp"), _beyond(bar), _WIDER)
     if train is None:
         return
-    short = {bar.phase for bar in alone if not bar.fits}  # what engines alone outgrow is told
-    for bar in device_bars(profile, pool, weight_bytes, engines, layout_of(train)):
+    short = {bar.phase for bar in engines_only if not bar.fits}  # phases that the engines alone outgrow were reported
+    for bar in device_bars(profile, pool, weight_bytes, engines, train):
         if not bar.fits and bar.phase not in short:
             yield Fault("train-memory", (*at, "train"), _beyond(bar), _REMEDIES["train"])
 
@@ -169,7 +173,7 @@ _WIDER = "take more accelerators per engine, or profile on these"
 
 
 def _hosts(plan: Plan, job: Job, profile: Profile, pool: Pool) -> Iterator[Fault]:
-    """What the host of a node does not hold, on as many nodes as the pool has: the fullest bar of it."""
+    """The fault of a node's host memory that is too small, on as many nodes as the pool has."""
     table = table_of(plan.job, profile, pool, WEIGHT_BYTES[job.model.dtype], pool.nodes)
     bar = max((bar for bar in table if bar.place == "host"), key=lambda bar: bar.needed_bytes)
     if not bar.fits:

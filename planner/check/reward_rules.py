@@ -1,5 +1,5 @@
-"""Reward seconds of a plan that nobody measured: the plan must say so, and they must still be those that ship. And
-deadlines that give rewards no time."""
+"""Rules of rewards: a plan must state assumed reward seconds, these must still be those that ship, and a deadline must
+leave rewards enough time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..costs.phase_costs import reward_cost
 from ..costs.reward_executions import Executions
 
 FAR = 5.0
-"""Seconds that are so many times off what rewards of the kind take make another plan."""
+"""Reward seconds that differ from those of the kind by this factor would make another plan."""
 
 
 def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[Fault]:
-    """Shipped reward seconds that have changed, or are of another kind than the job's; and assumed ones that a plan
-    does not own up to, where rewards of the job's kind take far more or less."""
+    """Faults of a plan's assumed reward seconds: the table that ships has changed, or the plan does not state that its
+    seconds are assumed, though rewards of the job's kind take far more or less."""
     at: Loc = ("inputs", "rewards")
     given = plan.inputs.rewards
     if given is not None:
@@ -48,8 +48,8 @@ def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[
 
 
 def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None) -> str | None:
-    """What is wrong, and what to do, if rewards take longer than `deadline_s` in the median, so that most scores are
-    given up and are 0; None if they do not. `profile`: None for the seconds that ship for the kind."""
+    """Text on what is wrong and what to do if the median reward takes longer than `deadline_s`, so that most scores are
+    given up and are 0; None if it does not. `profile`: None for the seconds that ship for the kind."""
     table = None
     if profile is not None:
         profile, table = with_reward_times(profile, kind)
@@ -74,7 +74,7 @@ def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None)
 
 
 def deadline_faults(at: Loc, deadline_s: float, kind: RewardKind, profile: Profile | None) -> list[Fault]:
-    """The same as a fault at `at`."""
+    """The fault, at key `at`, of a reward deadline that is shorter than the median reward; empty if it is not."""
     text = short_deadline(deadline_s, kind, profile)
     if text is None:
         return []

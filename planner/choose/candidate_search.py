@@ -165,8 +165,8 @@ class Search:
         """Deferred prompts of a law, oldest first; a pool only ever grows at its end."""
         pool = self._pools.get(law, [])
         if len(pool) < wanted:
-            if law.mode == "exact":
-                pool = long_draws(self.setting.draws, self.setting.group_size, law.cutoff, wanted)
+            if law.cutoff_tokens is not None:
+                pool = long_draws(self.setting.draws, self.setting.group_size, law.cutoff_tokens, wanted)
             elif law.mode == "predict":
                 pool = self.setting.earlier.long_prompts(law.long_share, wanted)
             else:
@@ -310,5 +310,5 @@ def column_name(key: ShortKey | LongKey) -> str:
     if law.mode == "predict":
         layout = f"l{law.long_share:.3f}:{layout}"
     if isinstance(key, ShortKey):
-        return f"{key.mode}:p{key.prompts:05d}:n{key.samples:04d}:c{key.cutoff:06d}:{layout}"
-    return f"{law.mode}:p{law.prompts:05d}:n{law.samples:04d}:c{law.cutoff:06d}:m{key.copies:02d}:{layout}"
+        return f"{key.mode}:p{key.prompts:05d}:n{key.samples:04d}:c{key.cutoff_tokens or 0:06d}:{layout}"
+    return f"{law.mode}:p{law.prompts:05d}:n{law.samples:04d}:c{law.cutoff_tokens or 0:06d}:m{key.copies:02d}:{layout}"

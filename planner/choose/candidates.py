@@ -1,8 +1,8 @@
 """Which rounds are worth simulating: over-issue, cutoffs, copies and layouts that the cluster can hold.
 
-A *law* is what decides whom a short round defers: (mode, prompts, samples, cutoff). A long round belongs to a law,
-since it runs the prompts that such short rounds defer. In `exact` the law is the cutoff alone: which draws count does
-not depend on how many are issued. In `predict` it is the share of the prompts that go to long rounds unseen.
+A *law* is what decides whom a short round defers: (mode, prompts, samples, cutoff_tokens). A long round belongs to a
+law, since it runs the prompts that such short rounds defer. In `exact` the law is the cutoff alone: which draws count
+does not depend on how many are issued. In `predict` it is the share of the prompts that go to long rounds unseen.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
 from ...plans.facts.executable import update_faults
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.base import Mode
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.job import Job
-from ...plans.words.units import bytes_text
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import Infeasible
 from ...profiles.hardware import gpu_of
 from ...profiles.profile_schema import Profile
 from ...profiles.same_machine import differences, machine_of
-from ...rounds.schedule import prompts_wanted
+from ...rounds.round_spec import prompts_wanted
 from ..costs.colocation import shares_gpus
 from ..costs.draft_costs import DraftedCost, affordable
 from ..costs.host_memory import Share
 from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.phase_costs import DecodeCost, LayoutKey, TrainCost, layout_cost, train_cost, train_costs
+from ..costs.phase_costs import DecodeCost, TrainCost, layout_cost, train_cost, train_costs
 from ..lengths.length_model import LengthModel
 from .job_limits import must_be_plannable
 from .memory_fit import engines_fault, fitting_beside
-from .no_candidates import LEAST_SHORT, no_cutoff, no_tp, no_update, over_issue, too_wasteful
+from .no_candidates import LEAST_SHORT, Rule, no_cutoff, no_tp, no_update, over_issue, too_wasteful
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -58,7 +59,8 @@ CUTOFF_GRAIN_TOKENS = 8
 
 
 class Law(NamedTuple):
-    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff` is 0 elsewhere.
+    """What decides whom a short round defers; `prompts` and `samples` are 0 in `exact`, `cutoff_tokens` is None
+    elsewhere.
 
     `long_share` is of `predict`, and 0 elsewhere.
     """
@@ -66,7 +68,7 @@ class Law(NamedTuple):
     mode: Mode
     prompts: int
     samples: int
-    cutoff: int
+    cutoff_tokens: int | None
     long_share: float = 0.0
 
 
@@ -76,8 +78,8 @@ class ShortKey(NamedTuple):
     mode: Mode
     prompts: int
     samples: int
-    cutoff: int
-    layout: LayoutKey
+    cutoff_tokens: int | None
+    layout: EngineLayout
     long_share: float = 0.0
     draft_tokens: int = 0
 
@@ -85,8 +87,8 @@ class ShortKey(NamedTuple):
     def law(self) -> Law:
         """Whom it defers."""
         if self.mode == "exact":
-            return Law("exact", 0, 0, self.cutoff)
-        return Law(self.mode, self.prompts, self.samples, 0, self.long_share)
+            return Law("exact", 0, 0, self.cutoff_tokens)
+        return Law(self.mode, self.prompts, self.samples, None, self.long_share)
 
 
 class LongKey(NamedTuple):
@@ -94,7 +96,7 @@ class LongKey(NamedTuple):
 
     law: Law
     copies: int
-    layout: LayoutKey
+    layout: EngineLayout
     draft_tokens: int = 0
     hand_over: float = 0.0
 
@@ -116,7 +118,7 @@ class Space:
     """
 
     pool: str
-    decode: dict[LayoutKey, DecodeCost]
+    decode: dict[EngineLayout, DecodeCost]
     train: tuple[TrainCost, ...]
     short: tuple[ShortKey, ...]
     long: tuple[LongKey, ...]
@@ -124,14 +126,14 @@ class Space:
     refused: tuple[str, ...]
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
-    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
-    kept_together: dict[LayoutKey, float] = field(default_factory=dict)
+    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
+    kept_together: dict[EngineLayout, float] = field(default_factory=dict)
     train_host: tuple[Share, ...] = ()
 
     @property
     def sharding(self) -> tuple[int, ...]:
         """For each update choice a number; those that shard the model alike have the same one."""
-        kinds = [(t.dp, t.tp, t.pp, t.ep) for t in self.train]
+        kinds = [(t.layout.dp, t.layout.tp, t.layout.pp, t.layout.ep) for t in self.train]
         return tuple(kinds.index(kind) for kind in kinds)
 
 
@@ -156,28 +158,28 @@ def enumerate_space(
     train, train_host = fitting_beside(train, decode, profile, cluster.pools[pool], WEIGHT_BYTES[job.model.dtype])
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     cap = job.rollout.max_response_tokens
-    rules: set[tuple[Mode, int, int, int]] = set()
+    rules: set[Rule] = set()
     if "sync" in modes:
-        rules.add(("sync", target, size, 0))
+        rules.add(("sync", target, size, None))
     issued = sorted({round(target * f) for f in PROMPT_FACTORS} | {target + 1})
     samples = sorted({round(size * f) for f in SAMPLE_FACTORS} | {size + 1})
     if "race" in modes:
-        rules |= {("race", p, n, 0) for p in issued for n in samples if n > size}
+        rules |= {("race", p, n, None) for p in issued for n in samples if n > size}
     if "defer" in modes:
-        rules |= {("defer", p, size, 0) for p in issued if p > target}
+        rules |= {("defer", p, size, None) for p in issued if p > target}
     if "exact" in modes:
         tried = cutoffs(model, size, cap)
         if not tried and len(modes) == 2:
             raise Infeasible(no_cutoff(model, size, cap))
-        for cutoff in tried:
-            needed = target / model.short_groups(cutoff, size)
-            rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff) for f in ROW_FACTORS}
+        for cutoff_tokens in tried:
+            needed = target / model.short_groups(cutoff_tokens, size)
+            rules |= {("exact", max(target, math.ceil(needed * f)), size, cutoff_tokens) for f in ROW_FACTORS}
     most = job.search.max_over_issue
     allowed = {rule for rule in rules if over_issue(rule[1], rule[2], target, size) <= most}
     wasteful = too_wasteful(rules, allowed, target, size, most)
     short = [ShortKey(*rule, layout) for rule in sorted(allowed) for layout in decode]
     if "predict" in modes:
-        short += [ShortKey("predict", target, size, 0, layout, share) for share in LONG_SHARES for layout in decode]
+        short += [ShortKey("predict", target, size, None, layout, share) for share in LONG_SHARES for layout in decode]
     if wasteful is not None:
         if len(modes) == 2 and not any(key.mode == modes[-1] for key in short):
             raise Infeasible(f"{wasteful}; raise it, or plan mode sync")
@@ -227,7 +229,7 @@ def _with_prompts(keys: Sequence[ShortKey], target: int, prompts: int) -> tuple[
     return found, f"the data has {prompts} prompts; a round's and those that wait for another are at least: {needs}"
 
 
-def _drafted(job: Job, decode: dict[LayoutKey, DecodeCost]) -> dict[tuple[LayoutKey, int], DraftedCost]:
+def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:
     """Costs with drafts where the job considers them and they make some batch faster."""
     drafts = job.search.drafts
     if drafts is None:
@@ -272,7 +274,7 @@ def cutoffs(model: LengthModel, group_size: int, cap_tokens: int) -> tuple[int, 
 
 def feasible_layouts(
     cluster: Cluster, job: Job, profile: Profile, fewer_nodes: bool = False
-) -> tuple[str, dict[LayoutKey, DecodeCost], tuple[str, ...]]:
+) -> tuple[str, dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
     The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
@@ -290,7 +292,7 @@ def feasible_layouts(
     short_of = less_memory(profile, pool, pools[0])
     if short_of is not None:
         raise Infeasible(short_of)
-    decode: dict[LayoutKey, DecodeCost] = {}
+    decode: dict[EngineLayout, DecodeCost] = {}
     refused: list[str] = []
     for tp in sorted({entry.tp for entry in profile.rollout}):
         counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
@@ -299,7 +301,7 @@ def feasible_layouts(
             counts = {count for count in counts if count > 1}
             counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
         for count in sorted(counts):
-            cost = layout_cost(profile, LayoutKey(tp, count))
+            cost = layout_cost(profile, EngineLayout(tp, count))
             assert cost is not None, "there is an entry of this tp"
             fault = _layout_fault(cost, job, profile, pool, pools[0])
             if fault is None:
@@ -353,7 +355,7 @@ def feasible_train(
     longest = job.rollout.longest_tokens
     budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
     fits = [train_cost(t) for t in profile.train if t.micro_batch_tokens in budgets]
-    fits = [t for t in fits if t.accelerators <= pool.accelerators_total]
+    fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total]
     if not fits and profile.train_law is not None:
         for nodes in node_counts(pool, fewer_nodes):
             ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
@@ -361,7 +363,12 @@ def feasible_train(
             fits += _unbeaten(costs, any(job.search.hand_over))
     if not fits:
         raise Infeasible(f"no update of the profile fits: {no_update(job, profile, pool, budgets)}")
-    return tuple(sorted(fits, key=lambda t: (t.accelerators, t.dp, t.tp, t.pp, t.cp, t.ep, t.micro_batch_tokens)))
+
+    def size(cost: TrainCost) -> tuple[int, ...]:
+        u = cost.layout
+        return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.ep, u.micro_batch_tokens
+
+    return tuple(sorted(fits, key=size))
 
 
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
@@ -377,22 +384,22 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
         return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
     def beats(one: TrainCost, other: TrainCost) -> bool:
-        if _complexity(one) > _complexity(other):
+        if _complexity(one.layout) > _complexity(other.layout):
             return False
-        if hand_over and (other.accelerators // other.dp) % (one.accelerators // one.dp):
+        if hand_over and other.layout.replica % one.layout.replica:
             return False
         return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
 
     return [t for t in costs if not any(beats(other, t) for other in costs)]
 
 
-def _complexity(t: TrainCost) -> int:
+def _complexity(layout: UpdateLayout) -> int:
     """0: what the executor runs; 1: data parallel, recomputing or offloading; then with tensor or expert parallelism,
     with context parallelism, with a pipeline."""
-    if t.pp > 1:
+    if layout.pp > 1:
         return 4
-    if t.cp > 1:
+    if layout.cp > 1:
         return 3
-    if max(t.tp, t.ep) > 1:
+    if max(layout.tp, layout.ep) > 1:
         return 2
-    return int(any(update_faults(t)))
+    return int(any(update_faults(layout)))

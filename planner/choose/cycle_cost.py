@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ..costs.host_memory import Share
-from ..costs.phase_costs import LayoutKey
 from .candidates import Law, LongKey, ShortKey
 
 Objective = Literal["seconds", "usd"]
@@ -63,7 +63,7 @@ class Column:
         return self.key.law
 
     @property
-    def layout(self) -> LayoutKey:
+    def layout(self) -> EngineLayout:
         """Its engines."""
         return self.key.layout
 
@@ -96,19 +96,19 @@ class Limits:
     bias_budget: float
     slo: bool
     host_memory_bytes: int
-    host_bytes: dict[LayoutKey, int]
+    host_bytes: dict[EngineLayout, int]
     sharding: tuple[int, ...] = ()
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
     objective: Objective = "seconds"
-    nodes: dict[LayoutKey, int] = field(default_factory=dict)
+    nodes: dict[EngineLayout, int] = field(default_factory=dict)
     train_nodes: tuple[int, ...] = ()
     usd_per_node_s: float = 0.0
     train_host: tuple[Share, ...] = ()
     pool_nodes: int = 1
     one_sharding: bool = False
 
-    def engines_on_node(self, layout: LayoutKey, nodes: int) -> float:
+    def engines_on_node(self, layout: EngineLayout, nodes: int) -> float:
         """Bytes of host memory that a layout's engines take on the fullest of so many nodes."""
         each = -(-layout.engines // nodes)
         return self.host_bytes[layout] * each / layout.engines
@@ -117,13 +117,13 @@ class Limits:
         """The same of an update choice's trainers."""
         return self.train_host[train].on_node(nodes) if self.train_host else 0.0
 
-    def on_node(self, layouts: Iterable[LayoutKey], trains: Iterable[int], nodes: int) -> float:
+    def on_node(self, layouts: Iterable[EngineLayout], trains: Iterable[int], nodes: int) -> float:
         """Bytes of host memory on the fullest of so many nodes: engines of all layouts, and the trainers that take
         most, since a model's training state is there once."""
         engines = sum(self.engines_on_node(layout, nodes) for layout in set(layouts))
         return engines + max((self.trainers_on_node(train, nodes) for train in set(trains)), default=0.0)
 
-    def nodes_for(self, layouts: Iterable[LayoutKey], trains: Iterable[int]) -> int:
+    def nodes_for(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> int:
         """The fewest nodes whose host memory holds these engines and trainers; all of the pool's where none does."""
         layouts, trains = set(layouts), set(trains)
         few, many = 1, self.pool_nodes
@@ -139,7 +139,7 @@ class Limits:
         """How update choice `train` shards the model."""
         return self.sharding[train] if self.sharding else 0
 
-    def nodes_of(self, layout: LayoutKey) -> int:
+    def nodes_of(self, layout: EngineLayout) -> int:
         """Nodes of a layout's engines."""
         return self.nodes.get(layout, 1)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...plans.schema.cluster import Pool
+from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import Infeasible
 from ...profiles.profile_schema import Profile
 from ..costs.device_memory import device_bars
 from ..costs.host_memory import Share, engine_share, trainer_share
 from ..costs.memory_bars import Bar, gb, largest
 from ..costs.memory_table import memory_table
-from ..costs.phase_costs import LayoutKey, TrainCost, engines_of
+from ..costs.phase_costs import TrainCost, engines_of
 
 
-def engines_fault(profile: Profile, pool: Pool, weight_bytes: float, layout: LayoutKey) -> str | None:
+def engines_fault(profile: Profile, pool: Pool, weight_bytes: float, layout: EngineLayout) -> str | None:
     """Why the pool's memory does not hold a layout's engines; None if it does. The profile has an entry for them."""
     engines = engines_of(profile, layout)
     on_node = engine_share(profile, engines).on_node(pool.nodes)
@@ -27,7 +28,7 @@ def engines_fault(profile: Profile, pool: Pool, weight_bytes: float, layout: Lay
 
 
 def fitting_beside(
-    train: Sequence[TrainCost], layouts: Collection[LayoutKey], profile: Profile, pool: Pool, weight_bytes: float
+    train: Sequence[TrainCost], layouts: Collection[EngineLayout], profile: Profile, pool: Pool, weight_bytes: float
 ) -> tuple[tuple[TrainCost, ...], tuple[Share, ...]]:
     """(updates that fit beside engines, what the trainers of each take of host memory).
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.base import Mode
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
-from ...plans.words.units import bytes_text
 from ...profiles.laws.train_layouts import MEMORY_SHARE, least_peak_bytes, physics_of
 from ...profiles.profile_schema import Profile
 from ..lengths.length_model import LengthModel
 
-Rule = tuple[Mode, int, int, int]
-"""(mode, prompts, samples, cutoff in tokens or 0) of a short round."""
+Rule = tuple[Mode, int, int, int | None]
+"""(mode, prompts, samples, cutoff_tokens) of a short round; no cutoff but in `exact`."""
 
 LEAST_SHORT = 0.2
 """Least share of the groups that end within a cutoff, for its short rounds to train enough of what they issue."""
@@ -69,7 +69,7 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) ->
             f"it was measured with micro-batches of {measured} tokens, and of the job's search.micro_batch_tokens "
             f"{sorted(budgets)} hold the longest sequence of {longest}; profile again, or add a measured one that does"
         )
-    least = min(e.dp * e.tp * e.cp * e.pp for e in profile.train if e.micro_batch_tokens in budgets)
+    least = min(e.layout.accelerators for e in profile.train if e.micro_batch_tokens in budgets)
     return (
         f"the smallest needs {least} accelerators, the pool has {total}; add accelerators, or profile on this cluster"
     )

@@ -16,13 +16,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing, shared_tokens
-from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from ...rounds.round_spec import RoundKind
+from ..costs.phase_costs import DecodeCost, RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cells import on_engines, sized_cell
 from ..simulate.columns.column_setting import CELL_PROMPTS
 from ..simulate.one_round import play
-from ..simulate.round_arrays import Luck, RoundSetup
+from ..simulate.round_arrays import Luck
 from .candidates import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
@@ -48,15 +50,15 @@ class Placement:
 
 def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: int) -> Space:
     """`space` with the placement that is best in plain rounds of `prompts` x `samples`, layout by layout."""
-    found: dict[LayoutKey, Placement] = {}
+    found: dict[EngineLayout, Placement] = {}
     drawn: dict[int, list[Luck]] = {}
     for layout, cost in space.decode.items():
         cell = sized_cell(layout.engines, prompts, samples, CELL_PROMPTS)
         if cell.trained not in drawn:
             rounds = max(cell.simulated(ROUNDS), SAMPLES // (cell.trained * samples))
             drawn[cell.trained] = _lucks(draws, rounds, cell.trained, samples)
-        setup = RoundSetup("short", False, cell.trained, cell.trained, samples, samples, cap_tokens)
-        best = _best(on_engines(cost, cell.engines), setup, drawn[cell.trained])
+        round_kind = RoundKind("short", cell.trained, cell.trained, samples, samples, cap_tokens)
+        best = _best(on_engines(cost, cell.engines), round_kind, drawn[cell.trained])
         if best is not None:
             found[layout] = best
     return replace(
@@ -81,16 +83,16 @@ def _lucks(draws: Draws, rounds: int, prompts: int, samples: int) -> list[Luck]:
     ]
 
 
-def _best(cost: DecodeCost, setup: RoundSetup, lucks: Sequence[Luck]) -> Placement | None:
+def _best(cost: DecodeCost, round_kind: RoundKind, lucks: Sequence[Luck]) -> Placement | None:
     """None: spread."""
     shared = float(np.mean([shared_tokens(int(t), cost.block_tokens) for luck in lucks for t in luck.prompt_tokens]))
-    if shared == 0 or cost.key.engines == 1 or setup.samples == 1:
+    if shared == 0 or cost.key.engines == 1 or round_kind.samples == 1:
         return None
-    spread = _rollouts_s(cost, setup, lucks)
+    spread = _rollouts_s(cost, round_kind, lucks)
     best: Placement | None = None
-    for lead in sorted({*(lead for lead in LEADS if lead < setup.samples), setup.samples}):
+    for lead in sorted({*(lead for lead in LEADS if lead < round_kind.samples), round_kind.samples}):
         sharing = PrefixSharing(cost.block_tokens, max(1, math.floor(shared / lead)))
-        saved = spread - _rollouts_s(replace(cost, sharing=sharing), setup, lucks)
+        saved = spread - _rollouts_s(replace(cost, sharing=sharing), round_kind, lucks)
         error = float(saved.std(ddof=1)) / math.sqrt(len(saved))
         share = float(saved.mean() / spread.mean())
         if saved.mean() > 2 * error and share > (LEAST_SAVED if best is None else best.saved + LEAST_SAVED):
@@ -98,8 +100,8 @@ def _best(cost: DecodeCost, setup: RoundSetup, lucks: Sequence[Luck]) -> Placeme
     return best
 
 
-def _rollouts_s(cost: DecodeCost, setup: RoundSetup, lucks: Sequence[Luck]) -> NDArray[np.float64]:
+def _rollouts_s(cost: DecodeCost, round_kind: RoundKind, lucks: Sequence[Luck]) -> NDArray[np.float64]:
     """Seconds to the last token of each round."""
     # Rewards cost nothing: it is the decoding that is compared.
     reward = RewardCost(1, 0.0, 0.0)
-    return np.array([play(setup, luck, cost, reward, cost.max_sequences).times.decode_end_s for luck in lucks])
+    return np.array([play(round_kind, luck, cost, reward, cost.max_sequences).times.decode_end_s for luck in lucks])

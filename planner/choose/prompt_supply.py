@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 
-from ...rounds.schedule import prompts_wanted
+from ...rounds.round_spec import prompts_wanted
 from ..lengths.length_model import LengthModel
 from .candidates import ShortKey
 
@@ -21,8 +21,8 @@ _LEAST_ACCEPTED = 1e-3
 def accepted_share(model: LengthModel, key: ShortKey, group_size: int, dynamic_sampling: bool) -> float:
     """Share of the groups issued by short rounds of `key` that they may train, in (0, 1], over the traced prompts."""
     share = np.ones(len(model.prompt_ids))
-    if key.mode == "exact":
-        share = (1.0 - model.share_beyond(key.cutoff)) ** group_size
+    if key.cutoff_tokens is not None:
+        share = (1.0 - model.share_beyond(key.cutoff_tokens)) ** group_size
     if dynamic_sampling:
         share = share * [1.0 - _all_alike(rewards, group_size) for rewards in model.rewards]
     return max(_LEAST_ACCEPTED, float(share.mean()))

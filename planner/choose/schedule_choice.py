@@ -9,45 +9,59 @@ from dataclasses import dataclass
 
 from ...plans.yaml.errors import Infeasible
 from ...profiles.profile_schema import Profile
-from ..costs.colocation import turns_text
-from ..explain.cycle_parts import parts_of
-from ..explain.holdout_rounds import Unseen, simulate_unseen
-from ..explain.predictions import least_p95, step_p95
-from ..explain.waste import waste_text
-from ..explain.why import tie_text
+from ..explain.holdout_rounds import Holdout, simulate_holdout
+from ..explain.scheduled_rounds import least_p95, step_p95
 from .candidate_search import ON_REQUEST, Progress, Search
-from .cycle_cost import Cycle
-from .plain_baseline import baseline_of, baseline_text
+from .cycle_cost import Column, Cycle
+from .plain_baseline import baseline_of
 from .round_program import Solution, nothing_trained, solve_program
 from .ties import cost_above, simplest, tolerance_of
 
 
 @dataclass(frozen=True)
 class Decided:
-    """The proven best schedule, the plan's, which is tied with it, its baseline, and both of these on unseen rounds."""
+    """What was chosen, and what the plan's predictions are read from.
+
+    Attributes:
+        solution: the proven best schedule.
+        cycle: the plan's schedule, the simplest that is tied with the best.
+        tolerance: share of its cost up to which a schedule is tied with the best.
+        baseline: the plain synchronous schedule that the plan is compared with.
+        holdout: the plan's schedule and the baseline on rounds that nothing was chosen on.
+    """
 
     solution: Solution
     cycle: Cycle
     tolerance: float
     baseline: Cycle
-    unseen: Unseen
+    holdout: Holdout
 
     def given_up(self, search: Search) -> float:
         """Share by which the plan's schedule costs more than the proven best, on the rounds that it was chosen on."""
         return cost_above(search, self.solution.cycle, self.cycle)
 
 
+def eligible_of(search: Search) -> list[Column]:
+    """Simulated short columns of the modes that may be chosen: the forced one, or those that need no force."""
+    mode = search.mode
+    return [c for c in search.columns()[0] if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
+
+
+def finalists_of(search: Search) -> tuple[list[Column], list[Column]]:
+    """(short, long) columns with all rounds of the last pass: columns that lost an earlier pass have too few rounds to
+    be chosen, since few rounds are lucky more often."""
+    last = search.passes[-1]
+    short = [c for c in eligible_of(search) if c.rounds >= last.short_rounds]
+    return short, [c for c in search.columns()[1] if c.rounds >= last.long_rounds]
+
+
 def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress) -> Decided:
     """Solve the program over the columns that came through all passes, until the simplest schedule tied with its choice
     keeps the limits on rounds that it has not seen, too."""
-    last = search.passes[-1]
-    short, long = search.columns()
-    mode, dynamic = search.mode, search.setting.dynamic_sampling
-    eligible = [c for c in short if (c.law.mode not in ON_REQUEST if mode is None else c.law.mode == mode)]
-    # Columns that lost an earlier pass have too few rounds to be chosen: few rounds are lucky more often. They are
-    # looked at only when nothing else is left, so that the error can say which limit binds.
-    finalists = [c for c in eligible if c.rounds >= last.short_rounds] or eligible
-    partners = [c for c in long if c.rounds >= last.long_rounds] or long
+    dynamic, eligible = search.setting.dynamic_sampling, eligible_of(search)
+    finalists, partners = finalists_of(search)
+    # Those with few rounds are looked at only when nothing else is left, so that the error can say which limit binds.
+    finalists, partners = finalists or eligible, partners or search.columns()[1]
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
     tried_s = math.inf  # p95 of a step, of choices that kept the limits by luck
     try:
@@ -61,13 +75,13 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
             # One that is simpler and breaks a limit on other rounds is no tie; the proven best is then looked at alone.
             for cycle in [simple, *([] if simple is solution.cycle else [solution.cycle])]:
                 baseline = baseline_of(search, cycle)
-                unseen = simulate_unseen(search, cycle, baseline)
-                if not (unseen.cycle.trains and unseen.baseline.trains):
+                holdout = simulate_holdout(search, cycle, baseline)
+                if not (holdout.cycle.trains and holdout.baseline.trains):
                     raise Infeasible(nothing_trained(dynamic))
-                if unseen.keeps_the_limits:
-                    return Decided(solution, cycle, tolerance, baseline, unseen)
-            tried_s = min(tried_s, step_p95(unseen.search, unseen.cycle))
-            corrected = unseen.corrected(finalists), unseen.corrected(partners)
+                if holdout.keeps_the_limits:
+                    return Decided(solution, cycle, tolerance, baseline, holdout)
+            tried_s = min(tried_s, step_p95(holdout.search, holdout.cycle))
+            corrected = holdout.corrected(finalists), holdout.corrected(partners)
             if corrected == (finalists, partners):
                 # The program's own tolerance let it through.
                 raise Infeasible("no simulated plan keeps its limits on other rounds than those it was chosen on")
@@ -85,16 +99,3 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
         looked_at = [schedules, alike] if alike else [schedules]
         lowest_s = min(least_p95(search, some) for some in looked_at) if math.isinf(tried_s) else tried_s
         raise Infeasible(f"{error}; the lowest p95 of a step that was simulated is {lowest_s:.3g} s") from None
-
-
-def choice_words(decided: Decided, search: Search, profile: Profile) -> dict[str, str]:
-    """What speaks for the schedule beside its speed, and what it is compared with, by key of the plan's `why`."""
-    parts = parts_of(decided.unseen.search, decided.unseen.cycle)
-    turns = [(part.layout.tp, part.train.accelerators, part.train.offload) for part in parts]
-    found = {
-        "ties": tie_text(search, decided.solution.cycle, decided.cycle, decided.given_up(search), decided.tolerance),
-        "waste": waste_text(parts, search.setting.target, search.limits.group_size),
-        "baseline": baseline_text(search, decided.baseline),
-        "colocation": turns_text(profile, turns),
-    }
-    return {key: text for key, text in found.items() if text is not None}

@@ -30,7 +30,7 @@ from ...plans.facts.executable import update_faults
 from ...profiles.profile_schema import Profile
 from ..costs.phase_costs import TrainCost
 from ..explain.cost_error import step_error
-from ..explain.cycle_parts import parts_of
+from ..explain.scheduled_rounds import scheduled_rounds
 from .candidate_search import Search
 from .candidates import Law, LongKey, ShortKey
 from .cycle_cost import Column, Cycle, make_cycle, train_pairs
@@ -48,7 +48,7 @@ ENOUGH = 0.5
 
 def tolerance_of(search: Search, best: Cycle, profile: Profile) -> float:
     """Share of its cost up to which others are tied with `best`."""
-    return min(MOST, step_error(profile, parts_of(search, best)))
+    return min(MOST, step_error(profile, scheduled_rounds(search, best)))
 
 
 def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
@@ -77,7 +77,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
     layouts = {kind.layout for kind in kinds}
     return (
         (len(layouts) - 1) + (len(set(trains)) - 1),
-        *(max(getattr(train, size) for train in trains) for size in ("pp", "cp", "ep", "tp")),
+        *(max(getattr(train.layout, size) for train in trains) for size in ("pp", "cp", "ep", "tp")),
         max(layout.tp for layout in layouts),
         not executable(cycle, trains),
         sum(layout.engines for layout in layouts),
@@ -89,7 +89,9 @@ def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
     """Whether the executor can run it (plans/facts/executable.py, and levers that it has not)."""
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
     levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
-    return not levers and len({t.dp for t in trains}) == 1 and not any(any(update_faults(t)) for t in trains)
+    return (
+        not levers and len({t.layout.dp for t in trains}) == 1 and not any(any(update_faults(t.layout)) for t in trains)
+    )
 
 
 def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from ...plans.schema.cluster import Pool
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES, UTILISATION, train_memory
-from ...profiles.laws.train_law import TrainLayout, TrainPhysics
+from ...profiles.laws.train_law import TrainPhysics
 from ...profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of
 from ...profiles.profile_schema import Profile, Train
 from .memory_bars import Bar, Engines
 
 
 def device_bars(
-    profile: Profile, pool: Pool, weight_bytes: float, engines: Engines, trainers: TrainLayout | None, kind: int = 0
+    profile: Profile, pool: Pool, weight_bytes: float, engines: Engines, trainers: UpdateLayout | None, kind: int = 0
 ) -> list[Bar]:
     """What a device holds in each phase; without trainers, what it holds of engines alone. On CPUs engines alone are
     bounded, by their KV space."""
     if pool.accelerators.kind == "cpu":
-        kv = engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token / engines.tp
+        kv = engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token / engines.layout.tp
         # Each rank of an engine is given the space of all its cores (executor/engines/fleet.py; vLLM counts it by
         # rank).
-        return [Bar("device", "rollout", kind, {"kv_cache": kv}, {}, engines.tp * pool.accelerators.memory_bytes)]
+        return [
+            Bar("device", "rollout", kind, {"kv_cache": kv}, {}, engines.layout.tp * pool.accelerators.memory_bytes)
+        ]
     capacity = device_bytes(profile, pool)
     held, asleep = engine_on_device(profile, pool, weight_bytes, engines), (1 - MEMORY_SHARE) * capacity
     decoding = {**held, "asleep": asleep}
@@ -50,7 +53,7 @@ def device_bytes(profile: Profile, pool: Pool) -> int:
 
 def engine_on_device(profile: Profile, pool: Pool, weight_bytes: float, engines: Engines) -> dict[str, float]:
     """What an engine that is awake holds on each of its GPUs, in bytes."""
-    entry, tp = engines.entry, engines.tp
+    entry, tp = engines.entry, engines.layout.tp
     physics = _physics(profile)
     shape = None if physics is None else physics.architecture
     # Ranks beyond the KV heads hold copies of them.
@@ -62,14 +65,14 @@ def engine_on_device(profile: Profile, pool: Pool, weight_bytes: float, engines:
 
 
 def trainer_on_device(
-    profile: Profile, layout: TrainLayout
+    profile: Profile, layout: UpdateLayout
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], bool]:
     """(bytes that a trainer's GPU holds while it trains, bytes more at one moment each, whether that is all of it).
 
     A measured update says its peak, or nothing; else the law tells, whose peak is that of
     profiles/laws/train_layouts.py.
     """
-    entry, physics = measured_train(profile, layout), _physics(profile)
+    entry, physics = measured_update(profile, layout), _physics(profile)
     if entry is None and physics is not None and profile.train_law is not None:
         factors = profile.train_law.memory_factors
         memory, rest = train_memory(physics.architecture, layout, factors["activations"]), factors["rest"]
@@ -82,7 +85,10 @@ def trainer_on_device(
         room = peak_bytes(physics, layout, factors) - sum(kept.values()) - sum(batch.values())
         batch["trainer_activations"] = max(0.0, min(activations, room))
         return kept, moments, True
-    kept = {**_state(profile, layout), "trainer_gradients": GRADIENT_BYTES * profile.model_parameters / layout.ranks}
+    kept = {
+        **_state(profile, layout),
+        "trainer_gradients": GRADIENT_BYTES * profile.model_parameters / layout.accelerators,
+    }
     if entry is None or not entry.peak_bytes:
         return kept, {}, False
     held = sum(kept.values())
@@ -91,24 +97,23 @@ def trainer_on_device(
     return kept, {"micro_batch": {"trainer_activations": entry.peak_bytes - held}}, True
 
 
-def stays_on_device(profile: Profile, pool: Pool, weight_bytes: float, layout: TrainLayout) -> bool:
+def stays_on_device(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> bool:
     """Whether a trainer's parameters and optimizer stay on its GPU while engines decode there, whichever these are."""
     if layout.offload or pool.accelerators.kind == "cpu":
         return False
-    engines = (Engines(entry, entry.tp, entry.engines) for entry in profile.rollout)
+    engines = (Engines(entry, entry.layout) for entry in profile.rollout)
     held = max(sum(engine_on_device(profile, pool, weight_bytes, each).values()) for each in engines)
     return sum(_state(profile, layout).values()) <= MEMORY_SHARE * device_bytes(profile, pool) - held
 
 
-def measured_train(profile: Profile, layout: TrainLayout) -> Train | None:
-    """The profile's measured entry for a layout; None where only a law may know it."""
-    wanted = _sizes(layout)
-    return next((entry for entry in profile.train if _sizes(entry) == wanted), None)
+def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
+    """The profile's measured entry for an update's layout; None where only a law may know it."""
+    return next((entry for entry in profile.train if entry.layout == layout), None)
 
 
-def _state(profile: Profile, layout: TrainLayout) -> dict[str, float]:
+def _state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
     """Bytes of a rank's parameters and optimizer on its GPU, none where they are offloaded."""
-    share = 0.0 if layout.offload else profile.model_parameters / layout.ranks
+    share = 0.0 if layout.offload else profile.model_parameters / layout.accelerators
     return {"trainer_parameters": share * MASTER_BYTES, "trainer_optimizer": share * MOMENT_BYTES}
 
 
@@ -120,7 +125,3 @@ def _physics(profile: Profile) -> TrainPhysics | None:
         return physics_of(profile.train_law)
     except ValueError:
         return None
-
-
-def _sizes(of: TrainLayout | Train) -> tuple[object, ...]:
-    return of.dp, of.tp, of.pp, of.cp, of.ep, of.micro_batch_tokens, of.recompute, of.offload

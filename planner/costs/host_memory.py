@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...plans.schema.cluster import Pool
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES
-from ...profiles.laws.train_law import TrainLayout
 from ...profiles.profile_schema import Profile
 from .device_memory import stays_on_device
 from .memory_bars import PHASES, Engines, Phase
@@ -36,8 +36,8 @@ class Share(NamedTuple):
 
 def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str, float]:
     """What a layout's engines hold in the host memory of the fullest of so many nodes, in bytes, in any phase."""
-    each = -(-engines.count // max(1, nodes))
-    held: dict[str, float] = {"engine_processes": each * (engines.tp + 2) * HOST_PROCESS_BYTES}
+    each = -(-engines.layout.engines // max(1, nodes))
+    held: dict[str, float] = {"engine_processes": each * (engines.layout.tp + 2) * HOST_PROCESS_BYTES}
     if profile.machine.kind == "cpu":
         held["engine_weights"] = each * 4 * profile.model_parameters
         held["kv_cache"] = each * engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token
@@ -45,10 +45,10 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
 
 
 def trainers_on_host(
-    profile: Profile, pool: Pool, weight_bytes: float, layout: TrainLayout, ranks: int, phase: Phase
+    profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout, ranks: int, phase: Phase
 ) -> dict[str, float]:
     """What so many of a layout's trainer ranks hold in host memory in a phase, in bytes."""
-    share = ranks * profile.model_parameters / layout.ranks
+    share = ranks * profile.model_parameters / layout.accelerators
     parameters, optimizer = share * MASTER_BYTES, share * MOMENT_BYTES
     if pool.accelerators.kind == "cpu":
         held = {"trainer_parameters": parameters, "trainer_optimizer": optimizer}
@@ -61,21 +61,21 @@ def trainers_on_host(
     return {**held, "trainer_optimizer": optimizer}
 
 
-def ranks_on_node(layout: TrainLayout, nodes: int) -> int:
+def ranks_on_node(layout: UpdateLayout, nodes: int) -> int:
     """Trainer ranks on the fullest of so many nodes; tensor ranks stay together."""
-    return layout.tp * -(-(layout.ranks // layout.tp) // max(1, nodes))
+    return layout.tp * -(-(layout.accelerators // layout.tp) // max(1, nodes))
 
 
 def engine_share(profile: Profile, engines: Engines) -> Share:
     """Host memory of a layout's engines, whatever the nodes."""
-    one = engines_on_host(profile, replace(engines, count=1), 1)
-    return Share(engines.count, ((sum(one.values()), 0.0),))
+    single = replace(engines, layout=EngineLayout(engines.layout.tp, 1))
+    return Share(engines.layout.engines, ((sum(engines_on_host(profile, single, 1).values()), 0.0),))
 
 
-def trainer_share(profile: Profile, pool: Pool, weight_bytes: float, layout: TrainLayout) -> Share:
+def trainer_share(profile: Profile, pool: Pool, weight_bytes: float, layout: UpdateLayout) -> Share:
     """Host memory of a layout's trainers and of weights on their way from them, whatever the nodes."""
     return Share(
-        layout.ranks // layout.tp,
+        layout.accelerators // layout.tp,
         tuple(
             (
                 sum(trainers_on_host(profile, pool, weight_bytes, layout, layout.tp, phase).values()),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.profile_schema import Rollout
 
 Place = Literal["device", "host"]
@@ -18,11 +19,10 @@ WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class Engines:
-    """The engines of a layout: so many of `tp` accelerators each, priced by `entry` of the profile."""
+    """The engines of a layout, priced by `entry` of the profile."""
 
     entry: Rollout
-    tp: int
-    count: int
+    layout: EngineLayout
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...plans.schema.cluster import Pool
-from ...profiles.laws.train_law import TrainLayout
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.profile_schema import Profile
 from .device_memory import device_bars
 from .host_memory import engines_on_host, ranks_on_node, trainers_on_host
@@ -38,7 +38,7 @@ from .memory_bars import PHASES, Bar, Engines
 
 
 def memory_table(
-    profile: Profile, pool: Pool, weight_bytes: float, nodes: int, kinds: Sequence[tuple[Engines, TrainLayout]]
+    profile: Profile, pool: Pool, weight_bytes: float, nodes: int, kinds: Sequence[tuple[Engines, UpdateLayout]]
 ) -> tuple[Bar, ...]:
     """All bars of a plan: of each kind of round (engines and trainers) and phase a device and the host of a node.
 
@@ -46,7 +46,7 @@ def memory_table(
         weight_bytes: of an engine's parameter (`WEIGHT_BYTES`).
         nodes: of the pool, that engines and trainers are spread over; a bar of a host is that of the fullest.
     """
-    layouts = list({(engines.tp, engines.count): engines for engines, _ in kinds}.values())
+    layouts = list({engines.layout: engines for engines, _ in kinds}.values())
     bars: list[Bar] = []
     for number, (engines, trainers) in enumerate(kinds):
         bars += device_bars(profile, pool, weight_bytes, engines, trainers, number)

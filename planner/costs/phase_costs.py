@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...plans.schema.base import Recompute
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.schema.sections.levers import TimeoutNumbers
-from ...profiles.laws.train_law import TrainLayout, fits_heads
+from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
 from ...profiles.profile_schema import Profile, Reward, Rollout, RoundCheck, Train, TrainLaw
 from ...rounds.balance import PrefixSharing
@@ -18,17 +18,6 @@ from .colocation import optimizer_moves_s, sleep_and_wake_s
 from .host_memory import engine_share
 from .memory_bars import Engines
 from .reward_executions import Executions
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LayoutKey:
-    """Names a layout: accelerators per engine, and engines at once."""
-
-    tp: int
-    engines: int
-
-    def __str__(self) -> str:
-        return f"{self.engines} x tp {self.tp}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,7 @@ class DecodeCost:
         base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
     """
 
-    key: LayoutKey
+    key: EngineLayout
     a: float
     b: float
     c: float
@@ -119,7 +108,7 @@ class DecodeCost:
 BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
 
 
-def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
+def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
     """The profile's entry that a layout is priced by; None without any. Every command looks it up here.
 
     The one that was measured with as many engines. Else, on GPUs, the nearest: that whose number of engines is off by
@@ -134,24 +123,24 @@ def entry_of(profile: Profile, layout: LayoutKey) -> Rollout | None:
     return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
 
 
-def engines_of(profile: Profile, layout: LayoutKey) -> Engines:
+def engines_of(profile: Profile, layout: EngineLayout) -> Engines:
     """A layout's engines as the memory table takes them. The profile has an entry for them."""
     entry = entry_of(profile, layout)
     assert entry is not None, f"{layout} is priced by no entry"
-    return Engines(entry, layout.tp, layout.engines)
+    return Engines(entry, layout)
 
 
-def checks_of(profile: Profile, layout: LayoutKey) -> tuple[RoundCheck, ...]:
+def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
     """The whole rounds that say how far a layout's costs are off: its own, else its entry's, else all others'."""
     entry = entry_of(profile, layout)
-    for engines in (layout.engines, entry.engines if entry is not None else 0):
-        own = tuple(c for c in profile.checks if (c.tp, c.engines) == (layout.tp, engines))
+    for priced in (layout, entry.layout) if entry is not None else (layout,):
+        own = tuple(check for check in profile.checks if check.layout == priced)
         if own:
             return own
     return profile.checks
 
 
-def layout_cost(profile: Profile, layout: LayoutKey) -> DecodeCost | None:
+def layout_cost(profile: Profile, layout: EngineLayout) -> DecodeCost | None:
     """Costs of a layout by its entry (`entry_of`); None where the profile has none for it."""
     entry = entry_of(profile, layout)
     return None if entry is None else decode_cost(profile, entry, layout.engines)
@@ -166,12 +155,13 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
     count = rollout.engines if engines is None else engines
     if count != rollout.engines and profile.machine.kind != "cuda":
         raise ValueError(f"{count} engines of tp {rollout.tp} were not measured, {rollout.engines} were")
-    known = checks_of(profile, LayoutKey(rollout.tp, count))
+    layout = EngineLayout(rollout.tp, count)
+    known = checks_of(profile, layout)
     factor = sum(c.factor for c in known) / len(known) if known else 1.0
     overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
     per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
     return DecodeCost(
-        key=LayoutKey(rollout.tp, count),
+        key=layout,
         a=factor * rollout.step_s,
         b=factor * rollout.step_s_per_sequence,
         c=factor * rollout.step_s_per_kv_token,
@@ -180,7 +170,7 @@ def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) 
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
         sync_s=rollout.sync.p50 + sleep_and_wake_s(profile, rollout.tp),
-        host_bytes=round(engine_share(profile, Engines(rollout, rollout.tp, count)).on_node(1)),
+        host_bytes=round(engine_share(profile, Engines(rollout, layout)).on_node(1)),
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
         finish_s=count * per_sample_s,
@@ -200,31 +190,12 @@ class TrainCost:
         peak_bytes: accelerator memory of a rank; 0: not known.
     """
 
-    dp: int
-    micro_batch_tokens: int
+    layout: UpdateLayout
     step_s: float
     per_token_s: float
     per_token_squared_s: float
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    recompute: Recompute = "none"
-    offload: bool = False
     peak_bytes: int = 0
     per_sample_s: float = 0
-
-    @property
-    def accelerators(self) -> int:
-        """Accelerators of all replicas together."""
-        return self.dp * self.tp * self.pp * self.cp
-
-    @property
-    def layout(self) -> TrainLayout:
-        """How it is spread over accelerators."""
-        return TrainLayout(
-            self.dp, self.tp, self.cp, self.pp, self.ep, self.micro_batch_tokens, self.recompute, self.offload
-        )
 
     def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
         """Seconds of an update on samples with these sums; their number only matters where they are padded."""
@@ -235,22 +206,15 @@ class TrainCost:
 def train_cost(train: Train) -> TrainCost:
     """Costs of one entry of `profile.train`."""
     return TrainCost(
-        dp=train.dp,
-        micro_batch_tokens=train.micro_batch_tokens,
+        layout=train.layout,
         step_s=train.step_s,
         per_token_s=train.step_s_per_token,
         per_token_squared_s=train.step_s_per_token_squared,
-        tp=train.tp,
-        pp=train.pp,
-        cp=train.cp,
-        ep=train.ep,
-        recompute=train.recompute,
-        offload=train.offload,
         peak_bytes=train.peak_bytes,
     )
 
 
-def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
+def train_cost_in(law: TrainLaw, layout: UpdateLayout) -> TrainCost:
     """Costs in any layout, from a profile's law, with what its states take to come and go (colocation.py).
 
     Raises ValueError when the layout cannot be, naming why.
@@ -262,17 +226,10 @@ def train_cost_in(law: TrainLaw, layout: TrainLayout) -> TrainCost:
     update = physics.update(layout)
     parameters = physics.architecture.parameters
     return TrainCost(
-        dp=layout.dp,
-        micro_batch_tokens=layout.micro_batch_tokens,
-        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.ranks, layout.offload),
+        layout=layout,
+        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.accelerators, layout.offload),
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
-        tp=layout.tp,
-        pp=layout.pp,
-        cp=layout.cp,
-        ep=layout.ep,
-        recompute=layout.recompute,
-        offload=layout.offload,
         peak_bytes=peak_bytes(physics, layout, law.memory_factors),
         per_sample_s=update.per_sample_s,
     )
@@ -282,24 +239,23 @@ def train_costs(
     profile: Profile,
     accelerators: int,
     micro_batch_tokens: Sequence[int],
-    allowed: Callable[[TrainLayout], bool] = lambda layout: True,
     memory_bytes: int | None = None,
 ) -> tuple[TrainCost, ...]:
     """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
 
-    Entries that were measured go before a law, which is off by more. `allowed`: what the trainer can do.
-    `memory_bytes`: of an accelerator, where it has less than its data sheet says.
+    Entries that were measured go before a law, which is off by more. `memory_bytes`: of an
+    accelerator, where it has less than its data sheet says.
     """
     measured = tuple(
         train_cost(entry)
         for entry in profile.train
-        if entry.micro_batch_tokens in micro_batch_tokens and entry.dp * entry.tp * entry.cp * entry.pp == accelerators
+        if entry.micro_batch_tokens in micro_batch_tokens and entry.layout.accelerators == accelerators
     )
     if measured or profile.train_law is None:
         return measured
     law = profile.train_law
     layouts = train_layouts(law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
-    return tuple(train_cost_in(law, layout) for layout in layouts if allowed(layout))
+    return tuple(train_cost_in(law, layout) for layout in layouts)
 
 
 NO_TIMEOUT = TimeoutSpec(max_s=1e9)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...plans.schema.base import Recompute
 from ...plans.schema.cluster import Pool
-from ...plans.schema.plan import LongRound, PlannedJob, RoundRollout, RoundTrain, ShortRound
+from ...plans.schema.plan import LongRound, PlannedJob, RoundRollout, ShortRound
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ...plans.yaml.errors import InputError
-from ...profiles.laws.train_law import TrainLayout
-from ...profiles.profile_schema import Judge, Profile, Train
+from ...profiles.profile_schema import Judge, Profile
 from ...rounds.balance import PrefixSharing
 from ...rounds.hand_over import HandOverSpec
+from .device_memory import measured_update
 from .draft_costs import Drafts, beside_judge, drafted
 from .memory_bars import Bar, Engines
 from .memory_table import memory_table
 from .phase_costs import (
     DecodeCost,
-    LayoutKey,
     RewardCost,
     TrainCost,
     engines_of,
@@ -28,11 +27,9 @@ from .phase_costs import (
     train_cost_in,
 )
 
-Update = RoundTrain | Train | TrainCost
-
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RoundCosts:
     """How one kind of round is run; `hand_over`: engines that go to training while its tail decodes."""
 
     decode: DecodeCost
@@ -41,7 +38,9 @@ class Kind:
     hand_over: HandOverSpec | None = None
 
 
-def kinds(planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None) -> tuple[Kind, Kind]:
+def round_costs(
+    planned: PlannedJob, profile: Profile, allowed: SearchDrafts | None = None
+) -> tuple[RoundCosts, RoundCosts]:
     """(short, long) as the profile prices them; without long rounds, short twice.
 
     `allowed`: what the job says of drafts, which are no part of a profile. Raises InputError if the profile lacks a
@@ -78,7 +77,7 @@ def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
     return known
 
 
-def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> Kind:
+def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDrafts | None, slower: float) -> RoundCosts:
     rollout = round_.rollout
     # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
     decode = beside_judge(decode_of(profile, rollout), slower)
@@ -90,7 +89,7 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
             )
         decode = drafted(decode, Drafts(rollout.drafts.tokens, allowed.acceptance, rollout.drafts.up_to_sequences))
     freed = round_.hand_over
-    return Kind(
+    return RoundCosts(
         decode,
         rollout.max_num_seqs,
         train_of(profile, round_.train),
@@ -100,7 +99,7 @@ def _kind(profile: Profile, round_: ShortRound | LongRound, allowed: SearchDraft
 
 def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
     """Of the plan's engines, by the entry that is theirs (costs.entry_of)."""
-    cost = layout_cost(profile, LayoutKey(rollout.tp, rollout.engines))
+    cost = layout_cost(profile, rollout.layout)
     if cost is not None:
         return replace(cost, sharing=sharing_of(rollout))
     known = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
@@ -134,13 +133,10 @@ def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: fl
     )
 
 
-def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, TrainLayout]]:
+def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateLayout]]:
     """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
-    return [
-        (engines_of(profile, LayoutKey(kind.rollout.tp, kind.rollout.engines)), layout_of(kind.train))
-        for kind in rounds
-    ]
+    return [(engines_of(profile, kind.rollout.layout), kind.train) for kind in rounds]
 
 
 def table_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: float, nodes: int) -> tuple[Bar, ...]:
@@ -154,34 +150,18 @@ def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
     return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
-def train_of(profile: Profile, train: RoundTrain) -> TrainCost:
+def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
     """Of the plan's update: a measured entry, else by the profile's law."""
-    entry = measured_update(profile, train)
+    entry = measured_update(profile, layout)
     if entry is not None:
         return train_cost(entry)
     if profile.train_law is not None:
         try:
-            return train_cost_in(profile.train_law, layout_of(train))
+            return train_cost_in(profile.train_law, layout)
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
     known = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
     raise InputError(
-        f"the profile has no update with micro-batches of {train.micro_batch_tokens} tokens and dp {train.dp} as the "
+        f"the profile has no update with micro-batches of {layout.micro_batch_tokens} tokens and dp {layout.dp} as the "
         f"plan writes it, it has {known}; profile again or take one of these"
     )
-
-
-def measured_update(profile: Profile, train: Update) -> Train | None:
-    """The profile's measured entry for an update; None where only a law may know it."""
-    return next((entry for entry in profile.train if sizes(entry) == sizes(train)), None)
-
-
-def layout_of(train: Update) -> TrainLayout:
-    """An update's sizes as the law takes them."""
-    dp, tp, pp, cp, ep, budget, recompute, offload = sizes(train)
-    return TrainLayout(dp, tp, cp, pp, ep, budget, recompute, offload)
-
-
-def sizes(train: Update) -> tuple[int, int, int, int, int, int, Recompute, bool]:
-    """What tells one update from another."""
-    return train.dp, train.tp, train.pp, train.cp, train.ep, train.micro_batch_tokens, train.recompute, train.offload

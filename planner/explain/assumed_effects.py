@@ -1,18 +1,17 @@
-"""What a plan rests on that nobody measured on its job, and how far that may put its seconds off.
+"""The effects of what a plan assumes, since nobody measured it on its job: how far they may put its seconds off.
 
 Two things may be assumed: response lengths (`TableTrace`, drawn from a table) and reward seconds (`RewardTable`). Each
-states how far another job of its kind may be off: one standard deviation of a few parameters, which are independent.
-The chosen schedule is simulated again with each parameter one deviation down and one up, all else equal: decisions,
-costs, and the names of the luck. With costs c- and c+ of a parameter,
+table states one standard deviation of a few independent parameters between jobs of its kind. The chosen schedule is
+simulated again with each parameter one deviation down and one up; decisions, other costs and seeds stay. With costs c-
+and c+ of a parameter,
 
     error = sqrt(sum over parameters of (ln(c+ / c-) / 2)^2)
 
 is the relative standard deviation of the cost, to first order. Where one side gives the schedule nothing to train (all
-its groups beyond the cutoff), the distance of the other side to the plan's own lengths counts in its place.
+groups go beyond the cutoff), the distance of the other side to the plan's own cost counts instead.
 
-The plain synchronous schedule is simulated beside it, so that the reader learns what of the speed-up would be left. Few
-rounds tell how much longer both take, and not how the two compare: how far a parameter moves the speed-up is taken from
-them, and is told from the plan's own speed-up on.
+The plain synchronous schedule is simulated beside it, to tell the speed-up that would be left. These few rounds tell by
+which factor a parameter changes the speed-up, and that factor is applied to the plan's predicted speed-up.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...plans.schema.job import Job
+from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Reward
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
@@ -31,12 +31,13 @@ from ..costs.phase_costs import RewardCost, reward_cost
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
+from .holdout_rounds import Holdout
 from .length_error import FEWEST, MOST, SAMPLES, can_train
 
 UNSEEN = 1e-3
-"""A smaller relative deviation of the seconds is not worth words."""
+"""A smaller relative deviation of the seconds is told as none."""
 
-_LOT = 6_000_011  # added to the seed: luck that neither the choice nor the prediction has seen
+_SEED_OFFSET = 6_000_011  # draws that neither the choice nor the prediction has seen
 
 
 class Outcome(NamedTuple):
@@ -47,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A parameter one deviation down and up; None: the schedule has nothing to train then."""
+    """What one assumed parameter does one deviation down and up; None: the schedule then has nothing to train."""
 
     down: Outcome | None
     up: Outcome | None
@@ -56,13 +57,13 @@ class Effect(NamedTuple):
         """Standard deviation of the logarithm of the cost."""
         if self.down is not None and self.up is not None:
             return abs(math.log(self.up.cost / self.down.cost)) / 2
-        one = self.down or self.up
-        return 0.0 if one is None else abs(math.log(one.cost / own.cost))
+        side = self.down or self.up
+        return 0.0 if side is None else abs(math.log(side.cost / own.cost))
 
 
 @dataclass(frozen=True)
 class AssumedEffects:
-    """By parameter, what its error does to the plan; empty where nothing is assumed.
+    """By assumed parameter, what its error does to the plan; empty where nothing is assumed.
 
     Attributes:
         own: the plan as it is, on the same few rounds.
@@ -88,16 +89,18 @@ class AssumedEffects:
     def _error(self, effects: dict[str, Effect]) -> float:
         return 0.0 if self.own is None else math.hypot(*(e.log_deviation(self.own) for e in effects.values()))
 
-    def words(self, name: str, down: str, up: str) -> str:
-        """What one parameter does to seconds and speed-up, in words; `down`, `up`: what its two ends are."""
+    def text(self, name: str, down: str, up: str) -> str:
+        """What parameter `name` does to seconds and speed-up; `down`, `up`: how its two ends are called."""
         effect = (self.lengths | self.rewards).get(name)
         if effect is None or self.own is None:
             return ""
         if effect.log_deviation(self.own) < UNSEEN:
             return f"{down} or {up}, the seconds are the same"
-        return "; ".join(f"{end}: {self._said(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up)))
+        return "; ".join(
+            f"{end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
+        )
 
-    def _said(self, outcome: Outcome | None) -> str:
+    def _outcome_text(self, outcome: Outcome | None) -> str:
         if outcome is None or self.own is None:
             return "no group ends within the cutoff"
         speedup = self.speedup * outcome.speedup / self.own.speedup
@@ -105,57 +108,87 @@ class AssumedEffects:
 
 
 def assumed_effects(
-    search: Search,
-    cycle: Cycle,
-    baseline: Cycle,
-    job: Job,
-    trace: object,
-    rewards: RewardTable | None,
-    seed: int,
-    speedup: float,
+    holdout: Holdout, job: Job, trace: LengthTrace, reward_table: RewardTable | None, seed: int, speedup: float
 ) -> AssumedEffects:
-    """Simulate the chosen and the plain schedule with what is assumed one deviation off.
+    """Effects of the assumed lengths and rewards on the plan whose holdout rounds are given.
 
     Args:
         trace: the length trace; assumed if it is a `TableTrace`.
-        rewards: the table of the reward seconds; None: they are the profile's own.
+        reward_table: the table of the reward seconds; None: they are the profile's own.
         speedup: the plan's over plain rounds, as predicted.
     """
+    search, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
     table = trace if isinstance(trace, TableTrace) else None
-    if table is None and rewards is None:
+    if table is None and reward_table is None:
         return AssumedEffects()
     samples = search.setting.target * search.setting.group_size
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
     width, cap = search.setting.draws.width, job.rollout.max_response_tokens
 
-    def again(other: TableTrace | None = None, law: Reward | None = None) -> Outcome | None:
+    def outcome(other: TableTrace | None = None, seconds: Reward | None = None) -> Outcome | None:
         model = search.setting.draws.model if other is None else fit_lengths(other, cap, seed)
         if not can_train(search.setting, cycle, model):
             return None
-        cost = None if law is None else reward_cost(law, job.reward.workers, job.reward.timeout_numbers())
-        return _simulate(search, cycle, baseline, Draws(model, seed + _LOT, width), rounds, cost)
+        cost = None if seconds is None else reward_cost(seconds, job.reward.workers, job.reward.timeout_numbers())
+        return _simulate(search, cycle, baseline, Draws(model, seed + _SEED_OFFSET, width), rounds, cost)
 
     lengths: dict[str, Effect] = {}
     if table is not None:
         for name, (down, up) in table.variations().items():
-            lengths[name] = Effect(again(table.varied(down)), again(table.varied(up)))
+            lengths[name] = Effect(outcome(table.varied(down)), outcome(table.varied(up)))
     of_rewards: dict[str, Effect] = {}
-    if rewards is not None:
-        slower, hanging = math.exp(rewards.error.scale), math.exp(rewards.error.hanging)
-        laws = {"seconds": [rewards.reward(1, scale=factor) for factor in (1 / slower, slower)]}
+    if reward_table is not None:
+        slower, hanging = math.exp(reward_table.error.scale), math.exp(reward_table.error.hanging)
+        varied = {"seconds": [reward_table.reward(1, scale=factor) for factor in (1 / slower, slower)]}
         if hanging > 1:
-            laws["hanging"] = [rewards.reward(1, hanging=factor) for factor in (1 / hanging, hanging)]
-        of_rewards = {name: Effect(*(again(law=law) for law in ends)) for name, ends in laws.items()}
-    return AssumedEffects(again(), speedup, lengths, of_rewards)
+            varied["hanging"] = [reward_table.reward(1, hanging=factor) for factor in (1 / hanging, hanging)]
+        of_rewards = {name: Effect(*(outcome(seconds=end) for end in ends)) for name, ends in varied.items()}
+    return AssumedEffects(outcome(), speedup, lengths, of_rewards)
 
 
 def _simulate(
     search: Search, cycle: Cycle, baseline: Cycle, draws: Draws, rounds: int, reward: RewardCost | None
 ) -> Outcome | None:
-    """Both schedules on other luck, lengths or rewards; None if the chosen one trains nothing."""
+    """Both schedules on other draws, lengths or rewards; None if the chosen one trains nothing."""
     other = search.anew([cycle, baseline], draws, reward)
-    found, plain = other.simulate(cycle, rounds, rounds), other.simulate(baseline, rounds, rounds)
-    if not found.trains or not plain.trains:
+    chosen, plain = other.simulate(cycle, rounds, rounds), other.simulate(baseline, rounds, rounds)
+    if not chosen.trains or not plain.trains:
         return None
-    cost = found.cost(other.limits)
+    cost = chosen.cost(other.limits)
     return Outcome(cost, plain.cost(other.limits) / cost)
+
+
+def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | None) -> dict[str, str]:
+    """The plan's `why` on assumed lengths and rewards: whose figures they are, and the speed-up where they are off."""
+    why = {}
+    if isinstance(trace, TableTrace):
+        table = trace.table
+        factor = math.exp(table.error.scale)
+        source = f"{table.model} on {table.task}" if table.model else table.source
+        icc_error = table.error.icc
+        if trace.scale is None:
+            told = effects.text("scale", f"lengths {1 / factor:.2g}x", f"lengths {factor:.2g}x")
+        else:
+            told = f"all lengths times {trace.scale:g}, as stated"
+        dependence = effects.text("icc", f"ICC {icc_error:g} lower", f"ICC {icc_error:g} higher")
+        why["lengths"] = (
+            f"assumed, not of this job: '{table.name}', {source}, cap {table.cap_tokens} tokens, ICC {table.icc:g}; "
+            f"{told}; {dependence}"
+        )
+    if rewards is not None:
+        factor = math.exp(rewards.error.scale)
+        if rewards.per_sample_s is not None:
+            takes = f"{rewards.per_sample_s:g} s a sample"
+        else:
+            assert rewards.right_s is not None and rewards.wrong_s is not None, "it has one of the two"
+            takes = (
+                f"a right answer takes {_middle(rewards.right_s):g} s and a wrong one {_middle(rewards.wrong_s):g} s "
+                f"in the median, and {rewards.hanging:.0%} of the wrong ones run until the deadline"
+            )
+        told = effects.text("seconds", f"rewards {1 / factor:.2g}x", f"rewards {factor:.2g}x")
+        why["reward.seconds"] = f"assumed, not of this job, for kind {rewards.kind}: {takes}; {told}"
+    return why
+
+
+def _middle(values: tuple[float, ...]) -> float:
+    return values[len(values) // 2]

@@ -1,23 +1,23 @@
-"""How far a predicted step may be off for what its costs may be off: what the profile's own errors come to.
+"""The cost error of a plan: how far its step may be off because the profile's costs are.
 
-Let a mean step of T seconds spend R in rollouts, U in updates, S in syncs and E waiting for rewards. Each of them is
-off by an error of its own, common to all rounds and to both kinds of them: one profile priced them, and a line that is
-too low is so everywhere. The errors of two phases are independent, so with relative standard deviations r, u, s, e:
+Let a mean step of T seconds spend R in rollouts, U in updates, S in syncs and E waiting for rewards. Each phase has an
+error of its own, common to all rounds of both kinds: one profile prices them all, and a cost that is too low is too low
+everywhere. The errors of two phases are independent, so with relative standard deviations r, u, s, e:
 
     error = sqrt((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T
 
 r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, with their own lengths), else of other
 layouts' rounds, whose factors stand in for its own (costs.decode_cost), else what `evidence` says of decoding, else of
-the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the law, more where no run was fitted to
-the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of repeats; the sleep
-and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts and updates are
-weighed by their seconds.
+the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the cost model, more where no run was
+fitted to the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of repeats;
+the sleep and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts and
+updates are weighed by their seconds.
 
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
 
-Not in it: the standard error of the simulated mean, and what the trace's prompts leave open (length_error.py), which a
-plan states beside it; lengths that change between the trace and the run; and a machine that is not the profiled one.
+Not included: the standard error of the simulated mean and the error of the trace's prompts (length_error.py), which a
+plan states beside it; lengths that change between the trace and the run; and another machine than the profiled one.
 """
 
 from __future__ import annotations
@@ -26,37 +26,38 @@ import math
 from collections.abc import Sequence
 
 from ...plans.schema.predicted import StepNoise
+from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import InputError
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_error import law_error
 from ...profiles.profile_schema import Profile, Spread
 from ..costs.colocation import LINK_ERROR, sleep_and_wake_s
-from ..costs.phase_costs import LayoutKey, TrainCost, checks_of, entry_of
-from ..costs.round_costs import measured_update
+from ..costs.device_memory import measured_update
+from ..costs.phase_costs import TrainCost, checks_of, entry_of
 from ..simulate.columns.round_log import mean
-from .cycle_parts import Part
+from .scheduled_rounds import ScheduledRounds
 
-_P95_DEVIATIONS = 1.6449  # of a normal law, from its median
+_P95_DEVIATIONS = 1.6449  # of a normal distribution, from its median
 
 
-def step_error(profile: Profile, parts: Sequence[Part]) -> float:
-    """Relative standard deviation of the mean step of a cycle, for its costs."""
+def step_error(profile: Profile, rounds: Sequence[ScheduledRounds]) -> float:
+    """Relative standard deviation of a schedule's mean step, because of the profile's errors."""
     reward = profile.reward.evidence.get("per_sample_s")
     off = {
-        "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in parts),
-        "train": sum(p.share * p.log.train_s(p.train) * update_error(profile, p.train) for p in parts),
-        "sync": sum(p.share * _sync_off_s(profile, p.layout, p.log.sync_s) for p in parts),
-        "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in parts),
+        "rollout": sum(p.share * mean(p.log.rollout_s) * rollout_error(profile, p.layout) for p in rounds),
+        "train": sum(p.share * p.log.train_s(p.train) * update_error(profile, p.train) for p in rounds),
+        "sync": sum(p.share * _sync_off_s(profile, p.layout, p.log.sync_s) for p in rounds),
+        "reward": sum(p.share * mean(p.log.reward_s) * (reward.error if reward else 0.0) for p in rounds),
     }
-    step_s = sum(p.share * mean(p.step_s()) for p in parts)
+    step_s = sum(p.share * mean(p.step_s()) for p in rounds)
     return math.hypot(*(seconds / step_s for seconds in off.values()))
 
 
-def rollout_error(profile: Profile, layout: LayoutKey) -> float:
+def rollout_error(profile: Profile, layout: EngineLayout) -> float:
     """Relative standard deviation of a rollout's seconds in a layout."""
-    known = checks_of(profile, layout)
-    if known:
-        return mean([check.error for check in known]) / MEAN_OVER_DEVIATION
+    checks = checks_of(profile, layout)
+    if checks:
+        return mean([check.error for check in checks]) / MEAN_OVER_DEVIATION
     entry = entry_of(profile, layout)
     if entry is None:
         raise InputError(f"the profile has no layout of {layout}")
@@ -66,21 +67,24 @@ def rollout_error(profile: Profile, layout: LayoutKey) -> float:
 
 def update_error(profile: Profile, train: TrainCost) -> float:
     """Relative standard deviation of an update's seconds."""
-    entry, law = measured_update(profile, train), profile.train_law
+    entry, law = measured_update(profile, train.layout), profile.train_law
     if entry is None and law is None:
-        raise InputError(f"the profile has no update of dp {train.dp} and {train.micro_batch_tokens} tokens")
-    stated = entry.error if entry is not None else law_error(law, train) if law is not None else 0.0
+        raise InputError(
+            f"the profile has no update of dp {train.layout.dp} and {train.layout.micro_batch_tokens} tokens"
+        )
+    stated = entry.error if entry is not None else law_error(law, train.layout) if law is not None else 0.0
     return stated / MEAN_OVER_DEVIATION
 
 
-def noise_of(profile: Profile, layout: LayoutKey, train: TrainCost) -> StepNoise:
-    """How single steps in this layout with this update scatter, as the profile has seen it; 0: not measured.
+def noise_of(profile: Profile, layout: EngineLayout, train: TrainCost) -> StepNoise:
+    """Relative scatter of single steps in a layout with an update, by phase, as the profile measured it; 0: not
+    measured.
 
-    Rounds and updates about the line that was fitted to them (of a profile that does not state it, their error when
-    left out of the fit), and repeats of a weight sync and of the wait for a last reward.
+    Rollouts and updates scatter about the line that was fitted to them (the fit's error where the profile does not
+    state the noise), weight syncs and the wait for a last reward between their repeats.
     """
-    entry, update = entry_of(profile, layout), measured_update(profile, train)
-    seen = [
+    entry, update = entry_of(profile, layout), measured_update(profile, train.layout)
+    of_rollouts = [
         check.noise if check.noise is not None else check.error / MEAN_OVER_DEVIATION
         for check in checks_of(profile, layout)
     ]
@@ -88,7 +92,7 @@ def noise_of(profile: Profile, layout: LayoutKey, train: TrainCost) -> StepNoise
     if update is not None:
         of_update = update.noise if update.noise is not None else update.error / MEAN_OVER_DEVIATION
     return StepNoise(
-        rollout=mean(seen) if seen else 0.0,
+        rollout=mean(of_rollouts) if of_rollouts else 0.0,
         reward_exposed=_of_spread(profile.reward.latency),
         train=of_update,
         sync=_of_spread(entry.sync) if entry is not None else 0.0,
@@ -101,13 +105,13 @@ def _of_spread(spread: Spread) -> float:
     return math.log(spread.p95 / spread.p50) / _P95_DEVIATIONS
 
 
-def _sync_off_s(profile: Profile, layout: LayoutKey, seconds: float) -> float:
-    """Seconds by which a weight transfer of so many may be off, with the sleep and wake that are in it."""
+def _sync_off_s(profile: Profile, layout: EngineLayout, seconds: float) -> float:
+    """Standard deviation, in seconds, of a weight sync that takes `seconds`, with the sleep and wake that are in it."""
     turns_s = sleep_and_wake_s(profile, layout.tp)
     return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
 
 
-def _sync_error(profile: Profile, layout: LayoutKey) -> float:
+def _sync_error(profile: Profile, layout: EngineLayout) -> float:
     entry = entry_of(profile, layout)
     sync = entry.evidence.get("sync") if entry is not None else None
     return sync.error if sync is not None else 0.0

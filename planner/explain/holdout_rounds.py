@@ -1,9 +1,9 @@
-"""Rounds that a choice was not made on: what a plan's predictions are read from, its baseline's included.
+"""Holdout rounds, which no choice was made on: what the predictions of a plan and of its baseline are read from.
 
 The schedule that does best on some rounds owes part of that to the rounds, the more so the more schedules there were
 (the winner's curse). So the chosen schedule and the baseline are simulated again, by as many rounds as decided between
-the last candidates, with luck that no candidate has seen; both on the same. A limit that the chosen one kept by luck
-alone shows then: its columns take what the new rounds say of that limit, and the program is solved again.
+the last candidates, with draws that no candidate has seen; both on the same. A limit that the chosen one kept by chance
+alone shows then: its columns take what the holdout rounds say of that limit, and the program is solved again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SEED = 1_000_003
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """`search` holds the new rounds; `cycle` and `baseline` are the chosen schedule and the baseline by them."""
+class Holdout:
+    """`search` holds the holdout rounds; `cycle` and `baseline` are the chosen schedule and the baseline by them."""
 
     search: Search
     cycle: Cycle
@@ -31,7 +31,7 @@ class Unseen:
 
     @property
     def keeps_the_limits(self) -> bool:
-        """Whether SLO and bias budget are kept on these rounds, too."""
+        """Whether the chosen schedule keeps the SLO and the bias budget on the holdout rounds, too."""
         limits = self.search.limits
         if "slo" in self.cycle.violations(limits):
             return False
@@ -40,18 +40,18 @@ class Unseen:
         return abs(1.0 - self.search.measured_ratio(self.cycle)[0]) <= limits.bias_budget + 1e-9
 
     def corrected(self, columns: Sequence[Column]) -> list[Column]:
-        """The columns, those of the chosen schedule with what these rounds say of its limits."""
-        mine = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}
+        """The columns, those of the chosen schedule with what the holdout rounds say of its limits."""
+        chosen = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}
         return [
             dataclasses.replace(c, slow=new.slow, excess_tokens=new.excess_tokens, excess_error=new.excess_error)
-            if (new := mine.get(c.name)) is not None
+            if (new := chosen.get(c.name)) is not None
             else c
             for c in columns
         ]
 
 
-def simulate_unseen(search: Search, cycle: Cycle, baseline: Cycle) -> Unseen:
-    """Simulate both schedules on other luck than `search`."""
+def simulate_holdout(search: Search, cycle: Cycle, baseline: Cycle) -> Holdout:
+    """The chosen schedule and the baseline, simulated on other draws than those of `search`."""
     draws, last = search.setting.draws, search.passes[-1]
     again = search.anew([cycle, baseline], Draws(draws.model, draws.seed + _SEED, draws.width))
-    return Unseen(again, *(again.simulate(each, last.short_rounds, last.long_rounds) for each in (cycle, baseline)))
+    return Holdout(again, *(again.simulate(each, last.short_rounds, last.long_rounds) for each in (cycle, baseline)))

@@ -1,5 +1,4 @@
-"""The numbers of a plan's `predicted` block, read from simulated rounds of its columns that the choice was not made on
-(holdout_rounds.py)."""
+"""The predictions of a plan: its `predicted` block, read from holdout rounds (holdout_rounds.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from ...plans.schema.cluster import Pool
+from ...plans.schema.job import Job
 from ...plans.schema.predicted import (
-    FrontPoint,
     LengthDrift,
     MemoryBar,
     Predicted,
@@ -19,35 +18,25 @@ from ...plans.schema.predicted import (
     Quantiles,
     RoundMemory,
 )
-from ...plans.schema.sections.length_evidence import LengthBasis
+from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
+from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
 from ..choose.candidates import ShortKey
-from ..choose.cycle_cost import Cycle
 from ..choose.plain_baseline import keeps_slo
-from ..costs.memory_bars import Bar
+from ..choose.schedule_choice import Decided
+from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
 from ..costs.phase_costs import engines_of
-from ..costs.step_noise import Mixture, spread_of, step_deviations
-from ..lengths.length_drift import Drift
+from ..costs.step_noise import spread_of
+from ..lengths.length_drift import fit_drift
+from .assumed_effects import AssumedEffects, assumed_effects
 from .cost_error import step_error
-from .cycle_parts import Part, mean_phases, parts_of
-from .holdout_rounds import Unseen
+from .length_basis import length_basis
 from .length_error import length_error
-from .round_picture import enough_rounds, picture
-
-
-def _mixture(search: Search, parts: Sequence[Part]) -> Mixture:
-    """Whole steps of kinds of round."""
-    noise = search.setting.noise
-    return [
-        (
-            part.share,
-            part.step_s(),
-            step_deviations(part.log, part.train, noise(part.layout, part.train), part.switch_s),
-        )
-        for part in parts
-    ]
+from .pareto_front import pareto_front
+from .scheduled_rounds import ScheduledRounds, mean_phases, scheduled_rounds, step_mixture
+from .watched_rounds import enough_rounds, watch_rounds
 
 
 def _phase(values: Sequence[float], deviation: float) -> Quantiles:
@@ -55,60 +44,84 @@ def _phase(values: Sequence[float], deviation: float) -> Quantiles:
 
 
 def predict(
-    unseen: Unseen,
-    profile: Profile,
+    search: Search,
+    decided: Decided,
     pool: Pool,
-    points: tuple[FrontPoint, ...],
-    drift: Drift | None,
-    weight_bytes: float,
-    basis: LengthBasis | None = None,
-) -> Predicted:
-    """What the steady state of the chosen schedule costs; transients, such as the queue that starts empty, are not in
-    it.
+    job: Job,
+    profile: Profile,
+    trace: LengthTrace,
+    reward_table: RewardTable | None,
+    seed: int,
+) -> tuple[Predicted, AssumedEffects]:
+    """(the plan's `predicted` block, what its assumed lengths and rewards may do to it).
 
-    Seconds are of all rounds of `unseen`; what only watched rounds tell (round_picture.py) is told as shares of them.
-    `points`: the front, which the choice's own rounds tell; `drift`: of the trace, if it shows one; `weight_bytes`: of
-    an engine's parameter; `basis`: how far the trace shows the lengths that are simulated.
+    The predictions are of the chosen schedule's steady state; transients, such as the queue that starts empty, are not
+    in them. Seconds are of all holdout rounds; what only watched rounds tell (watched_rounds.py) is told as shares of
+    them.
+
+    Args:
+        search: what the schedule was chosen by; its rounds tell the Pareto front.
+        reward_table: the table of reward seconds that were assumed; None: they are the profile's own.
     """
-    search, cycle, baseline = unseen.search, unseen.cycle, unseen.baseline
-    size, limits, draws = search.limits.group_size, search.limits, search.setting.draws
-    parts = parts_of(search, cycle)
+    holdout = decided.holdout
+    again, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
+    size, limits, draws = again.limits.group_size, again.limits, again.setting.draws
+    points, basis, drift = (
+        pareto_front(search, decided.cycle, holdout),
+        length_basis(holdout, trace),
+        _drift(trace, seed),
+    )
+    kinds = scheduled_rounds(again, cycle)
     held = memory_table(
         profile,
         pool,
-        weight_bytes,
+        WEIGHT_BYTES[job.model.dtype],
         cycle.nodes(limits),
-        [(engines_of(profile, part.layout), part.train.layout) for part in parts],
+        [(engines_of(profile, kind.layout), kind.train.layout) for kind in kinds],
     )
-    kinds = [_kind(search, part, profile, _trainer_bar(held, number)) for number, part in enumerate(parts)]
-    (base,) = parts_of(search, baseline)
-    return Predicted(
-        step_s=spread_of(_mixture(search, parts)),
-        seconds_per_sample=cycle.seconds_per_sample(size),
+    rounds = [_round(again, kind, profile, _trainer_bar(held, number)) for number, kind in enumerate(kinds)]
+    (base,) = scheduled_rounds(again, baseline)
+    seconds, base_s = cycle.seconds_per_sample(size), baseline.seconds_per_sample(size)
+    assumed = assumed_effects(holdout, job, trace, reward_table, seed, base_s / seconds)
+    predicted = Predicted(
+        step_s=spread_of(step_mixture(again, kinds)),
+        seconds_per_sample=seconds,
         baseline=PredictedBaseline(
-            step_s=spread_of(_mixture(search, [base])),
-            seconds_per_sample=baseline.seconds_per_sample(size),
+            step_s=spread_of(step_mixture(again, [base])),
+            seconds_per_sample=base_s,
             nodes=baseline.nodes(limits),
             keeps_slo=keeps_slo(baseline, limits) if limits.slo else None,
         ),
-        phases_s=mean_phases(parts),
-        rounds=PredictedRounds(short=kinds[0], long=kinds[1] if len(kinds) > 1 else None),
-        length_ratio=search.measured_ratio(cycle)[0],
+        phases_s=mean_phases(kinds),
+        rounds=PredictedRounds(short=rounds[0], long=rounds[1] if len(rounds) > 1 else None),
+        length_ratio=again.measured_ratio(cycle)[0],
         error=PredictedError(
-            costs=step_error(profile, parts),
-            lengths=length_error(search, cycle, draws.model, draws.seed),
+            costs=step_error(profile, kinds),
+            lengths=length_error(again, cycle, draws.model, draws.seed),
             sampling=cycle.cost_error(limits) / cycle.cost(limits),
-            extrapolation=basis.step_share if basis is not None and basis.extrapolated else None,
+            extrapolation=basis.step_share if basis.extrapolated else None,
+            assumed_lengths=assumed.lengths_error,
+            assumed_rewards=assumed.rewards_error,
         ),
         nodes=cycle.nodes(limits),
         usd_per_hour=cycle.nodes(limits) * limits.usd_per_node_s * 3600,
         host_memory=_bar(max((bar for bar in held if bar.place == "host"), key=lambda bar: bar.needed_bytes)),
         lengths_tokens=draws.model.quantiles(),
         length_basis=basis,
-        drift=None if drift is None else LengthDrift(**dataclasses.asdict(drift)),
+        drift=drift,
         usd_per_1k_samples=1000 * cycle.usd_per_sample(limits),
         front=points,
     )
+    return predicted, assumed
+
+
+def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
+    """How the trace's lengths move from epoch to epoch; None if no two prompts were drawn in two of them."""
+    try:
+        drift = fit_drift(trace, seed)
+    except ValueError:
+        return None
+    return LengthDrift(**dataclasses.asdict(drift))
 
 
 def _bar(bar: Bar) -> MemoryBar:
@@ -117,51 +130,37 @@ def _bar(bar: Bar) -> MemoryBar:
     )
 
 
-def _trainer_bar(held: Sequence[Bar], kind: int) -> MemoryBar | None:
-    """What a trainer's accelerator holds while it trains; None where the profile does not know all of it."""
-    training = next((b for b in held if (b.kind, b.place, b.phase) == (kind, "device", "train")), None)
+def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
+    """What a trainer's accelerator holds while it trains in round kind `number`; None where the profile does not know
+    all of it."""
+    training = next((b for b in held if (b.kind, b.place, b.phase) == (number, "device", "train")), None)
     return _bar(training) if training is not None and training.known else None
 
 
-def _kind(search: Search, part: Part, profile: Profile, trainer: MemoryBar | None) -> PredictedRound:
-    log, key = part.log, part.key
+def _round(search: Search, rounds: ScheduledRounds, profile: Profile, trainer: MemoryBar | None) -> PredictedRound:
+    log, key = rounds.log, rounds.key
     prompts = [] if isinstance(key, ShortKey) else search.pool(key.law, len(log) * search.setting.simulated_target)
-    seen = picture(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
-    noise = search.setting.noise(part.layout, part.train)
+    watched = watch_rounds(search.setting, key, prompts, min(len(log), enough_rounds(search.setting, key)))
+    noise = search.setting.noise(rounds.layout, rounds.train)
     rollout, reward = _phase(log.rollout_s, noise.rollout), _phase(log.reward_s, noise.reward_exposed)
     return PredictedRound(
-        share=part.share,
+        share=rounds.share,
         noise=noise,
-        step_s=spread_of(_mixture(search, [part._replace(share=1.0)])),
+        step_s=spread_of(step_mixture(search, [rounds._replace(share=1.0)])),
         rollout_s=rollout,
         reward_exposed_s=reward,
-        train_s=_phase(log.updates_s(part.train), noise.train),
-        sync_s=log.sync_s + part.switch_s,
-        running=seen.running,
-        tail_s=seen.tail * rollout.mean,
-        reward_slack_s=seen.reward_slack * (rollout.mean + reward.mean),
-        memory=RoundMemory(kv=_kv(part, seen.kv_tokens, profile), train=trainer),
+        train_s=_phase(log.updates_s(rounds.train), noise.train),
+        sync_s=log.sync_s + rounds.switch_s,
+        running=watched.running,
+        tail_s=watched.tail * rollout.mean,
+        reward_slack_s=watched.reward_slack * (rollout.mean + reward.mean),
+        memory=RoundMemory(kv=_kv(rounds, watched.kv_tokens, profile), train=trainer),
     )
 
 
-def _kv(part: Part, kv_tokens: int, profile: Profile) -> MemoryBar:
-    entry = engines_of(profile, part.layout).entry
+def _kv(rounds: ScheduledRounds, kv_tokens: int, profile: Profile) -> MemoryBar:
+    entry = engines_of(profile, rounds.layout).entry
     return MemoryBar(
         needed_bytes=kv_tokens * entry.kv_bytes_per_token,
         capacity_bytes=entry.kv_capacity_tokens * entry.kv_bytes_per_token,
     )
-
-
-# Schedules whose steps are looked at one by one when no limit can be kept: those with the fewest slow steps.
-_CALMEST = 200
-
-
-def least_p95(search: Search, cycles: Sequence[Cycle]) -> float:
-    """The lowest p95 of a step, seconds, among the simulated schedules with the fewest slow steps."""
-    calmest = sorted(cycles, key=lambda c: (c.slow_share(), c.cost(search.limits), c.name))[:_CALMEST]
-    return min(step_p95(search, cycle) for cycle in calmest)
-
-
-def step_p95(search: Search, cycle: Cycle) -> float:
-    """p95 of a step of a simulated schedule, seconds."""
-    return spread_of(_mixture(search, parts_of(search, cycle))).p95

@@ -1,4 +1,4 @@
-"""What a plan decodes and does not train, in words: the price of its speed that its seconds do not show."""
+"""The waste of a plan: what it decodes and does not train, the price of its speed that its seconds do not show."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from collections.abc import Sequence
 from ..choose.candidates import ShortKey
 from ..choose.no_candidates import over_issue
 from ..simulate.columns.round_log import mean
-from .cycle_parts import Part
+from .scheduled_rounds import ScheduledRounds
 
 
-def wasted_shares(parts: Sequence[Part], group_size: int) -> tuple[float, float | None]:
-    """(samples issued for each trained one, share of the decoded tokens that are of samples that are not trained), both
-    over all steps as simulated: `issued` counts what rounds draw later, too, and aborted samples decode until then.
+def wasted_shares(rounds: Sequence[ScheduledRounds], group_size: int) -> tuple[float, float | None]:
+    """(samples issued for each trained one, share of the decoded tokens whose samples are not trained), both over all
+    simulated steps: redraws count as issued, and aborted samples as decoded up to their abort.
 
     The share is None where some rounds were composed without it (race_cells.py).
     """
-    issued = sum(p.share * mean(p.log.issued) for p in parts)
-    trained = sum(p.share * mean(p.log.groups) * group_size for p in parts)
-    decoded = sum(p.share * mean(p.log.decoded) for p in parts)
-    kept = sum(p.share * mean(p.log.kept) for p in parts)
-    known = all(mean(p.log.decoded) > 0 for p in parts)
-    return issued / trained, 1.0 - kept / decoded if known else None
+    issued = sum(p.share * mean(p.log.issued) for p in rounds)
+    trained = sum(p.share * mean(p.log.groups) * group_size for p in rounds)
+    decoded = sum(p.share * mean(p.log.decoded) for p in rounds)
+    kept = sum(p.share * mean(p.log.kept) for p in rounds)
+    counted = all(mean(p.log.decoded) > 0 for p in rounds)
+    return issued / trained, 1.0 - kept / decoded if counted else None
 
 
-def waste_text(parts: Sequence[Part], target: int, group_size: int) -> str | None:
-    """What a reader must know of over-issue where rounds train `target` prompts; None if all that is decoded is
-    trained."""
-    issued, wasted = wasted_shares(parts, group_size)
+def waste_text(rounds: Sequence[ScheduledRounds], target: int, group_size: int) -> str | None:
+    """The plan's `why.waste`, where rounds train `target` prompts; None if all that is decoded is trained."""
+    issued, wasted = wasted_shares(rounds, group_size)
     text = f"over a cycle {issued:.2f} samples are issued for each trained one, redraws included"
-    short = [p.key for p in parts if isinstance(p.key, ShortKey)]
+    short = [p.key for p in rounds if isinstance(p.key, ShortKey)]
     if short:
         begun = over_issue(short[0].prompts, short[0].samples, target, group_size)
         text += f" ({begun:.2f} at a short round's start, limited by search.max_over_issue)"

@@ -6,201 +6,128 @@ Alternatives that lost early were simulated for a few rounds only; their figures
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
-from ...plans.facts.critical_path import CriticalPath
-from ...plans.words.phase_words import PHASE_WORDS
-from ...plans.words.why_line import TIE_PERCENT, Alternative
+from ...plans.facts.critical_path import path_of
+from ...plans.phrases.phase_names import PHASE_NAMES
+from ...plans.phrases.why_line import TIE_PERCENT, Alternative
+from ...plans.schema.job import Job
+from ...plans.schema.predicted import Predicted
+from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search
-from ..choose.candidates import LongKey, ShortKey
+from ..choose.candidates import ShortKey
 from ..choose.cycle_cost import Cycle, make_cycle
-from ..costs.phase_costs import RewardCost, TrainCost
+from ..choose.plain_baseline import baseline_text
+from ..choose.schedule_choice import Decided
+from ..costs.colocation import turns_text
+from ..costs.phase_costs import RewardCost
 from ..simulate.columns.round_log import mean
-from .cycle_parts import parts_of
-from .holdout_rounds import Unseen
+from .decisions import Text, Value, decisions
+from .holdout_rounds import Holdout
+from .scheduled_rounds import scheduled_rounds
+from .waste import waste_text
 
 
-def explain(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen, path: CriticalPath) -> dict[str, str]:
-    """Text by dotted key of the plan's job section; `path`: of the predicted step.
+def explain(
+    search: Search, decided: Decided, job: Job, profile: Profile, predicted: Predicted, assumed: dict[str, str]
+) -> dict[str, str]:
+    """The plan's `why`: text by dotted key of the plan's job section. `assumed`: texts on what nobody measured.
 
-    What is told of the schedule itself is predicted (`unseen`); alternatives are compared on the choice's own rounds.
+    What is told of the schedule itself is predicted (holdout rounds); alternatives are compared on the rounds that the
+    choice was made on.
     """
-    why: dict[str, str] = {"bias.mode": _mode(search, cycle, baseline, unseen)}
-    mode = cycle.short.law.mode
+    why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
+    if (timeouts := _timeouts(search.setting.reward)) is not None:
+        why["reward.adaptive_timeout"] = timeouts
+    why |= _rollouts(search, decided)
+    why["step"] = path_of(predicted).text()
+    why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
+    why |= _choice(search, decided, profile)
+    if overrides := job.algorithm.overrides():
+        # A plan's reader should not take the name for the paper's.
+        why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
+    return why | assumed
+
+
+def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
+    """By decision of the schedule, what the best schedule that decides otherwise would cost."""
+    why, mode = {}, cycle.short.law.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
     own = [c for c in cycles if c.short.law.mode == mode and not c.violations(search.limits)]
-    decided = decisions(search, mode, cycle.long is not None)
-    for key, value, text in decided:
+    made = decisions(search, mode, cycle.long is not None)
+    for key, value, text in made:
         alternative = _alternative(search, own, cycle, value)
         if alternative is not None:
-            kept = all(rest(alternative) == rest(cycle) for other, rest, _ in decided if other != key)
+            kept = all(other_value(alternative) == other_value(cycle) for other, other_value, _ in made if other != key)
             why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
         elif len({value(c) for c in cycles if c.short.law.mode == mode}) > 1:
             why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
-    if (timeouts := _timeouts(search.setting.reward)) is not None:
-        why["reward.adaptive_timeout"] = timeouts
-    for part in parts_of(search, cycle):
-        saved = search.space.kept_together.get(part.layout)
-        if saved is not None:
-            kind = "short" if isinstance(part.key, ShortKey) else "long"
-            why[f"rounds.{kind}.rollout.prefix"] = (
-                f"samples kept with their prompts, which saves {100 * saved:.1f}% of a plain rollout"
-            )
-    if unseen.cycle.long is not None:
-        why["rounds"] = _shares(unseen)
-    for kind, column in (("short", cycle.short), ("long", cycle.long)):
-        measured = search.space.decode[column.layout].measured_engines if column is not None else 0
-        if column is not None and measured and (kind == "short" or column.layout != cycle.short.layout):
-            why[f"rounds.{kind}.rollout.costs"] = (
-                f"{column.layout} is priced as {measured} engine{'s' * (measured > 1)} of tp {column.layout.tp} "
-                f"measured at once, of the profile's entries the nearest"
-            )
-    why["step"] = path.text()
-    for number, refusal in enumerate(search.space.refused):
-        why[f"refused.{number}"] = refusal
     return why
 
 
+def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
+    """Reasons on rollouts: shared prefixes, the share of long rounds, layouts priced by another count of engines."""
+    why, cycle = {}, decided.cycle
+    for rounds in scheduled_rounds(search, cycle):
+        saved = search.space.kept_together.get(rounds.layout)
+        if saved is not None:
+            round_kind = "short" if isinstance(rounds.key, ShortKey) else "long"
+            why[f"rounds.{round_kind}.rollout.prefix"] = (
+                f"samples kept with their prompts, which saves {100 * saved:.1f}% of a plain rollout"
+            )
+    if decided.holdout.cycle.long is not None:
+        why["rounds"] = _shares(decided.holdout)
+    for round_kind, column in (("short", cycle.short), ("long", cycle.long)):
+        measured = search.space.decode[column.layout].measured_engines if column is not None else 0
+        if column is not None and measured and (round_kind == "short" or column.layout != cycle.short.layout):
+            why[f"rounds.{round_kind}.rollout.costs"] = (
+                f"{column.layout} is priced as {measured} engine{'s' * (measured > 1)} of tp {column.layout.tp} "
+                f"measured at once, of the profile's entries the nearest"
+            )
+    return why
+
+
+def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
+    """What speaks for the schedule beside its speed, and what it is compared with."""
+    rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
+    turns = [(kind.layout.tp, kind.train.layout.accelerators, kind.train.layout.offload) for kind in rounds]
+    texts = {
+        "ties": _tie(search, decided),
+        "waste": waste_text(rounds, search.setting.target, search.limits.group_size),
+        "baseline": baseline_text(search, decided.baseline),
+        "colocation": turns_text(profile, turns),
+    }
+    return {key: text for key, text in texts.items() if text is not None}
+
+
+def _tie(search: Search, decided: Decided) -> str | None:
+    """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
+    (ties.py); None if they are one."""
+    fastest, chosen = decided.solution.cycle, decided.cycle
+    mode = fastest.short.law.mode
+    both = chosen.long is not None and fastest.long is not None
+    if chosen.short.law.mode != mode:
+        differences = [f"mode {mode}"]
+    else:
+        made = decisions(search, mode, both)
+        differences = [text(fastest) for _, value, text in made if value(chosen) != value(fastest)]
+    if not differences:
+        return None
+    unit = "cheaper" if search.limits.objective == "usd" else "faster"
+    return (
+        f"{', '.join(differences)} would be {100 * decided.given_up(search):.1f}% {unit}, within the costs' error; the "
+        f"simplest within {100 * decided.tolerance:.1f}% is planned"
+    )
+
+
 def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
-    """The chosen schedule with each other update of either kind of round: the search keeps only the best of them."""
+    """The chosen schedule with each other update of either kind of round; the search lists only the best updates."""
     trains = range(len(search.space.train))
     pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
     pairs += [(cycle.train, w) for w in trains if cycle.long]
     return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
-
-
-def _copies(count: int) -> str:
-    return f"{count} cop{'y' if count == 1 else 'ies'} at once"
-
-
-Value = Callable[[Cycle], Any]
-Text = Callable[[Cycle], str]
-
-
-def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
-    """(plan key, what it is in a cycle, how to say it)."""
-    trains = search.space.train
-
-    def short(c: Cycle) -> ShortKey:
-        return cast(ShortKey, c.short.key)
-
-    def of_long(value: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
-        # A race over samples alone has no long rounds, and is an alternative to one that has.
-        def key(c: Cycle) -> LongKey | None:
-            return cast(LongKey, c.long.key) if c.long else None
-
-        return (
-            lambda c: None if (found := key(c)) is None else value(found),
-            lambda c: "no long rounds" if (found := key(c)) is None else text(found),
-        )
-
-    found: list[tuple[str, Value, Text]] = []
-    if mode != "sync":
-        found.append(
-            ("rounds.short.issue.prompts", lambda c: short(c).prompts, lambda c: f"{short(c).prompts} prompts issued")
-        )
-    if mode == "race":
-        found.append(
-            ("rounds.short.issue.samples", lambda c: short(c).samples, lambda c: f"{short(c).samples} samples a prompt")
-        )
-    if mode == "exact":
-        found.append(
-            ("rounds.short.cutoff_tokens", lambda c: short(c).cutoff, lambda c: f"cutoff {short(c).cutoff} tokens")
-        )
-    if search.space.drafted:
-        found.append(
-            (
-                "rounds.short.rollout.drafts",
-                lambda c: short(c).draft_tokens,
-                lambda c: f"short rounds {drafts_text(short(c).draft_tokens)}",
-            )
-        )
-    if mode == "predict":
-        found.append(
-            (
-                "rounds.short.long_share",
-                lambda c: short(c).long_share,
-                lambda c: f"the {100 * short(c).long_share:g}% of the prompts with the longest history in long rounds",
-            )
-        )
-    found.append(("rounds.short.rollout", lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}"))
-    found.append(
-        ("rounds.short.train", lambda c: c.train, lambda c: f"short rounds train by {train_text(trains[c.train])}")
-    )
-    if deferring:
-        found.append(
-            (
-                "rounds.long.rollout",
-                *of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}"),
-            )
-        )
-        found.append(
-            (
-                "rounds.long.train",
-                lambda c: c.long_train,
-                lambda c: f"long rounds train by {train_text(trains[c.long_train])}",
-            )
-        )
-        if search.space.drafted:
-            found.append(
-                (
-                    "rounds.long.rollout.drafts",
-                    *of_long(lambda key: key.draft_tokens, lambda key: f"long rounds {drafts_text(key.draft_tokens)}"),
-                )
-            )
-        if any(key.hand_over for key in search.space.long):
-            found.append(
-                (
-                    "rounds.long.hand_over",
-                    *of_long(lambda key: key.hand_over, lambda key: f"long rounds {hand_over_text(key)}"),
-                )
-            )
-        if mode == "exact":
-            found.append(
-                ("rounds.long.issue.copies", *of_long(lambda key: key.copies, lambda key: _copies(key.copies)))
-            )
-    return found
-
-
-def tie_text(search: Search, fastest: Cycle, chosen: Cycle, above: float, tolerance: float) -> str | None:
-    """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
-    (ties.py), costing the share `above` more; None if they are one."""
-    mode = fastest.short.law.mode
-    both = chosen.long is not None and fastest.long is not None
-    if chosen.short.law.mode != mode:
-        words = [f"mode {mode}"]
-    else:
-        words = [text(fastest) for _, value, text in decisions(search, mode, both) if value(chosen) != value(fastest)]
-    if not words:
-        return None
-    unit = "cheaper" if search.limits.objective == "usd" else "faster"
-    return (
-        f"{', '.join(words)} would be {100 * above:.1f}% {unit}, within the costs' error; the simplest within "
-        f"{100 * tolerance:.1f}% is planned"
-    )
-
-
-def drafts_text(tokens: int) -> str:
-    """Drafts in words."""
-    return f"with drafts of {tokens} tokens" if tokens else "without drafts"
-
-
-def hand_over_text(key: LongKey) -> str:
-    """A hand-over in words."""
-    if not key.hand_over:
-        return "keep all engines to their end"
-    return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
-
-
-def train_text(cost: TrainCost) -> str:
-    """An update layout in words; sizes of 1 are not told."""
-    sizes = {"dp": cost.dp, "tp": cost.tp, "pp": cost.pp, "cp": cost.cp, "ep": cost.ep}
-    words = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    words += [f"recompute {cost.recompute}"] * (cost.recompute != "none") + ["offload"] * cost.offload
-    return ", ".join([*words, f"micro-batches of {cost.micro_batch_tokens} tokens"])
 
 
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
@@ -221,7 +148,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
     change = 100 * (price * sum(theirs.values()) / total - 1)
     moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{PHASE_WORDS[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
     nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
     if search.limits.objective == "usd" and nodes != instead:
         # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
@@ -239,15 +166,16 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     return alternative.text()
 
 
-def _mode(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen) -> str:
-    size = search.limits.group_size
-    mine, base = unseen.cycle.seconds_per_sample(size), unseen.baseline.seconds_per_sample(size)
-    ratio, error = unseen.search.measured_ratio(unseen.cycle)
-    parts = [f"{base / mine:.2f}x plain synchronous rounds ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
+def _mode(search: Search, decided: Decided) -> str:
+    """What the mode gains over plain rounds, its bias, and what the other modes would gain."""
+    cycle, baseline, holdout, size = decided.cycle, decided.baseline, decided.holdout, search.limits.group_size
+    mine, base = holdout.cycle.seconds_per_sample(size), holdout.baseline.seconds_per_sample(size)
+    ratio, error = holdout.search.measured_ratio(holdout.cycle)
+    texts = [f"{base / mine:.2f}x plain synchronous rounds ({mine * 1e3:.4g} against {base * 1e3:.4g} ms per sample)"]
     if cycle.short.law.mode != "sync":
-        parts.append(f"length ratio {ratio:.3f} +- {error:.3f}")
+        texts.append(f"length ratio {ratio:.3f} +- {error:.3f}")
     if cycle.short.law.mode == "predict":
-        parts.append(_plain_epoch(search, cycle))
+        texts.append(_plain_epoch(search, cycle))
     for mode in ("exact", "predict", "defer", "race"):
         if mode == cycle.short.law.mode:
             continue
@@ -257,21 +185,22 @@ def _mode(search: Search, cycle: Cycle, baseline: Cycle, unseen: Unseen) -> str:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
             when = f" from the second epoch on (planned only by --mode {mode})" if mode in ON_REQUEST else ""
-            parts.append(f"mode {mode} at its fastest would be about {gain:.2f}x{when}, at length ratio {bias:.2f}")
-    return "; ".join(parts)
+            texts.append(f"mode {mode} at its fastest would be about {gain:.2f}x{when}, at length ratio {bias:.2f}")
+    return "; ".join(texts)
 
 
-def _shares(unseen: Unseen) -> str:
-    short, long = parts_of(unseen.search, unseen.cycle)
-    part = long.share * mean(long.step_s())
-    part /= part + short.share * mean(short.step_s())
-    return f"long rounds are {100 * long.share:.1f}% of the steps and {100 * part:.1f}% of the time"
+def _shares(holdout: Holdout) -> str:
+    """The share of long rounds in the steps and in the time."""
+    short, long = scheduled_rounds(holdout.search, holdout.cycle)
+    long_s, short_s = (rounds.share * mean(rounds.step_s()) for rounds in (long, short))
+    of_time = long_s / (long_s + short_s)
+    return f"long rounds are {100 * long.share:.1f}% of the steps and {100 * of_time:.1f}% of the time"
 
 
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
-    """What a reader must know before taking the speed of `predict` for that of a run."""
+    """The caution that the speed of `predict` begins with the second epoch."""
     key = cast(ShortKey, cycle.short.key)
-    plain = search.short[ShortKey("sync", key.prompts, key.samples, 0, key.layout)].log
+    plain = search.short[ShortKey("sync", key.prompts, key.samples, None, key.layout)].log
     seconds = mean(plain.step_s(search.space.train[cycle.train])) / (mean(plain.groups) * search.limits.group_size)
     return (
         f"from the second epoch on, and as if lengths stood still between epochs; the first has no history and is "
@@ -280,7 +209,7 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
 
 
 def _timeouts(reward: RewardCost) -> str | None:
-    """What deadlines that adapt are worth to the reward workers; None where there are none, or nothing to tell."""
+    """What adaptive deadlines save the reward workers; None without them, or where the profile cannot tell."""
     if reward.executions is None or not reward.timeout.adapts:
         return None
     fixed = replace(reward, timeout=TimeoutSpec(reward.timeout.max_s))

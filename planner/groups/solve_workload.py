@@ -12,7 +12,7 @@ from pathlib import Path
 from ...plans.schema.groups_plan import DeclinedMoves, GroupsInputs, GroupsPlan, GroupsSolver, Move, SolverStatus
 from ...plans.schema.workload import Workload
 from ...plans.yaml.errors import Infeasible
-from ..volatile import volatile
+from ..write_plan import volatile
 from .choose.group_program import solve_groups
 from .choose.group_solution import Effort, GroupSolution
 from .choose.remedies import without_room

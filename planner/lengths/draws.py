@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.events import SampleKey
+from ...rounds.machines.events import SampleKey
 from ..simulate.reference_round import Lengths
 from .length_model import LengthModel
 

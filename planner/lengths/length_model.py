@@ -133,15 +133,15 @@ class LengthModel:
         drawn: NDArray[np.int64] = self.tables[rows, picks]
         return drawn
 
-    def share_beyond(self, cutoff: int) -> NDArray[np.float64]:
+    def share_beyond(self, cutoff_tokens: int) -> NDArray[np.float64]:
         """Per prompt, the probability that a sample is longer than `cutoff` tokens or cut by the cap at it."""
-        longer = (self.tables > cutoff) | (self.tables >= self.cap_tokens)
+        longer = (self.tables > cutoff_tokens) | (self.tables >= self.cap_tokens)
         share: NDArray[np.float64] = longer.mean(axis=1)
         return share
 
-    def short_groups(self, cutoff: int, group_size: int) -> float:
+    def short_groups(self, cutoff_tokens: int, group_size: int) -> float:
         """Probability that all samples of a group end within `cutoff` tokens, over prompts."""
-        return float(((1.0 - self.share_beyond(cutoff)) ** group_size).mean())
+        return float(((1.0 - self.share_beyond(cutoff_tokens)) ** group_size).mean())
 
     def group_max_quantiles(self, group_size: int, levels: tuple[float, ...]) -> tuple[int, ...]:
         """Quantiles of the longest length of a group of `group_size`, over prompts and draws."""
@@ -213,15 +213,15 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     middle = float(located.mean())
     size, longest = _group_maxima(trace)
     cutoffs = sorted({int(v) for v in np.quantile(longest, _LEVELS) if v < trace.cap_tokens})
-    seen = [float((longest <= cutoff).mean()) for cutoff in cutoffs]
+    seen = [float((longest <= cutoff_tokens).mean()) for cutoff_tokens in cutoffs]
 
     def misfit(factor: float) -> float:
         """Minus twice the log of likelihood (binomial, normal approximation) times prior, up to a constant."""
         scores = middle + factor * (located - middle)[:, None] + residuals
         tables = _map(scores, marginal).tokens(scores, trace.cap_tokens)
         squares = []
-        for cutoff, share in zip(cutoffs, seen, strict=True):
-            within = ((tables <= cutoff) & (tables < trace.cap_tokens)).mean(axis=1)
+        for cutoff_tokens, share in zip(cutoffs, seen, strict=True):
+            within = ((tables <= cutoff_tokens) & (tables < trace.cap_tokens)).mean(axis=1)
             gap = float((within**size).mean()) - share
             squares.append(gap**2 * len(longest) / max(share * (1 - share), 1 / len(longest)))
         evidence = _INDEPENDENT_LEVELS * sum(squares) / max(len(squares), 1)

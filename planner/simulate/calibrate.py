@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.laws.measured_fit import leave_one_out_error, nonnegative_least_squares, residual_noise
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...rounds.events import SampleKey
-from ...rounds.race import RaceRound
-from ..costs.phase_costs import DecodeCost, LayoutKey, RewardCost, decode_cost
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.race import RaceRound
+from ..costs.phase_costs import DecodeCost, RewardCost, decode_cost
 from .reference_round import Lengths, simulate_round
 
 
@@ -27,8 +28,7 @@ from .reference_round import Lengths, simulate_round
 class RealRound:
     """A plain round that was measured under a cap: `lengths` maps (draw, sample) to (prompt, tokens, truncated)."""
 
-    tp: int
-    engines: int
+    layout: EngineLayout
     cap_tokens: int
     lengths: Mapping[tuple[int, int], tuple[str, int, bool]]
     rollout_s: float
@@ -60,7 +60,7 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
     checks: list[RoundCheck] = []
     for rollout in profile.rollout:
         decode = decode_cost(profile, rollout)
-        own = [real for real in rounds if LayoutKey(real.tp, real.engines) == decode.key]
+        own = [real for real in rounds if real.layout == decode.key]
         if not own:
             continue
         rows = np.array(

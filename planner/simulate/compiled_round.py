@@ -12,9 +12,10 @@ from ...rounds.compiled import kernel_state
 from ...rounds.compiled.round_kernel import World, simulate
 from ...rounds.compiled.tournaments import tournament
 from ...rounds.hand_over import HandOver, HandOverSpec
+from ...rounds.round_spec import RoundKind
 from ..costs.phase_costs import DecodeCost, RewardCost
 from .reference_round import RoundTimes, weight
-from .round_arrays import Luck, Played, RanOut, RoundSetup
+from .round_arrays import Luck, Played, RanOut
 
 
 @lru_cache(maxsize=256)
@@ -26,23 +27,23 @@ def _steps_s(decode: DecodeCost, most: int) -> Any:
 
 
 def _round(
-    setup: RoundSetup, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int, hand_over: HandOverSpec | None
+    round_kind: RoundKind, luck: Luck, decode: DecodeCost, reward: RewardCost, most: int, hand_over: HandOverSpec | None
 ) -> Any:
-    short = setup.kind == "short"
-    kind = kernel_state.RACE if not setup.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
-    target = setup.prompts if kind == kernel_state.EXACT_LONG else min(setup.target, setup.prompts)
+    short = round_kind.name == "short"
+    kind = kernel_state.RACE if not round_kind.exact else kernel_state.EXACT_SHORT if short else kernel_state.EXACT_LONG
+    target = round_kind.prompts if kind == kernel_state.EXACT_LONG else min(round_kind.target, round_kind.prompts)
     fields = {
         "kind": kind,
         "target": target,
-        "group": setup.group_size,
-        "issue": setup.group_size if setup.exact else setup.samples,
-        "limit": setup.cutoff_tokens if kind == kernel_state.EXACT_SHORT else setup.max_tokens,
+        "group": round_kind.group_size,
+        "issue": round_kind.group_size if round_kind.exact else round_kind.samples,
+        "limit": round_kind.cutoff_tokens if kind == kernel_state.EXACT_SHORT else round_kind.max_tokens,
         "cap": luck.cap_tokens,
-        "cutoff": setup.cutoff_tokens,
-        "dynamic": setup.dynamic_sampling,
+        "cutoff_tokens": round_kind.cutoff_tokens or 0,
+        "dynamic": round_kind.dynamic_sampling,
         "refills": short,
-        "watched": setup.redraws,
-        "over": setup.prompts / max(target, 1),
+        "watched": round_kind.redraws,
+        "over": round_kind.prompts / max(target, 1),
         "pending": -1,
         "rows": len(luck.lengths),
         "more": luck.more,
@@ -59,7 +60,7 @@ def _round(
     }
     round_ = np.zeros(1, dtype=kernel_state.ROUND)
     if hand_over is not None:
-        machine = HandOver(hand_over, target * setup.group_size, decode.key.engines)
+        machine = HandOver(hand_over, target * round_kind.group_size, decode.key.engines)
         fields |= {"stay": machine.stay, "milestone": machine.milestone, "stride": machine.stride}
         fields |= {"growth": hand_over.growth_tokens}
     for name, value in fields.items():
@@ -89,7 +90,7 @@ def _prompts(luck: Luck, decode: DecodeCost) -> Any:
     return prompts
 
 
-def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
+def _reward_s(round_kind: RoundKind, luck: Luck, reward: RewardCost) -> Any:
     """By row and place."""
 
     def by_row(of_prompts: Any) -> Any:
@@ -102,12 +103,12 @@ def _reward_s(setup: RoundSetup, luck: Luck, reward: RewardCost) -> Any:
     if not reward.per_token_s:
         return reward.per_sample_s
     # What is cut is not scored, but for what reaches the cap.
-    tokens = by_row(luck.prompt_tokens) + np.minimum(luck.lengths, min(setup.max_tokens, luck.cap_tokens))
+    tokens = by_row(luck.prompt_tokens) + np.minimum(luck.lengths, min(round_kind.max_tokens, luck.cap_tokens))
     return reward.per_sample_s + reward.per_token_s * tokens
 
 
 def run(
-    setup: RoundSetup,
+    round_kind: RoundKind,
     luck: Luck,
     decode: DecodeCost,
     reward: RewardCost,
@@ -116,30 +117,30 @@ def run(
 ) -> Played:
     """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
     rows, width = luck.lengths.shape
-    most = min(max_num_seqs, rows * setup.samples)
+    most = min(max_num_seqs, rows * round_kind.samples)
     drawn = np.empty((rows, width), dtype=kernel_state.LUCK)
     drawn["natural"] = luck.lengths
     drawn["reward"] = luck.rewards
-    drawn["reward_s"] = _reward_s(setup, luck, reward)
+    drawn["reward_s"] = _reward_s(round_kind, luck, reward)
     engines = _engines(decode)
     world = World(
-        R=_round(setup, luck, decode, reward, most, hand_over),
+        R=_round(round_kind, luck, decode, reward, most, hand_over),
         E=engines,
-        S=np.empty(rows * setup.samples, dtype=kernel_state.SAMPLE),
+        S=np.empty(rows * round_kind.samples, dtype=kernel_state.SAMPLE),
         D=np.empty(rows, dtype=kernel_state.DRAW),
         P=_prompts(luck, decode),
         # Each sample is put on an engine once, and once more if that is handed over.
-        X=np.empty((1 if hand_over is None else 2) * rows * setup.samples, dtype=kernel_state.PREFIX),
+        X=np.empty((1 if hand_over is None else 2) * rows * round_kind.samples, dtype=kernel_state.PREFIX),
         T=tournament(len(engines)),
         B=tournament(len(engines)),
         touched=np.empty(len(engines), dtype=np.int32),
         L=drawn,
-        Q=np.empty(rows * setup.samples, dtype=kernel_state.REWARD),
+        Q=np.empty(rows * round_kind.samples, dtype=kernel_state.REWARD),
         free=np.zeros(reward.workers),
         heaps=np.empty((len(engines), most), dtype=np.int32),
         steps_s=_steps_s(decode, most),
     )
-    end_s = simulate(world, setup.prompts, setup.copies)
+    end_s = simulate(world, round_kind.prompts, round_kind.copies)
     [ended] = world.R
     if ended["status"] == kernel_state.RAN_OUT:
         raise RanOut

@@ -12,18 +12,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.events import SampleKey
-from ...rounds.exact import ExactLongRound, ExactShortRound
 from ...rounds.hand_over import HandOver, HandOverSpec
-from ...rounds.race import RaceRound
-from ...rounds.round import Draw, Round
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.round import Draw, Round
+from ...rounds.round_spec import RoundKind
 from ..costs.phase_costs import DecodeCost, RewardCost
 from .reference_round import Lengths, Observe, simulate_round
-from .round_arrays import FATES, Luck, Played, RanOut, RoundSetup
+from .round_arrays import FATES, Luck, Played, RanOut
 
 
 def play(
-    setup: RoundSetup,
+    round_kind: RoundKind,
     luck: Luck,
     decode: DecodeCost,
     reward: RewardCost,
@@ -41,24 +40,23 @@ def play(
     """
     rows, width = luck.lengths.shape
     prompts = len(luck.prompt_tokens)
-    assert 1 <= setup.prompts <= prompts and 1 <= setup.group_size <= setup.samples <= width
-    assert (luck.offset is not None) == setup.redraws
+    assert 1 <= round_kind.prompts <= prompts and 1 <= round_kind.group_size <= round_kind.samples <= width
+    assert (luck.offset is not None) == round_kind.redraws
     assert rows == (prompts if luck.offset is None else luck.offset[-1]), "rows belong to prompts"
     if reference or observe is not None:
-        return _reference(setup, luck, decode, reward, max_num_seqs, hand_over, observe)
+        return _reference(round_kind, luck, decode, reward, max_num_seqs, hand_over, observe)
     from .compiled_round import run  # numba, a second or so
 
-    return run(setup, luck, decode, reward, max_num_seqs, hand_over)
+    return run(round_kind, luck, decode, reward, max_num_seqs, hand_over)
 
 
 # -- the reference -----------------------------------------------------------------------------------------------------
 
 
-def machine_of(setup: RoundSetup, luck: Luck) -> Round:
+def machine_of(round_kind: RoundKind, luck: Luck) -> Round:
     """The machine of a round; its prompts are named by their places in the luck."""
     names = [str(place) for place in range(len(luck.prompt_tokens))]
-    issued, feed = names[: setup.prompts], names[setup.prompts :]
-    dynamic, size, cap = setup.dynamic_sampling, setup.group_size, setup.max_tokens
+    issued, feed = names[: round_kind.prompts], names[round_kind.prompts :]
 
     def take(count: int) -> list[str]:
         if count > len(feed) and luck.more:
@@ -67,19 +65,11 @@ def machine_of(setup: RoundSetup, luck: Luck) -> Round:
         del feed[:count]
         return taken
 
-    if not setup.exact:
-        return RaceRound(
-            issued, setup.target, size, setup.samples, cap, dynamic_sampling=dynamic, take=take, kind=setup.kind
-        )
-    if setup.kind == "short":
-        return ExactShortRound(
-            issued, setup.target, size, setup.cutoff_tokens, cap, dynamic_sampling=dynamic, take=take
-        )
-    return ExactLongRound(issued, size, setup.cutoff_tokens, setup.copies, cap, dynamic_sampling=dynamic)
+    return round_kind.machine(issued, take)
 
 
 def _reference(
-    setup: RoundSetup,
+    round_kind: RoundKind,
     luck: Luck,
     decode: DecodeCost,
     reward: RewardCost,
@@ -87,7 +77,7 @@ def _reference(
     hand_over: HandOverSpec | None,
     observe: Observe | None,
 ) -> Played:
-    machine = machine_of(setup, luck)
+    machine = machine_of(round_kind, luck)
     rows: list[int] = []  # by draw
 
     def row_of(draw: Draw) -> int:
@@ -122,13 +112,13 @@ def _reference(
     ready: dict[int, float] = {}
     decision = None
     if hand_over is not None:
-        target = setup.prompts if setup.redraws else min(setup.target, setup.prompts)
-        decision = HandOver(hand_over, target * setup.group_size, decode.key.engines)
+        target = round_kind.prompts if round_kind.redraws else min(round_kind.target, round_kind.prompts)
+        decision = HandOver(hand_over, target * round_kind.group_size, decode.key.engines)
     times = simulate_round(
         machine, lengths, decode, reward, max_num_seqs, observe, hand_over=decision, on_ready=ready.__setitem__
     )
     outcome = machine.outcome()
-    kept = np.zeros((len(machine.draws), setup.samples), dtype=np.bool_)
+    kept = np.zeros((len(machine.draws), round_kind.samples), dtype=np.bool_)
     for group in outcome.trained:
         for key in group.keys:
             kept[key.draw, key.sample] = True

@@ -10,10 +10,10 @@ import math
 from collections import deque
 
 from ...rounds.balance import shared_tokens
-from ...rounds.events import SampleKey
+from ...rounds.machines.events import SampleKey
 from ..costs.phase_costs import DecodeCost
 
-FINISH, WATCH = 0, 1
+FINISH, CUTOFF = 0, 1
 """What an engine tells of a sample: it ended, or it reached its cutoff."""
 
 
@@ -21,11 +21,19 @@ class Sample:
     """A sample on its way through an engine."""
 
     __slots__ = (
-        "admitted", "base", "engine", "key", "life", "prompt", "prompt_tokens", "state", "tokens", "truncated", "watch",
+        "admitted", "base", "cutoff_tokens", "engine", "key", "life", "prompt", "prompt_tokens", "state", "tokens",
+        "truncated",
     )  # fmt: skip
 
     def __init__(
-        self, key: SampleKey, engine: int, prompt: str, prompt_tokens: int, tokens: int, truncated: bool, watch: int
+        self,
+        key: SampleKey,
+        engine: int,
+        prompt: str,
+        prompt_tokens: int,
+        tokens: int,
+        truncated: bool,
+        cutoff_tokens: int | None,
     ):
         self.key = key
         self.engine = engine
@@ -33,7 +41,7 @@ class Sample:
         self.prompt_tokens = prompt_tokens
         self.tokens = tokens  # that it will have when it ends
         self.truncated = truncated
-        self.watch = watch  # tokens at which the cutoff is told; 0: not watched, or told already
+        self.cutoff_tokens = cutoff_tokens  # where the engine reports the cutoff; None: nowhere, or reported
         self.base = 0  # tokens that it had when it was last admitted
         self.admitted = 0  # engine step of that
         self.life = 0  # counts admissions; heap entries of an earlier one are stale
@@ -150,7 +158,7 @@ class Engine:
             self.remove(sample)
             self.held_up += self.cost.finish_s
         else:
-            sample.watch = 0
+            sample.cutoff_tokens = None
         return kind, sample
 
     def _generated(self, sample: Sample) -> int:
@@ -233,8 +241,8 @@ class Engine:
             sample.life += 1
             self._push(sample.tokens, FINISH, sample)
             # A sample that was moved at the very step that reaches its cutoff has yet to tell it.
-            if sample.watch and sample.base <= sample.watch < sample.tokens:
-                self._push(sample.watch, WATCH, sample)
+            if sample.cutoff_tokens is not None and sample.base <= sample.cutoff_tokens < sample.tokens:
+                self._push(sample.cutoff_tokens, CUTOFF, sample)
 
     def _shared_tokens(self, sample: Sample) -> int:
         return shared_tokens(sample.prompt_tokens, self.cost.block_tokens)

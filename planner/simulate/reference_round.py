@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...rounds.balance import Balancer
-from ...rounds.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.hand_over import HandOver
-from ...rounds.round import Round
+from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from ...rounds.machines.round import Round
 from ..costs.phase_costs import DecodeCost, RewardCost
 from .reference_engine import FINISH, Engine, Sample
 from .reward_queue import RewardQueue
@@ -137,8 +137,7 @@ def simulate_round(
                 natural = lengths.natural(key, action.prompt)
                 limit = min(action.max_tokens, lengths.cap_tokens)
                 truncated = natural > limit or natural >= lengths.cap_tokens
-                watch = action.watch_tokens or 0
-                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, watch)
+                sample = Sample(key, place, action.prompt, tokens, min(natural, limit), truncated, action.cutoff_tokens)
                 samples[key] = sample
                 prompts[key] = action.prompt
                 engines[place].pass_to(now)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...rounds.events import SampleKey
-from ...rounds.outcome import Fate
-from ...rounds.round import Round
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.outcome import Fate
+from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution, Timeouts
 from ..costs.phase_costs import RewardCost
 from ..lengths.draws import Draws, RoundLuck, prompt_parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from ...rounds.events import SampleKey
+from ...rounds.machines.events import SampleKey
 from ..costs.phase_costs import RewardCost
 
 

@@ -1,15 +1,14 @@
-"""A round as arrays: what it is, what it draws, and what became of it, for the kernel and for the reference."""
+"""A round as arrays: what it draws, and what became of it, for the kernel and for the reference."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...rounds.compiled import kernel_state
-from ...rounds.outcome import Fate
+from ...rounds.machines.outcome import Fate
 from .reference_round import RoundTimes
 
 FATES = {
@@ -20,39 +19,6 @@ FATES = {
     Fate.DISCARDED: kernel_state.DISCARDED,
 }
 """Numbers of a draw's fates in `Played.fate`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSetup:
-    """A round of one kind, as the machines of rounds/ take it.
-
-    Attributes:
-        kind: short or long.
-        exact: whether by cutoff (`exact`), or the first to finish win (`sync`, `race`, `defer`).
-        prompts: how many are issued at first.
-        target: P; at most `prompts` groups are trained.
-        group_size, samples: n, and how many are issued of a draw.
-        max_tokens: the job's cap.
-        cutoff_tokens: of `exact`.
-        copies: draws of a prompt at once, long rounds of `exact`.
-        dynamic_sampling: drop groups whose rewards are all equal; short rounds refill.
-    """
-
-    kind: Literal["short", "long"]
-    exact: bool
-    prompts: int
-    target: int
-    group_size: int
-    samples: int
-    max_tokens: int
-    cutoff_tokens: int = 0
-    copies: int = 1
-    dynamic_sampling: bool = False
-
-    @property
-    def redraws(self) -> bool:
-        """Whether a prompt may be drawn more than once."""
-        return self.exact and self.kind == "long"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +60,7 @@ class Played:
         prompt: the draw's prompt, by its place in the luck.
         fate: one of FATES' numbers.
         kept: shape (draws, samples): the sample is trained.
-        exhausted: by prompt (rounds/exact).
+        exhausted: by prompt (rounds/machines/exact).
         ready_s: by draw, when it was certain to be trained and had all its rewards; NaN if it is not trained.
     """
 

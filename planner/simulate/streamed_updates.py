@@ -47,8 +47,8 @@ class Window:
 
         A part of a replica trains nothing: where the update splits the model over more than was freed, all is left.
         """
-        replicas = min(train.dp, self.accelerators * train.dp // train.accelerators)
-        share = min(self.share, replicas / train.dp)
+        replicas = min(train.layout.dp, self.accelerators // train.layout.replica)
+        share = min(self.share, replicas / train.layout.dp)
         return streamed(self.freed_s if share else None, self.end_s, self.groups, train, share)
 
 

@@ -17,12 +17,13 @@ from ...plans.schema.plan import Plan, PlannedJob
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
-from ...rounds.events import SampleKey
 from ...rounds.hand_over import HandOver
-from ...rounds.outcome import Fate, TrainedGroup
-from ...rounds.schedule import RoundSpec, Schedule
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.outcome import Fate, TrainedGroup
+from ...rounds.round_spec import RoundSpec
+from ...rounds.schedule import Schedule
 from ..costs.phase_costs import DecodeCost, RewardCost
-from ..costs.round_costs import Kind, kinds, scoring
+from ..costs.round_costs import RoundCosts, round_costs, scoring
 from ..lengths.draws import Draws, RoundLuck, prompt_name
 from ..lengths.length_cautions import extrapolated
 from ..lengths.length_history import EarlierEpoch
@@ -129,8 +130,8 @@ class Watch:
 
 def simulate_run(
     spec: RoundSpec,
-    short: Kind,
-    long: Kind,
+    short: RoundCosts,
+    long: RoundCosts,
     reward: RewardCost,
     draws: Draws,
     steps: int,
@@ -233,7 +234,7 @@ def simulate_run(
     return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
 
 
-def _hand_over(kind: Kind, samples: int) -> HandOver | None:
+def _hand_over(kind: RoundCosts, samples: int) -> HandOver | None:
     return HandOver(kind.hand_over, samples, kind.decode.key.engines) if kind.hand_over else None
 
 
@@ -243,7 +244,7 @@ def _ready_group(group: TrainedGroup, prompt_tokens: int, ready_s: float) -> tup
     return ready_s, sum(whole), sum(t * t for t in whole), 0
 
 
-def _window(kind: Kind, times: RoundTimes, groups: list[tuple[float, int, int, int]]) -> Window:
+def _window(kind: RoundCosts, times: RoundTimes, groups: list[tuple[float, int, int, int]]) -> Window:
     layout, freed = kind.decode.key, kind.hand_over.engines if kind.hand_over else 0
     return Window(times.freed_s, times.end_s, tuple(groups), freed * layout.tp, freed / layout.engines)
 
@@ -280,7 +281,7 @@ def simulate_plan(
     that was sampled under a lower cap is extrapolated, with a warning.
     """
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
-    short, long = kinds(plan.job, profile, job.search.drafts)
+    short, long = round_costs(plan.job, profile, job.search.drafts)
     for kind in (short, long):
         if kind.decode.kv_capacity_tokens < job.rollout.longest_tokens:
             raise InputError(

@@ -18,16 +18,14 @@ from ...plans.files.run_folder import must_be_run_folder
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import must_be_readable
-from ...rounds.events import SampleKey
-from ...rounds.exact import ExactLongRound, ExactShortRound
-from ...rounds.race import RaceRound
-from ...rounds.round import Round
-from ...rounds.schedule import RoundSpec
+from ...rounds.machines.events import SampleKey
+from ...rounds.machines.round import Round
+from ...rounds.round_spec import RoundSpec
 from ...traces.cycle_means import CycleMeans
 from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
 from ..costs.phase_costs import RewardCost
-from ..costs.round_costs import Kind
+from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
 
 
@@ -167,7 +165,7 @@ class Replayed:
         return self.times.end_s + self.update_s + self.sync_s
 
 
-def replay(step: MeasuredStep, spec: RoundSpec, kind: Kind, reward: RewardCost) -> Replayed:
+def replay(step: MeasuredStep, spec: RoundSpec, kind: RoundCosts, reward: RewardCost) -> Replayed:
     """Simulate the round of `step` with its own lengths."""
     drawn = _draws(step, spec)
     order = list(drawn)
@@ -241,27 +239,18 @@ def _draws(step: MeasuredStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapp
 
 
 def _machine(step: MeasuredStep, spec: RoundSpec, order: list[str]) -> Round:
-    target, size, cap = spec.prompts_per_step, spec.samples_per_prompt, spec.max_tokens
-    dynamic = spec.dynamic_sampling
     if step.kind == "long":
-        if spec.mode == "exact":
-            assert spec.cutoff_tokens is not None
-            return ExactLongRound(order, size, spec.cutoff_tokens, spec.copies, cap, dynamic_sampling=dynamic)
-        return RaceRound(order, target, size, size, cap, dynamic_sampling=dynamic, kind="long")
+        return spec.long(len(order)).machine(order)
     feed = order[spec.short_prompts :][::-1]
 
     def take(count: int) -> list[str]:
         return [feed.pop() for _ in range(min(count, len(feed)))]
 
-    first = order[: spec.short_prompts]
-    if spec.mode == "exact":
-        assert spec.cutoff_tokens is not None
-        return ExactShortRound(first, target, size, spec.cutoff_tokens, cap, dynamic_sampling=dynamic, take=take)
-    return RaceRound(first, target, size, spec.short_samples, cap, dynamic_sampling=dynamic, take=take, kind="short")
+    return spec.short().machine(order[: spec.short_prompts], take)
 
 
 def replay_all(
-    steps: Iterable[MeasuredStep], spec: RoundSpec, short: Kind, long: Kind, reward: RewardCost
+    steps: Iterable[MeasuredStep], spec: RoundSpec, short: RoundCosts, long: RoundCosts, reward: RewardCost
 ) -> list[Replayed]:
     """Replay steps whose samples are in the trace; a step without any has nothing to replay."""
     return [replay(step, spec, long if step.kind == "long" else short, reward) for step in steps if step.rows]

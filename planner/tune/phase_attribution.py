@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...plans.schema.predicted import Predicted
+from ...plans.schema.sections.layouts import EngineLayout
 from ...traces.cycle_means import CycleMeans
 from .executed_run import MeasuredRun, Replayed
 from .fitted_line import Line
@@ -43,9 +44,8 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
     predicted, warm = run.plan.predicted, [r for r in replays if r.step.warm] or list(replays)
     step_s, over = predicted.step_s.mean, run.over_cycle
 
-    def lines(item: Replayed, of: dict[tuple[int, int], Line]) -> Line:
-        key = priced.of(item.step.kind).decode.key
-        return of[key.tp, key.engines]
+    def lines(item: Replayed, of: dict[EngineLayout, Line]) -> Line:
+        return of[priced.of(item.step.kind).decode.key]
 
     def at_speed(item: Replayed) -> float:
         base_s = priced.of(item.step.kind).decode.round_s
@@ -89,7 +89,7 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
                 ("overhead of a round", mean(at_cost(r) for r in warm)),
                 ("not explained", mean(r.step.rollout_s + r.step.other_s for r in warm)),
             ],
-            _factors({f"{e} x tp {t}": line.factor for (t, e), line in found.rollout.items()}),
+            _factors({str(layout): line.factor for layout, line in found.rollout.items()}),
         ),
         "reward_exposed": _phase(
             step_s,
@@ -127,7 +127,7 @@ def phases(run: MeasuredRun, replays: Sequence[Replayed], priced: Priced, found:
                 ("weight transfer speed", mean(lines(r, found.sync).factor * r.sync_s for r in warm)),
                 ("not explained", mean(r.step.sync_s for r in warm)),
             ],
-            _factors({f"{e} x tp {t}": line.factor for (t, e), line in found.sync.items()}),
+            _factors({str(layout): line.factor for layout, line in found.sync.items()}),
         ),
     }  # fmt: skip
 

@@ -16,24 +16,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import STEP_S
 from ...profiles.profile_schema import Profile, RoundCheck, Spread, Train, TrainLaw
-from ..costs.phase_costs import LayoutKey, TrainCost, decode_cost, entry_of, train_cost_in
-from ..costs.round_costs import layout_of, measured_update, sizes
+from ..costs.device_memory import measured_update
+from ..costs.phase_costs import TrainCost, decode_cost, entry_of, train_cost_in
 from .fitted_line import Line, mean_factor
 
 TRANSFER = 0.75
 # Rounds after which a layout's own measurements weigh as much as the transfer.
 TRANSFER_ROUNDS = 10
 
-Layout = tuple[int, int]  # (tp, engines)
-
 
 def corrected(
     profile: Profile,
-    rollout: Mapping[Layout, Line],
-    sync: Mapping[Layout, Line],
+    rollout: Mapping[EngineLayout, Line],
+    sync: Mapping[EngineLayout, Line],
     updates: Mapping[TrainCost, Line],
     reward: Line,
 ) -> Profile:
@@ -41,13 +40,13 @@ def corrected(
     mean_sync = mean_factor(sync)
     entries = []
     for entry in profile.rollout:
-        own = {layout: line for layout, line in sync.items() if entry_of(profile, LayoutKey(*layout)) is entry}
+        own = {layout: line for layout, line in sync.items() if entry_of(profile, layout) is entry}
         scaled = _scaled(entry.sync, mean_factor(own) if own else mean_sync)
         entries.append(entry.model_copy(update={"sync": scaled}))
     trains, law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
-        by_law = {train: line for train, line in updates.items() if measured_update(profile, train) is None}
+        by_law = {train: line for train, line in updates.items() if measured_update(profile, train.layout) is None}
         law = None if law is None else _corrected_law(law, by_law or updates)
     rewards = profile.reward.model_copy(
         update={
@@ -66,31 +65,31 @@ def corrected(
     )
 
 
-def _checks(profile: Profile, rollout: Mapping[Layout, Line]) -> tuple[RoundCheck, ...]:
+def _checks(profile: Profile, rollout: Mapping[EngineLayout, Line]) -> tuple[RoundCheck, ...]:
     """Of every layout of the profile, of its checks and of the run: what its rounds take over the profile's costs."""
-    old = {(check.tp, check.engines): check for check in profile.checks}
+    old = {check.layout: check for check in profile.checks}
     overall = mean_factor(rollout)
     checks = []
-    for layout in dict.fromkeys([*((e.tp, e.engines) for e in profile.rollout), *sorted(old), *sorted(rollout)]):
-        key, check, line = LayoutKey(*layout), old.get(layout), rollout.get(layout)
-        entry = entry_of(profile, key)
+    for layout in dict.fromkeys([*(entry.layout for entry in profile.rollout), *sorted(old), *sorted(rollout)]):
+        check, line = old.get(layout), rollout.get(layout)
+        entry = entry_of(profile, layout)
         if entry is None:
             checks += [check] if check is not None else []
             continue
-        base = decode_cost(profile, entry, key.engines)
+        base = decode_cost(profile, entry, layout.engines)
         known = check.rounds if check else 0
-        alike = {run: other for run, other in rollout.items() if entry_of(profile, LayoutKey(*run)) is entry}
+        alike = {run: other for run, other in rollout.items() if entry_of(profile, run) is entry}
         whole = mean_factor(alike) if alike else overall
         share = (1.0 if alike else TRANSFER) * TRANSFER_ROUNDS / (TRANSFER_ROUNDS + known)
         factor = line.factor if line else whole**share
         unsure = (1.0 - min(share, TRANSFER)) * abs(math.log(whole))
         checks.append(
             RoundCheck(
-                tp=key.tp,
-                engines=key.engines,
+                tp=layout.tp,
+                engines=layout.engines,
                 rounds=max(1, known + (line.rounds if line else 0)),
                 overhead_s=line.overhead if line else base.round_s,
-                overhead_s_per_sample=factor * base.finish_s / key.engines,
+                overhead_s_per_sample=factor * base.finish_s / layout.engines,
                 factor=factor * base.a / entry.step_s,
                 error=MEAN_OVER_DEVIATION * line.noise if line else max(check.error if check else 0.0, unsure),
                 noise=line.noise if line else check.noise if check else None,
@@ -101,7 +100,7 @@ def _checks(profile: Profile, rollout: Mapping[Layout, Line]) -> tuple[RoundChec
 
 def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
     """By its own line; without one by the mean factor, overheads as much apart from the run's as they were."""
-    own = next((line for train, line in updates.items() if sizes(train) == sizes(entry)), None)
+    own = next((line for train, line in updates.items() if train.layout == entry.layout), None)
     factor = own.factor if own else mean_factor(updates)
     grown = math.fsum(line.overhead - train.step_s for train, line in updates.items()) / len(updates)
     return entry.model_copy(
@@ -120,7 +119,7 @@ def _corrected_law(law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw
     # Experts' products are charged by `compute` times `experts`: scaling both would count it twice.
     factors = {name: value * (1.0 if name == "experts" else factor) for name, value in law.factors.items()}
     scaled = law.model_copy(update={"factors": factors})
-    missing = [line.overhead - train_cost_in(scaled, layout_of(train)).step_s for train, line in updates.items()]
+    missing = [line.overhead - train_cost_in(scaled, train.layout).step_s for train, line in updates.items()]
     step = factors["step"] + math.fsum(missing) / len(missing) / STEP_S
     return law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...plans.schema.plan import RoundRollout, RoundTrain
+from ...plans.schema.plan import RoundRollout
+from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.profile_schema import Profile
 from ..costs.phase_costs import RewardCost, TrainCost
-from ..costs.round_costs import Kind, kinds, scoring, sizes
+from ..costs.round_costs import RoundCosts, round_costs, scoring
 from ..simulate.whole_run import round_spec
 from .executed_run import MeasuredRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
-from .profile_correction import TRANSFER, Layout, corrected
+from .profile_correction import TRANSFER, corrected
 
 # Standard deviations of the priors: a weight sync and a reward are rarely off by more than a factor of two.
 SYNC_PRIOR, REWARD_PRIOR = 0.7, 0.7
@@ -35,9 +36,9 @@ class Refit:
     """
 
     profile: Profile
-    rollout: dict[Layout, Line]
+    rollout: dict[EngineLayout, Line]
     updates: dict[TrainCost, Line]
-    sync: dict[Layout, Line]
+    sync: dict[EngineLayout, Line]
     reward: Line | None
     transferred: float
 
@@ -51,18 +52,18 @@ class Refit:
 class Priced:
     """A run's plan as a profile prices it."""
 
-    short: Kind
-    long: Kind
+    short: RoundCosts
+    long: RoundCosts
     reward: RewardCost
 
-    def of(self, kind: str) -> Kind:
+    def of(self, kind: str) -> RoundCosts:
         """The kind of round named `kind`."""
         return self.long if kind == "long" else self.short
 
 
 def price(run: MeasuredRun, profile: Profile) -> Priced:
     """Raises InputError if the profile lacks a layout or micro-batch of the run's plan."""
-    short, long = kinds(run.plan.job, profile)
+    short, long = round_costs(run.plan.job, profile)
     return Priced(short, long, scoring(run.plan.job, profile))
 
 
@@ -77,12 +78,11 @@ def refit(profile: Profile, run: MeasuredRun, replays: Sequence[Replayed]) -> Re
     """Refit from replays by `profile`; steps in which something had to start, or died, tell nothing about costs."""
     warm = [r for r in replays if r.step.warm] or list(replays)
     priced = price(run, profile)
-    by_layout: dict[Layout, list[Replayed]] = {}
+    by_layout: dict[EngineLayout, list[Replayed]] = {}
     for item in warm:
-        key = priced.of(item.step.kind).decode.key
-        by_layout.setdefault((key.tp, key.engines), []).append(item)
-    rollout: dict[Layout, Line] = {}
-    sync: dict[Layout, Line] = {}
+        by_layout.setdefault(priced.of(item.step.kind).decode.key, []).append(item)
+    rollout: dict[EngineLayout, Line] = {}
+    sync: dict[EngineLayout, Line] = {}
     for layout, items in sorted(by_layout.items()):
         base = priced.of(items[0].step.kind).decode
         # What a step waits for around its round (messages, book-keeping) is an overhead of the round.
@@ -129,14 +129,14 @@ def _reward_line(items: Sequence[Replayed]) -> Line:
 
 def transfer_error(found: Refit, rollouts: Sequence[RoundRollout]) -> float:
     """Relative error of rollout seconds in layouts that the run did not use: what of the correction may not hold."""
-    if all((r.tp, r.engines) in found.rollout for r in rollouts):
+    if all(r.layout in found.rollout for r in rollouts):
         return 0.0
     return abs(math.log(found.transferred)) * (1.0 - TRANSFER)
 
 
-def update_transfer_error(found: Refit, updates: Sequence[RoundTrain]) -> float:
+def update_transfer_error(found: Refit, updates: Sequence[UpdateLayout]) -> float:
     """Likewise of the seconds of updates that the run did not use."""
-    known = [sizes(train) for train in found.updates]
-    if not known or all(sizes(update) in known for update in updates):
+    known = {train.layout for train in found.updates}
+    if not known or all(update in known for update in updates):
         return 0.0
     return abs(math.log(mean_factor(found.updates))) * (1.0 - TRANSFER)

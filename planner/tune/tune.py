@@ -28,11 +28,12 @@ from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import PASSES, Pass, Progress
 from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.round_costs import kinds, nodes_of, scoring, sizes
+from ..costs.round_costs import nodes_of, round_costs, scoring
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..simulate.whole_run import round_spec, simulate_run
-from ..solve import solve_fully
+from ..solve import solve
+from ..solve_options import SolveOptions
 from ..what_if import Documents
 from .executed_run import MeasuredRun, Replayed
 from .phase_attribution import Phase, phases
@@ -117,19 +118,22 @@ def tune(
         "costs": _cost_error(run, replays, force.profile, cap, dynamic),
         "run": _run_error(run, profile, model, dynamic, seed),
     }
-    plan = solve_fully(
+    options = SolveOptions(
+        mode=force.plan.solver.forced_mode,
+        bias_budget=_asked_budget(force.plan),
+        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
+        seed=seed,
+        prompts=prompts,
+        passes=passes,
+    )
+    plan = solve(
         force.cluster,
         force.job,
         profile,
         trace,
         force.plan.inputs,
-        mode=force.plan.solver.forced_mode,
-        bias_budget=_asked_budget(force.plan),
-        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
-        seed=seed,
-        progress=lambda text, share: progress(text, 0.2 + 0.7 * share),
-        passes=passes,
-        prompts=prompts,
+        options,
+        lambda text, share: progress(text, 0.2 + 0.7 * share),
     ).plan
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0
@@ -242,7 +246,7 @@ def _simulate(
 
     `allowed`: the drafts that the job considers.
     """
-    short, long = kinds(planned, profile, allowed)
+    short, long = round_costs(planned, profile, allowed)
     reward = scoring(planned, profile)
     spec = round_spec(planned, draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
@@ -254,10 +258,10 @@ def _kinds(*plans: Plan) -> list[ShortRound | LongRound]:
 
 
 def _not_run(found: Refit, *plans: Plan) -> tuple[str, ...]:
-    rounds, known = _kinds(*plans), {sizes(train) for train in found.updates}
-    layouts = [r.rollout for r in rounds if (r.rollout.tp, r.rollout.engines) not in found.rollout]
-    updates = [r.train for r in rounds if sizes(r.train) not in known]
-    names = [f"{r.engines} x tp {r.tp}" for r in layouts]
+    rounds, known = _kinds(*plans), {train.layout for train in found.updates}
+    layouts = [r.rollout.layout for r in rounds if r.rollout.layout not in found.rollout]
+    updates = [r.train for r in rounds if r.train not in known]
+    names = [str(layout) for layout in layouts]
     names += [f"dp {t.dp} x tp {t.tp} with micro-batches of {t.micro_batch_tokens} tokens" for t in updates]
     return tuple(dict.fromkeys(names))
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from ..schema.cluster import Cluster
 from ..schema.job import Job, tp_divides
-from ..schema.plan import Plan, PlannedJob, RoundRollout, RoundTrain
+from ..schema.plan import Plan, PlannedJob, RoundRollout
+from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.levers import RewardJudge
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
@@ -133,7 +134,7 @@ def _narrower(each: int) -> str:
     return f"one trainer alone takes {each} (tp x pp x cp): shard it less, or take a larger pool"
 
 
-def _train(at: Loc, train: RoundTrain, rollout: RoundRollout, cluster: Cluster, job: Job) -> Iterator[Fault]:
+def _train(at: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: Cluster, job: Job) -> Iterator[Fault]:
     longest = job.rollout.longest_tokens
     if train.micro_batch_tokens < longest:
         yield Fault(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ..phrases.caveats import assumed_notes
 from ..schema.cluster import Cluster
 from ..schema.groups_plan import GroupsPlan
 from ..schema.job import Job
 from ..schema.plan import Plan
 from ..schema.policy import Policy, PolicyFile
 from ..schema.predicted import MemoryBar
-from ..words.assumed_words import assumed_notes
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 from .prediction_rules import kinds_of

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from ..facts.node_price import usd_per_node_hour
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
-from ..schema.plan import Plan, RoundRollout, RoundTrain
+from ..schema.plan import Plan, RoundRollout
 from ..schema.predicted import PredictedRound, Quantiles
+from ..schema.sections.layouts import UpdateLayout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 
@@ -190,7 +191,7 @@ def _gap(plan: Plan) -> Iterator[Fault]:
 def nodes_taken(plan: Plan, pool: Pool) -> int:
     """Nodes of `pool` that the accelerators of the engines and trainers of either kind of round take."""
     rounds = plan.job.rounds
-    parts: list[tuple[RoundRollout, RoundTrain]] = [(rounds.short.rollout, rounds.short.train)]
+    parts: list[tuple[RoundRollout, UpdateLayout]] = [(rounds.short.rollout, rounds.short.train)]
     if rounds.long is not None:
         parts.append((rounds.long.rollout, rounds.long.train))
     return max(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.limits import MOST_ACCELERATORS
-from ..schema.plan import Plan, RoundTrain
+from ..schema.plan import Plan
+from ..schema.sections.layouts import UpdateLayout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 from .plan_fit import heads_fault
@@ -16,10 +17,10 @@ SLACK = 1e-4
 """Relative; figures in a plan have six digits."""
 
 
-def round_trains(plan: Plan) -> list[tuple[Loc, RoundTrain]]:
+def round_trains(plan: Plan) -> list[tuple[Loc, UpdateLayout]]:
     """The trainers of each kind of round, with their places."""
     rounds = plan.job.rounds
-    found: list[tuple[Loc, RoundTrain]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
+    found: list[tuple[Loc, UpdateLayout]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
     if rounds.long is not None:
         found.append((("job", "rounds", "long", "train"), rounds.long.train))
     return found

@@ -28,6 +28,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ..phrases.numbers import percent
 from ..schema.plan import Plan
 from ..schema.predicted import PredictedError
 from .change import finite, same
@@ -94,11 +95,6 @@ class Errors:
             (self.old.of_lengths, self.new.of_lengths, self.common_lengths),
             (self.old.sampling, self.new.sampling, self.one_simulation),
         )
-
-
-def percent(share: float) -> str:
-    """A share as a reader wants it: `5%`, `0.04%`."""
-    return f"{100 * share:.2g}%" if abs(share) < 0.1 else f"{100 * share:.3g}%"
 
 
 def errors_of(old: Plan, new: Plan) -> Errors:

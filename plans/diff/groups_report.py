@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..phrases.numbers import count, usd
+from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from .change import Quantity
-from .figure_words import counted, figure, key_values, relative_text, shorten, usd
 from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
 from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, out_of_date, stale_warnings
+from .quantity_text import figure, key_values, relative_text
 from .review import Column, Report, Row, Section
 
 _VERBS: dict[Status, str] = {
@@ -58,13 +60,13 @@ def groups_verdict(diff: GroupsDiff) -> str:
         return "same: groups, predictions, rules, inputs and solver do not differ"
     hour, unit = diff.effect("usd_per_hour"), diff.effect("usd_per_unit")
     parts = [_price(hour, "USD per hour"), _price(unit, "USD per unit"), _bounds(diff)]
-    what = [f"{counted(count, 'job')} {verb}" for status, verb in _VERBS.items() if (count := diff.count(status))]
+    what = [f"{count(jobs, 'job')} {verb}" for status, verb in _VERBS.items() if (jobs := diff.count(status))]
     end = ", ".join(what) or "no job arrived, left or moved"
     if diff.inputs:
         names = ", ".join(change.name for change in diff.inputs[:3])
         more = f" and {len(diff.inputs) - 3} more" if len(diff.inputs) > 3 else ""
         verb = "differs" if len(diff.inputs) == 1 else "differ"
-        end += f"; {counted(len(diff.inputs), 'input')} ({names}{more}) {verb}"
+        end += f"; {count(len(diff.inputs), 'input')} ({names}{more}) {verb}"
     first = out_of_date(diff)
     return f"{first + '; ' if first else ''}{', '.join(parts)}; {end}"
 
@@ -82,7 +84,7 @@ def _bounds(diff: GroupsDiff) -> str:
     if not broken:
         return "every bound is kept"
     newly = sum(job.newly for job in broken)
-    return f"{counted(len(broken), 'bound')} broken" + (f" ({newly} newly)" if newly != len(broken) else "")
+    return f"{count(len(broken), 'bound')} broken" + (f" ({newly} newly)" if newly != len(broken) else "")
 
 
 def _warnings(diff: GroupsDiff) -> tuple[str, ...]:
@@ -203,7 +205,7 @@ def _moves(diff: GroupsDiff) -> list[str]:
     found = []
     moves, declined = diff.new.moves, diff.new.declined
     if moves:
-        text = f"{counted(len(moves), 'move')} for {usd(sum(move.price_usd for move in moves))} USD once"
+        text = f"{count(len(moves), 'move')} for {usd(sum(move.price_usd for move in moves))} USD once"
         if diff.moves_from_old is False:
             text += ", counted from another running plan than the old one"
         found.append(text)
@@ -211,7 +213,7 @@ def _moves(diff: GroupsDiff) -> list[str]:
         found.append("the new plan was not solved from the old one: what the moves cost is unknown")
     if declined is not None:
         found.append(
-            f"moves of {counted(len(declined.jobs), 'job')} that would save {usd(declined.saves_usd_per_hour)} USD per "
+            f"moves of {count(len(declined.jobs), 'job')} that would save {usd(declined.saves_usd_per_hour)} USD per "
             f"hour are not made ({declined.reason})"
         )
     return found

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..check.solved_rules import decisions_of, predictions_of
+from ..phrases.phase_names import PHASE_NAMES
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
 from ..schema.predicted import MemoryBar, Predicted
-from ..words.phase_words import PHASE_WORDS
 from .change import KeyChange, Quantity, Unit, changes, finite
 from .difference_error import Errors, errors_of
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
@@ -245,7 +245,7 @@ def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
 
 def _phases(old: Predicted, new: Predicted) -> tuple[Quantity, ...]:
     pairs: list[tuple[str, str, float | None, float | None]] = [
-        (f"phases_s.{key}", f"· {PHASE_WORDS[key]}", getattr(old.phases_s, key), getattr(new.phases_s, key))
+        (f"phases_s.{key}", f"· {PHASE_NAMES[key]}", getattr(old.phases_s, key), getattr(new.phases_s, key))
         for key in ("rollout", "reward_exposed", "train", "sync")
     ]
     for kind in ("short", "long"):

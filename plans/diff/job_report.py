@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..phrases.numbers import count, unsigned
+from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
 from .change import Quantity
-from .figure_words import (
-    UNKNOWN,
-    change_text,
-    counted,
-    delta_text,
-    figure,
-    key_values,
-    relative_text,
-    shorten,
-    sigma_text,
-    unsigned,
-    values,
-)
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
 from .job_diff import PlanDiff
+from .quantity_text import UNKNOWN, change_text, delta_text, figure, key_values, relative_text, sigma_text, values
 from .review import Column, Report, Row, Section
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
@@ -113,11 +103,10 @@ def _what(diff: PlanDiff) -> str:
     """How many decisions and inputs differ; "" if none do."""
     what = []
     if diff.decisions:
-        what.append(counted(len(diff.decisions), "decision"))
+        what.append(count(len(diff.decisions), "decision"))
     if diff.inputs:
-        what.append(f"{counted(len(diff.inputs), 'input')} ({', '.join(change.name for change in diff.inputs)})")
-    count = len(diff.decisions) + len(diff.inputs)
-    return f"{', '.join(what)} {'differs' if count == 1 else 'differ'}" if what else ""
+        what.append(f"{count(len(diff.inputs), 'input')} ({', '.join(change.name for change in diff.inputs)})")
+    return f"{', '.join(what)} {'differs' if len(diff.decisions) + len(diff.inputs) == 1 else 'differ'}" if what else ""
 
 
 def _speed(seconds: Quantity) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .figure_words import one_line, shorten
+from ..phrases.sentences import one_line, shorten
 from .review import Report, Row, Section, fold
 
 MAX_LINES = 40

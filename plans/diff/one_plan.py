@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..phrases.numbers import count
+from ..phrases.phase_names import PHASE_NAMES
+from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
-from ..words.phase_words import PHASE_WORDS
 from .change import Unit
-from .figure_words import counted, figure, relative_text, shorten
 from .groups_report import groups_warnings
 from .input_diff import InputFiles, stale_inputs
 from .job_diff import edited, figures_edited, memory, sides_of, speedup
 from .job_report import edited_warnings, stale_warnings
+from .quantity_text import figure, relative_text
 from .review import Column, Report, Row, Section
 
 
@@ -70,7 +72,7 @@ def _beside_sync(plan: Plan) -> Section:
         for label, a, b in pairs
     ]
     phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
-    rows += [Row((f"· {PHASE_WORDS[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
+    rows += [Row((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
     figures: list[tuple[str, float, Unit]] = [
         ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
         ("USD per hour", p.usd_per_hour, "usd"),
@@ -96,7 +98,7 @@ def _groups_line(plan: GroupsPlan) -> str:
     jobs = sum(len(group.jobs) for group in plan.groups.values())
     figures = plan.predicted.plan
     return (
-        f"{counted(jobs, 'job')} in {counted(len(plan.groups), 'group')}, "
+        f"{count(jobs, 'job')} in {count(len(plan.groups), 'group')}, "
         f"{figure(figures.usd_per_hour, 'usd')} USD per hour, {figure(figures.usd_per_unit, 'usd')} USD per unit, "
         f"bounds kept by {figure(figures.slo_attained, 'share')} of the jobs"
     )

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .figure_words import one_line
+from ..phrases.sentences import one_line
 from .review import Report, Row, Section, fold
 
 _STYLE = {1: "green", -1: "red", 0: ""}

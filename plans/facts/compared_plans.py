@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..phrases.caveats import assumed_facts, assumed_notes
 from ..schema.plan import Plan
 from ..schema.predicted import MemoryBar
-from ..words.assumed_words import assumed_facts, assumed_notes
 from .critical_path import critical_path
 
 TIGHT = 0.1
 """Share of a memory that stays free, below which the memory is said to bind."""
 
 
-PHASE_WORDS = {
+PHASE_NAMES = {
     "sync": "weight transfer",
     "rollout": "rollout",
     "reward_exposed": "waiting for rewards",
@@ -146,7 +146,7 @@ def binds(plan: Plan) -> str:
     longest = max(path.steps, key=lambda step: step.seconds, default=None)
     parts = []
     if longest is not None:
-        text = f"{PHASE_WORDS[longest.phase]} {longest.share:.0%} of the step"
+        text = f"{PHASE_NAMES[longest.phase]} {longest.share:.0%} of the step"
         if longest.phase == "rollout":
             tail_s = sum(kind.share * kind.tail_s for kind in rounds if kind is not None)
             text += f" (its tail {tail_s / path.total_s:.0%})"

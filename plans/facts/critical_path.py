@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
+from ..phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
 from ..schema.plan import Plan
 from ..schema.predicted import Predicted, PredictedPhases
-from ..words.phase_words import PHASE_WORDS, RESOURCE_WORDS
 
 RESOURCE_OF = {
     "sync": "sync",
@@ -55,9 +55,9 @@ class CriticalPath(NamedTuple):
 
     def text(self) -> str:
         """In one line."""
-        path = ", ".join(f"{PHASE_WORDS[step.phase]} {step.share:.0%}" for step in self.told)
+        path = ", ".join(f"{PHASE_NAMES[step.phase]} {step.share:.0%}" for step in self.told)
         spare = [
-            f"{RESOURCE_WORDS[name]} could come {seconds:.3g} s later without a longer step"
+            f"{RESOURCE_NAMES[name]} could come {seconds:.3g} s later without a longer step"
             for name, seconds in self.slack_s.items()
             if seconds > 0
         ]

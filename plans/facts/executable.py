@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..schema.plan import LongRound, PlannedJob, ShortRound
+from ..schema.sections.layouts import UpdateLayout
 from ..yaml.yaml_doc import Loc
-from .update_layout import UpdateLayout
 
 DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep")
 """Sizes that must be 1: the executor's trainers are data parallel only."""

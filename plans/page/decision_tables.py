@@ -7,9 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..schema.plan import LongRound, Plan, RoundRollout, RoundTrain, ShortRound
+from ..phrases.numbers import NONE, percent
+from ..schema.plan import LongRound, Plan, RoundRollout, ShortRound
+from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.origin import InputFile
-from .page_text import NONE, code, esc, table
+from .page_text import code, esc, table
 
 
 def settings(plan: Plan) -> str:
@@ -33,7 +35,7 @@ def settings(plan: Plan) -> str:
     if rounds.short.cutoff_tokens is not None:
         rows.insert(1, ["cutoff", f"{rounds.short.cutoff_tokens:,} tokens", NONE])
     if rounds.short.long_share is not None:
-        rows.insert(1, ["prompts expected to be long", NONE, f"{100 * rounds.short.long_share:.0f} %"])
+        rows.insert(1, ["prompts expected to be long", NONE, percent(rounds.short.long_share)])
     rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
     head = ["", "short round", "long round"] if rounds.long is not None else ["", "every round"]
     return table(head, [[esc(cell) for cell in row] for row in rows], kind="two")
@@ -48,7 +50,7 @@ def _prefix(rollout: RoundRollout) -> str:
     return NONE if prefix is None else f"together, one ahead per {prefix.tokens_per_sample:,} shared tokens"
 
 
-def _trainers(train: RoundTrain) -> str:
+def _trainers(train: UpdateLayout) -> str:
     parts = [f"DP {train.dp}"] + [
         f"{name} {value}"
         for name, value in (("TP", train.tp), ("PP", train.pp), ("CP", train.cp), ("EP", train.ep))
@@ -63,7 +65,7 @@ def value_text(value: Any) -> str:
     """A decided value in a few words; models as `key value, …`, without what is off."""
     if isinstance(value, RoundRollout):
         return _engines(value)
-    if isinstance(value, RoundTrain):
+    if isinstance(value, UpdateLayout):
         return f"{_trainers(value)}, micro-batches of {value.micro_batch_tokens:,} tokens"
     if isinstance(value, BaseModel):
         parts = {key: getattr(value, key) for key in type(value).model_fields}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name, speedup
+from ..phrases.numbers import count, percent, ratio, seconds, times, usd
+from ..phrases.sentences import sentence
 from .charts import charts_compare
-from .page_text import count, esc, percent, ratio, seconds, sentence, table, usd
+from .page_text import esc, table
 from .shell import Card, cards, document, section
 
 
@@ -82,8 +84,8 @@ def _rows(points: Sequence[ComparedPoint]) -> str:
         mark = [word for word, at in (("fastest", best), ("cheapest", least)) if at == index]
         rows.append([
             *values, esc(plan.job.bias.mode), esc(f"{found.nodes:,}"), esc(seconds(found.step_s.mean)),
-            esc(f"± {percent(found.error.total)}"), esc(seconds(found.seconds_per_sample)), esc(ratio(speedup(plan))),
-            esc(usd(found.usd_per_1k_samples)), esc(f"{found.length_ratio:.3f}"),
+            esc(f"± {percent(found.error.total)}"), esc(seconds(found.seconds_per_sample)), esc(times(speedup(plan))),
+            esc(usd(found.usd_per_1k_samples)), esc(ratio(found.length_ratio)),
             esc(binds(plan)) + (f" <b>{esc(', '.join(mark))}</b>" if mark else ""),
         ])  # fmt: skip
     head = [short_name(path, paths) for path in paths]

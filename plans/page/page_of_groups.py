@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.digest import groups_decisions
+from ..phrases.numbers import NONE, count, percent, seconds, times, usd
+from ..phrases.sentences import listed, sentence
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.origin import InputFile
 from . import decision_tables
 from .charts import charts_groups
-from .page_text import NONE, code, count, esc, listed, percent, ratio, seconds, sentence, table, usd
+from .page_text import code, esc, table
 from .palette import job_colours
 from .shell import Card, banner, cards, document, section
 
@@ -68,13 +70,13 @@ def headline(plan: GroupsPlan) -> list[Card]:
         Card("USD per hour", usd(found.plan.usd_per_hour), f"{found.plan.usd_per_unit:.3f} USD per unit of training"),
         Card(
             "Algorithm 1 costs",
-            ratio(found.algorithm_1.usd_per_hour / here),
+            times(found.algorithm_1.usd_per_hour / here),
             f"{usd(found.algorithm_1.usd_per_hour)} USD/h, {found.algorithm_1.usd_per_unit:.3f} per unit",
             "good" if found.algorithm_1.usd_per_hour > 1.005 * here else "",
         ),
         Card(
             "Each job alone costs",
-            ratio(found.solo_d.usd_per_hour / here),
+            times(found.solo_d.usd_per_hour / here),
             f"{usd(found.solo_d.usd_per_hour)} USD/h"
             + ("" if found.solo_d.fits else "; the cluster has too few nodes"),
             "good" if found.solo_d.usd_per_hour > 1.005 * here else "",

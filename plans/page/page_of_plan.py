@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from ..facts.digest import job_decisions
 from ..facts.round_bars import round_bars
+from ..phrases.caveats import assumed_errors, drift_text
+from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
+from ..phrases.sentences import sentence
 from ..schema.plan import Plan
 from ..schema.sections.origin import InputFile, Inputs
-from ..words.assumed_words import assumed_errors
-from ..words.drift_words import drift_text
 from . import decision_tables
 from .charts import charts_plan
 from .charts.charts_round import timeline
-from .page_text import count, digits, percent, ratio, seconds, sentence, size, usd
 from .shell import Card, banner, cards, document, section
 
 
@@ -100,7 +100,7 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Speed-up",
-            ratio(fastest),
+            times(fastest),
             f"per trained sample: {here_ms:,.1f} against {plain_ms:,.1f} ms of plain synchronous rounds",
             "good" if fastest > 1.005 else "bad" if fastest < 0.995 else "",
         ),
@@ -111,14 +111,14 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Bias: length ratio",
-            f"{predicted.length_ratio:.3f}",
+            ratio(predicted.length_ratio),
             f"mode {plan.job.bias.mode}, budget {digits(plan.job.bias.budget)}; 1 is unbiased",
             "good" if off < 0.005 else "bad" if off > plan.job.bias.budget + 0.02 else "warn",
         ),
         Card(
             "Memory to spare",
             percent(tightest.headroom),
-            f"tightest: {name}, {size(tightest.needed_bytes)} of {size(tightest.capacity_bytes)}",
+            f"tightest: {name}, {bytes_text(tightest.needed_bytes)} of {bytes_text(tightest.capacity_bytes)}",
             "bad" if tightest.headroom < 0 else "warn" if tightest.headroom < 0.05 else "",
         ),
         Card(

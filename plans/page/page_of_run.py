@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ..phrases.numbers import NONE, count, digits, fixed, known, percent, ratio, seconds, times
+from ..phrases.sentences import listed
 from .charts import charts_many_runs, charts_one_run
 from .charts.charts_one_run import Detail
-from .page_text import NONE, count, digits, esc, fixed, known, listed, percent, ratio, seconds, table
+from .page_text import esc, table
 from .palette import run_colours
 from .shell import Card, banner, cards, document, section
 
@@ -88,8 +90,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     )
     if known(detail.get("speedup")) and detail["mode"] != "sync":
         found.append(
-            Card("Speed-up", ratio(detail["speedup"]), f"{of}per trained sample; predicted "
-                 f"{ratio(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
+            Card("Speed-up", times(detail["speedup"]), f"{of}per trained sample; predicted "
+                 f"{times(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
         )  # fmt: skip
     found.append(
         Card(
@@ -103,8 +105,8 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         error = detail["length_ratio_standard_error"] or 0.0
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
         found.append(
-            Card("Length ratio", f"{detail['length_ratio']:.3f}", f"{of}± {error:.3f}; predicted "
-                 f"{detail['length_ratio_predicted']:.3f}", "warn" if beyond else "")
+            Card("Length ratio", ratio(detail['length_ratio']), f"{of}± {ratio(error)}; predicted "
+                 f"{ratio(detail['length_ratio_predicted'])}", "warn" if beyond else "")
         )  # fmt: skip
     faults = sum(d[key] for d in runs.values() if d["steps"] for key in _VIOLATIONS)
     restarts = sum(d["restarts"] for d in runs.values())
@@ -124,7 +126,7 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
         ran = bool(d["steps"])
         length = NONE
         if known(d.get("length_ratio")):
-            length = f"{d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')}"
+            length = f"{ratio(d['length_ratio'])} ± {ratio(d['length_ratio_standard_error'])}"
         rows.append([
             f'<i class="mark" style="--c:{colours[name]}"></i>{esc(name)}',
             esc(d["mode"]),
@@ -132,10 +134,10 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
             f"{d['steps']:,}",
             esc(seconds(d["step_s"]) if ran else NONE),
             esc(seconds(d["step_s_predicted"])),
-            esc(ratio(d.get("speedup"))),
-            esc(ratio(d["speedup_predicted"])),
+            esc(times(d.get("speedup"))),
+            esc(times(d["speedup_predicted"])),
             esc(length),
-            f"{d['length_ratio_predicted']:.3f}",
+            ratio(d['length_ratio_predicted']),
             esc(f"{fixed(d['reward_first'], '.3f')} → {fixed(d['reward_last'], '.3f')}" if ran else NONE),
             esc(fixed(d["logprob_max_abs_diff"], ".1e") if ran else NONE),
         ])  # fmt: skip
@@ -177,7 +179,7 @@ def _coverage(detail: Detail) -> str:
     body = table(["rounds", "seconds of", "steps", "below p50", "below p95"], rows, numbers=(2, 3, 4))
     return (
         f'<div class="panel"><h3>Coverage of the predicted bands</h3>{body}<p class="dim">Of a plan that is right, '
-        "half of the steps lie below p50 and 95 % below p95, but for chance; what is off in all steps alike moves them "
+        "half of the steps lie below p50 and 95% below p95, but for chance; what is off in all steps alike moves them "
         "to one side.</p></div>"
     )
 

@@ -27,8 +27,7 @@ class Accelerators(Strict):
 
 
 class Pool(Strict):
-    """Equal nodes that a phase can be placed on. Their price is stated per node or per GPU; plans/facts/node_price.py
-    reads it."""
+    """Equal nodes that a phase can be placed on; their price is stated per node or per GPU."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["usd_per_node_hour"]}, {"required": ["usd_per_gpu_hour"]}]}
@@ -114,7 +113,7 @@ class Pool(Strict):
 
 
 class Link(Strict):
-    """What connects two pools, or the nodes of one, while weights travel; only co-execution groups ask."""
+    """What connects two pools, or the nodes of one pool, while weights are sent; only plans of groups use it."""
 
     pools: Annotated[tuple[Name, Name], Field(strict=False)]
     """The two pools, in either order; the same one twice for the network between its nodes."""
@@ -137,7 +136,7 @@ class Cluster(Strict):
     """The pools by name."""
 
     links: Annotated[tuple[Link, ...], Field(strict=False)] = ()
-    """What connects the pools; a sync over a link that is not named costs nothing."""
+    """What connects the pools; sending weights over a link that is not named takes no time."""
 
     @model_validator(mode="after")
     def _links_join_known_pools(self) -> Cluster:

@@ -75,28 +75,28 @@ class GroupsSolver(Strict):
 
 
 class Move(Strict):
-    """A running job that goes to other nodes."""
+    """A running job that changes nodes."""
 
     job: Name
     """The job."""
 
     from_group: GroupId
-    """Its group in the previous plan."""
+    """Group of the job in the previous plan."""
 
     to_group: GroupId
-    """Its group in this one; the same if it changes nodes inside it."""
+    """Group of the job in this plan; the same if the job changes nodes inside it."""
 
     price_usd: NonNegative
-    """What it costs once: `price_s` at the price of the nodes that the job would have alone."""
+    """What the move costs once: `price_s` at the price of the nodes that the job would have on its own."""
 
     price_s: NonNegative
     """Seconds of the cold start and of half an iteration, the work that a stop loses on average."""
 
     together: Count
-    """Moves of one number pay together, or are needed together."""
+    """Moves with the same number pay together, or are needed together."""
 
     saves_usd_per_hour: float
-    """What all nodes cost less per hour by the moves of this number."""
+    """USD per hour that the moves of this number save on all nodes."""
 
     needed: bool
     """Whether without them a running group would not keep its bounds, or more nodes be needed than there are."""
@@ -109,13 +109,13 @@ class DeclinedMoves(Strict):
     """The jobs that would move."""
 
     saves_usd_per_hour: NonNegative
-    """What all nodes would cost less per hour."""
+    """USD per hour that the moves would save on all nodes."""
 
     price_usd: NonNegative
     """What the moves would cost once."""
 
     hours: NonNegative
-    """Hours until the plan is thought over again, in which moves must pay."""
+    """Hours until the plan is solved again, in which moves must pay."""
 
     reason: Literal["price", "bounds"]
     """`price`: they save less in that time than a quarter more than their price; `bounds`: a job is too little ahead of
@@ -129,30 +129,30 @@ class CostFigures(Strict):
     """Price of its nodes."""
 
     usd_per_unit: NonNegative
-    """That over training done per hour; a unit is the training that one USD buys if each job has its own nodes."""
+    """USD per unit of training; a unit is the training that one USD buys if each job has its own nodes."""
 
     slo_attained: Annotated[float, Field(ge=0, le=1)]
     """Share of the jobs whose bound holds."""
 
     fits: bool
-    """Whether the cluster has the nodes for it; if not, it is a comparison only."""
+    """Whether the cluster has the nodes for it; if not, it is only a comparison."""
 
 
 class GroupsPredicted(Strict):
     """What the plan costs, beside what else could be done."""
 
     plan: CostFigures
-    """This plan."""
+    """Costs of this plan."""
 
     solo_d: CostFigures
-    """Every job on nodes of its own."""
+    """Costs with every job on nodes of its own."""
 
     algorithm_1: CostFigures
-    """RollMux's Algorithm 1, jobs by name, under the same rules; it knows no limit of nodes."""
+    """Costs by RollMux's Algorithm 1, jobs by name, under the same rules; it knows no limit of nodes."""
 
 
 class GroupsPlan(Strict):
-    """The document."""
+    """The document groups.yaml."""
 
     rlplan_groups: Literal[1]
     """Version of the format."""
@@ -164,8 +164,8 @@ class GroupsPlan(Strict):
     """How the plan was found."""
 
     decisions_sha256: Sha256
-    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
-    of them."""
+    """Digest of the decisions as they were solved. Once somebody edits a decision, the digest no longer fits, and the
+    predictions are of other decisions."""
 
     rules: GroupRules
     """What every group obeys."""
@@ -174,17 +174,17 @@ class GroupsPlan(Strict):
     """The groups."""
 
     moves: Annotated[tuple[Move, ...], Field(strict=False)]
-    """Running jobs that go elsewhere, in the order in which they should; empty without a previous plan."""
+    """Running jobs that change nodes, in the order in which they should; empty without a previous plan."""
 
     declined: DeclinedMoves | None
-    """What more moves would save and cost; null: nothing, or without a previous plan."""
+    """What further moves would save and cost; null: there are none, or there is no previous plan."""
 
     predicted: GroupsPredicted
     """What the plan costs."""
 
     predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
-    """Digest of `predicted`, and of the jobs' slowdowns, as they were solved (digest.py), so that an edited figure is
-    found; null: a plan of before there was one, which is to be solved again."""
+    """Digest of `predicted` and of the jobs' slowdowns as they were solved, so that an edited figure is found. Null: an
+    older plan that has none; solve it again."""
 
     volatile: Volatile
     """Facts about the solve itself."""

@@ -11,9 +11,10 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field, model_validator
 
-from .base import Count, Mode, Name, Recompute, Strict, cross_error, cross_errors, is_false, is_none
+from .base import Count, Mode, Name, Strict, cross_error, cross_errors, is_false, is_none
 from .limits import MOST_ISSUED, MOST_PROMPTS_PER_STEP, MOST_SAMPLES_PER_STEP
 from .predicted import Predicted
+from .sections.layouts import EngineLayout, UpdateLayout
 from .sections.levers import (
     AdaptiveTimeout,
     RewardJudge,
@@ -104,38 +105,10 @@ class RoundRollout(Strict):
     prefix: Annotated[RoundPrefix | None, Field(exclude_if=is_none)] = None
     """How far a prompt's samples are kept on one engine; null: they are spread, each to the least loaded engine."""
 
-
-class RoundTrain(Strict):
-    """The trainers of a round; they take turns with the engines on the same pool."""
-
-    dp: Count
-    """Replicas, each with a share of the batch."""
-
-    tp: Count = 1
-    """Accelerators that share each layer's matrices (tensor parallelism)."""
-
-    pp: Count = 1
-    """Stages that the layers are split into (pipeline parallelism)."""
-
-    cp: Count = 1
-    """Accelerators that share each sequence (context parallelism)."""
-
-    ep: Count = 1
-    """Accelerators among the replicas that share the experts of a mixture-of-experts model (expert parallelism)."""
-
-    micro_batch_tokens: Count
-    """Token budget of one packed micro-batch."""
-
-    recompute: Recompute = "none"
-    """Which activations are computed again in the backward pass instead of kept."""
-
-    offload: bool = False
-    """Keep the optimizer's state in host memory."""
-
     @property
-    def accelerators(self) -> int:
-        """Accelerators of all replicas together; `ep` takes none of its own."""
-        return self.dp * self.tp * self.pp * self.cp
+    def layout(self) -> EngineLayout:
+        """The engines' layout, as costs are looked up by it."""
+        return EngineLayout(self.tp, self.engines)
 
 
 class ShortRound(Strict):
@@ -153,7 +126,7 @@ class ShortRound(Strict):
     rollout: RoundRollout
     """The engines."""
 
-    train: RoundTrain
+    train: UpdateLayout
     """The trainers."""
 
     hand_over: RoundHandOver | None = None
@@ -169,7 +142,7 @@ class LongRound(Strict):
     rollout: RoundRollout
     """The engines."""
 
-    train: RoundTrain
+    train: UpdateLayout
     """The trainers."""
 
     hand_over: RoundHandOver | None = None
@@ -389,18 +362,18 @@ class Plan(Strict):
     """How the plan was found."""
 
     decisions_sha256: Sha256
-    """Digest of the decisions as they were solved (digest.py). An edited plan has others, and its predictions are not
-    of them."""
+    """Digest of the decisions as they were solved. Once somebody edits a decision, the digest no longer fits, and the
+    predictions are of other decisions."""
 
     job: PlannedJob
     """The decisions."""
 
     predicted: Predicted
-    """What the simulator expects of them."""
+    """What the simulator expects of the decisions."""
 
     predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
-    """Digest of `predicted` as it was solved (digest.py), so that an edited figure is found; null: a plan of before
-    there was one, which is to be solved again."""
+    """Digest of `predicted` as it was solved, so that an edited figure is found. Null: an older plan that has none;
+    solve it again."""
 
     volatile: Volatile
     """Facts about the solve itself."""

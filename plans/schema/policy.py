@@ -26,7 +26,7 @@ Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Policy(Strict):
-    """The document."""
+    """The document rlplan.policy.yaml."""
 
     rlplan_policy: Literal[1]
     """Version of the format."""

@@ -31,13 +31,13 @@ class Quantiles(Strict):
 
 
 class MemoryBar(Strict):
-    """What a memory has to hold at most, beside what it holds."""
+    """What a memory has to hold at most, beside its capacity."""
 
     needed_bytes: NonNegative
     """Bytes needed at the worst moment."""
 
     capacity_bytes: Positive
-    """Bytes that there are."""
+    """Bytes that the memory has."""
 
     holds_bytes: dict[Name, NonNegative] = Field(default={}, exclude_if=operator.not_)
     """Who holds how many of the needed bytes at that moment; empty where one holds all of them."""
@@ -52,23 +52,23 @@ class PredictedError(Strict):
     """Relative error to be expected of `step_s.mean` and `seconds_per_sample`; one standard deviation each."""
 
     costs: NonNegative
-    """Of the profile's costs, on what they were not fitted on."""
+    """Error of the profile's costs, on values that they were not fitted on."""
 
     lengths: NonNegative
-    """Of the length trace: what other prompts in its place would have made of this plan."""
+    """Error of the length trace: how much other prompts in its place would have changed the seconds."""
 
     sampling: NonNegative
-    """Of the simulation: standard error of its mean."""
+    """Error of the simulation: the standard error of its mean."""
 
     assumed_lengths: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
-    """Of lengths that were not measured on this job, but taken from a table (`inputs.lengths`); 0: they were."""
+    """Error of lengths that come from a table (`inputs.lengths`); 0: they were measured on this job."""
 
     assumed_rewards: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
-    """Of reward seconds that were not measured, but taken from a table (`inputs.rewards`); 0: the profile's own."""
+    """Error of reward seconds that come from a table (`inputs.rewards`); 0: they are the profile's own."""
 
     extrapolation: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
-    """Of responses longer than any in the length trace: the share of the step that they make, since there may be none
-    of them, or as many again. Null: the trace shows all lengths up to the job's cap."""
+    """Error of responses longer than any in the length trace: the share of the step that they take, since there may be
+    none of them, or twice as many. Null: the trace shows all lengths up to the job's cap."""
 
     @property
     def of_lengths(self) -> float:
@@ -90,39 +90,39 @@ class LengthDrift(Strict):
     """How lengths moved from epoch to epoch of the length trace: change of their logarithm per epoch."""
 
     body: float
-    """Of a prompt's mean."""
+    """Change of a prompt's mean log length, per epoch."""
 
     body_error: NonNegative
-    """Standard error of that."""
+    """Standard error of `body`."""
 
     tail: float
-    """Of the 95th percentile over all responses."""
+    """Change of the 95th percentile of log lengths over all responses, per epoch."""
 
     tail_error: NonNegative
-    """Standard error of that."""
+    """Standard error of `tail`."""
 
     first: Annotated[int, Field(ge=0)]
     """First epoch of the trace."""
 
     last: Annotated[int, Field(ge=0)]
-    """Its last epoch."""
+    """Last epoch of the trace."""
 
 
 class StepNoise(Strict):
-    """The machine's own noise: how one round's seconds scatter about what its lengths make them, as far as the profile
-    has seen it. Standard deviations of logarithms, close to relative ones; 0: not measured."""
+    """Noise of the machine: how far the seconds of one round scatter around what its lengths give, as the profile has
+    seen it. Standard deviations of logarithms, close to relative ones; 0: not measured."""
 
     rollout: NonNegative
-    """Of its rollout."""
+    """Noise of the rollout's seconds."""
 
     reward_exposed: NonNegative
-    """Of the waiting for rewards."""
+    """Noise of the seconds of waiting for rewards."""
 
     train: NonNegative
-    """Of its update."""
+    """Noise of the update's seconds."""
 
     sync: NonNegative
-    """Of getting the weights to the engines."""
+    """Noise of the weight transfer's seconds."""
 
 
 class PredictedBaseline(Strict):
@@ -159,29 +159,30 @@ class PredictedPhases(Strict):
 
 
 class RoundMemory(Strict):
-    """The two bars of accelerator memory."""
+    """Memory of an accelerator while engines decode, and while it trains."""
 
     kv: MemoryBar
-    """KV cache of the engine that needs most."""
+    """KV cache of the engine that needs the most."""
 
     train: MemoryBar | None
     """Memory of a trainer's accelerator; null: the profile does not know it."""
 
 
 class PredictedRound(Strict):
-    """One kind of round. Its p50 and p95 hold both: that rounds draw unlike lengths, and `noise`."""
+    """Predictions for one kind of round. Its p50 and p95 cover the rounds' different lengths and the machine's
+    `noise`."""
 
     share: Annotated[float, Field(ge=0, le=1)]
-    """Share of the steps that are such rounds."""
+    """Share of the steps that are rounds of this kind."""
 
     noise: StepNoise
-    """What the machine itself adds to the spread of its seconds."""
+    """How far the machine itself spreads the seconds of a round."""
 
     step_s: Quantiles
-    """Seconds of its whole step."""
+    """Seconds of the whole step."""
 
     rollout_s: Quantiles
-    """Seconds of its rollout."""
+    """Seconds of the rollout."""
 
     reward_exposed_s: Quantiles
     """Seconds of waiting for rewards after the last token."""
@@ -216,10 +217,10 @@ class PredictedRounds(Strict):
 
 
 class FrontPoint(Strict):
-    """A schedule that no other beats in both speed and bias."""
+    """A schedule that no other schedule beats in both speed and bias."""
 
     mode: Mode
-    """Its mode."""
+    """Bias mode of the schedule."""
 
     seconds_per_sample: Positive
     """Seconds per trained sample."""
@@ -231,10 +232,10 @@ class FrontPoint(Strict):
     """Trained mean length over unconditioned mean length."""
 
     rounds: Count
-    """Rounds of it that were simulated; with few of them its figures are rough."""
+    """Number of its rounds that were simulated; with few of them its figures are rough."""
 
     chosen: bool
-    """Whether it is this plan."""
+    """Whether the plan is this schedule."""
 
     @property
     def rough(self) -> bool:
@@ -261,7 +262,7 @@ class Predicted(Strict):
     """Where the mean step goes."""
 
     rounds: PredictedRounds
-    """By kind of round."""
+    """Predictions for each kind of round."""
 
     length_ratio: Positive
     """Trained mean length over unconditioned mean length; 1 is unbiased."""

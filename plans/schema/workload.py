@@ -30,11 +30,12 @@ class GroupRules(Strict):
     """What every co-execution group obeys."""
 
     objective: Objective = "usd_per_hour"
-    """What the groups shall cost least of: all nodes per hour, or that over the training done (the plan states both).
-    """
+    """What the groups shall cost least of: USD per hour of all nodes, or USD per unit of training (the plan states
+    both)."""
 
     policy: Literal["round_robin", "first_come", "multi_rate"] = "multi_rate"
-    """Who gets nodes that are free: each job once in turn, the first that asks, or the one with least slack."""
+    """Permit rule, which says who gets nodes that become free: each job once in turn, the first that asks, or the job
+    with the least slack."""
 
     group_cap: Count = 5
     """Most jobs in a group."""
@@ -71,7 +72,7 @@ class OtherWay(Strict):
     """Slots of each node that it holds; null: whole nodes."""
 
     factor: Annotated[float, Field(ge=1e-3, le=1e3)]
-    """Its seconds over the reference's."""
+    """Seconds of this way over the seconds of the reference."""
 
     tp: Count | None = None
     """Accelerators that share one copy of the model; null: as in the reference."""
@@ -109,7 +110,7 @@ class Phase(Strict):
 
     resume_s: Delay | None = None
     """Seconds lost, beside the warm switch, when the phase is put aside for a more urgent job's; null: it never is.
-    Policy multi_rate only."""
+    Permit rule multi_rate only."""
 
     ways: Annotated[tuple[OtherWay, ...], Field(strict=False)] = ()
     """Other ways to run the phase."""
@@ -181,7 +182,7 @@ class WorkloadJob(Strict):
     """A job that shares the cluster."""
 
     slo: Annotated[float, Field(ge=1, le=100)]
-    """Bound on its slowdown: mean seconds of an iteration in its group over those alone."""
+    """Bound on the job's slowdown: mean seconds of an iteration in its group over those on nodes of its own."""
 
     model: Annotated[str, Field(min_length=1)] | None = None
     """Hub id or name with its size, as in `Qwen2.5-7B`; what memory and switches are derived from. Null: as in the
@@ -191,13 +192,13 @@ class WorkloadJob(Strict):
     """Where the seconds of its phases come from; null: they are written here."""
 
     phases: Phases
-    """Its two phases."""
+    """The two phases of the job."""
 
     tail_share: Share = 0.0
     """Last share of a rollout's seconds that few responses need, so that a few units can do it."""
 
     cold_s: Delay | None = None
-    """Seconds from nothing to its first phase, on nodes that hold nothing of it; null: from the model's size."""
+    """Seconds until the job's first phase begins on nodes that hold nothing of it; null: from the model's size."""
 
     remaining_s: PhaseSeconds | None = None
     """Seconds that the job is expected to stay, over which a move of it must pay; null: long enough for any."""

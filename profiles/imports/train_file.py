@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.yaml.errors import InputError
 from ..architecture import Architecture, architecture_of
 from ..hardware import Gpu, gpu_of
 from ..laws.factor_fit import Factor, Factors, fit_factors
 from ..laws.rank_memory import train_memory
-from ..laws.train_law import FACTORS, TrainLayout, TrainPhysics
+from ..laws.train_law import FACTORS, TrainPhysics
 from .csv_rows import csv_rows, not_a_number
 
 Array = NDArray[np.float64]
@@ -42,7 +43,7 @@ class TrainRun:
     device: str
     architecture: Architecture
     gpu: Gpu
-    layout: TrainLayout
+    layout: UpdateLayout
     micro_batches: int
     policy_loss: bool
     seconds: float
@@ -86,7 +87,7 @@ def _run(row: dict[str, str]) -> TrainRun | None:
         device=gpu.name,
         architecture=architecture,
         gpu=gpu,
-        layout=TrainLayout(dp=int(row["num_gpus"]), micro_batch_tokens=int(row["seq_len"]), recompute="full"),
+        layout=UpdateLayout(dp=int(row["num_gpus"]), micro_batch_tokens=int(row["seq_len"]), recompute="full"),
         micro_batches=int(row["micro_batches"]),
         policy_loss=row["type"] == "rl",
         seconds=float(row["step_time_s"]),

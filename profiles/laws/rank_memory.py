@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...plans.schema.sections.layouts import UpdateLayout
 from ..architecture import Architecture
 from ..hardware import Gpu
-from .train_law import TrainLayout
 
 # Bytes of a parameter while training: float32 weight, gradient, two Adam moments; the bf16 copy is gathered by layer.
 MASTER_BYTES, MOMENT_BYTES, GRADIENT_BYTES = 4.0, 8.0, 4.0
@@ -66,18 +66,18 @@ def layer_activation_bytes(a: Architecture) -> float:
     return 2.0 * (5 * a.hidden + a.head_dim * (2 * a.heads + 2 * a.kv_heads) + 3 * width + routed)
 
 
-def train_memory(a: Architecture, layout: TrainLayout, activations: float = 1.0) -> TrainMemory:
-    """Memory of a rank. `activations`: the fitted factor on them."""
-    shard = a.parameters / layout.ranks
+def train_memory(a: Architecture, layout: UpdateLayout, activations: float = 1.0, sharded: bool = True) -> TrainMemory:
+    """Memory of a rank. `activations`: the fitted factor on them. `sharded`: as TrainerKind has it."""
+    shard = a.parameters / layout.accelerators
     on_device = not layout.offload
     # Unsharded, a replica's ranks keep weights in bf16 and whole gradients.
-    weights = 0.0 if layout.sharded else 2 * a.parameters / layout.replica
-    gradients = (shard if layout.sharded else a.parameters / layout.replica) * GRADIENT_BYTES
+    weights = 0.0 if sharded else 2 * a.parameters / layout.replica
+    gradients = (shard if sharded else a.parameters / layout.replica) * GRADIENT_BYTES
     gathered = LIVE_LAYERS * 2 * (a.parameters - 2 * a.vocab * a.hidden) / a.layers / max(layout.tp, 1)
     if a.experts and layout.ep > 1:
         gathered /= layout.ep
     gathered += 2 * 2 * a.vocab * a.hidden / layout.tp
-    gathered *= layout.sharded
+    gathered *= sharded
     tokens = layout.micro_batch_tokens / (layout.tp * layout.cp)
     layers = a.layers / layout.pp
     one = layer_activation_bytes(a)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from ...plans.facts.update_layout import UpdateSizes
+from ...plans.schema.sections.layouts import UpdateLayout
 from ..profile_schema import TrainLaw
 
 PARALLEL_FACTOR = 1.9
@@ -31,14 +31,13 @@ def parallel_factor(law: TrainLaw) -> float:
     return PARALLEL_FACTOR if law.parallel_factor is None else law.parallel_factor
 
 
-def physics_only(law: TrainLaw, train: UpdateSizes) -> bool:
+def physics_only(law: TrainLaw, layout: UpdateLayout) -> bool:
     """Whether no run was fitted to an update's layout: a replica has more than one rank, or ranks several nodes."""
-    replica = train.tp * train.pp * train.cp
-    return max(replica, train.ep) > 1 or train.dp * replica > law.accelerators_per_node
+    return max(layout.replica, layout.ep) > 1 or layout.accelerators > law.accelerators_per_node
 
 
-def law_error(law: TrainLaw, train: UpdateSizes) -> float:
+def law_error(law: TrainLaw, layout: UpdateLayout) -> float:
     """Mean relative error to be expected of an update's seconds by the law."""
-    if not physics_only(law, train):
+    if not physics_only(law, layout):
         return law.error
     return math.hypot(law.error, PHYSICS_ERROR if law.physics_error is None else law.physics_error)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...plans.schema.base import Recompute
+from ...plans.schema.sections.layouts import UpdateLayout
 from ..architecture import Architecture
 from ..hardware import Gpu
 from .factor_fit import Factor
@@ -44,42 +44,22 @@ FACTORS: tuple[Factor, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TrainLayout:
-    """How an update is spread over accelerators.
+@dataclass(frozen=True, slots=True)
+class TrainerKind:
+    """How a trainer shards weights and batches samples; the defaults are the executor's.
 
     Attributes:
-        dp, tp, cp, pp: data-parallel replicas; tensor-, context-, pipeline-parallel ranks of a replica.
-        ep: ranks over which whole experts are shared out, among dp * cp * tp.
-        micro_batch_tokens: token budget of a packed micro-batch (of a replica).
-        recompute: activations that the backward pass computes again.
-        offload: optimizer states live, and are updated, in host memory.
         sharded: weights are sharded over replicas and gathered for each micro-batch (FSDP); else each replica has them,
             and only optimizer states are sharded (Megatron).
         packed: samples share micro-batches; else each is one, padded to a multiple of `pad_to_tokens`.
     """
 
-    dp: int
-    tp: int = 1
-    cp: int = 1
-    pp: int = 1
-    ep: int = 1
-    micro_batch_tokens: int = 16384
-    recompute: Recompute = "full"
-    offload: bool = False
     sharded: bool = True
     packed: bool = True
     pad_to_tokens: int = 1
 
-    @property
-    def replica(self) -> int:
-        """Ranks of a replica."""
-        return self.tp * self.cp * self.pp
 
-    @property
-    def ranks(self) -> int:
-        """All of them."""
-        return self.dp * self.replica
+EXECUTOR = TrainerKind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +90,16 @@ class TrainPhysics:
     fabric_bytes_per_s: float = 50e9
     per_node: int = 8
     parallel_factor: float = 1.0
+    trainer: TrainerKind = EXECUTOR
 
-    def _beyond_runs(self, layout: TrainLayout) -> float:
+    def _beyond_runs(self, layout: UpdateLayout) -> float:
         return self.parallel_factor if max(layout.replica, layout.ep) > 1 else 1.0
 
-    def passes(self, layout: TrainLayout) -> float:
+    def passes(self, layout: UpdateLayout) -> float:
         """Passes over the layers, in forward passes' operations."""
         return 1 + BACKWARD + (layout.recompute == "full")
 
-    def token_s(self, layout: TrainLayout, policy_loss: bool = True) -> float:
+    def token_s(self, layout: UpdateLayout, policy_loss: bool = True) -> float:
         """Seconds that a replica takes for one token more, attention aside; a policy loss looks at logits longer."""
         a, f, passes = self.architecture, self.factors, self.passes(layout)
         share = a.active_experts / a.experts if a.experts else 0.0
@@ -129,7 +110,7 @@ class TrainPhysics:
         own = flops / self.gpu.bf16_flops + moved / self.gpu.memory_bytes_per_s
         return self._beyond_runs(layout) * (own / layout.replica + f["exchange"] * self._exchanged_s(layout))
 
-    def _exchanged_s(self, layout: TrainLayout) -> float:
+    def _exchanged_s(self, layout: UpdateLayout) -> float:
         """Per token of a replica: sums of tensor ranks, KV of context ranks, tokens on their way to experts."""
         a, link = self.architecture, self.gpu.link_bytes_per_s / 2
         # Forward and backward each sum twice a layer; computing again repeats the forward ones.
@@ -144,62 +125,62 @@ class TrainPhysics:
         sparse = (a.layers - a.dense_layers) if a.experts else 0
         return (a.layers * (tensor + context) + sparse * experts) / layout.pp
 
-    def pair_s(self, layout: TrainLayout) -> float:
+    def pair_s(self, layout: UpdateLayout) -> float:
         """Seconds of a replica per squared token of a sample (half of the pairs are masked)."""
         passes = 1 + ATTENTION_BACKWARD + (layout.recompute != "none")
         work = passes * self.architecture.attention_flops_per_pair / 2
         return self._beyond_runs(layout) * self.factors["attention"] * work / self.gpu.bf16_flops / layout.replica
 
-    def micro_batch_s(self, layout: TrainLayout) -> float:
+    def micro_batch_s(self, layout: UpdateLayout) -> float:
         """Seconds of a micro-batch whatever is in it: launches, and gathering weights as far as nothing hides it."""
         a, passes = self.architecture, self.passes(layout)
         launch = self.factors["launch"] * LAUNCH_S * passes * a.layers / layout.pp
-        gathered = layout.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
+        gathered = self.trainer.sharded * self.factors["gather"] * passes * self._gathered_s(layout)
         return self._beyond_runs(layout) * (launch + gathered)
 
-    def _gathered_s(self, layout: TrainLayout) -> float:
+    def _gathered_s(self, layout: UpdateLayout) -> float:
         """One gathering (or scattering) of a rank's weights in bf16 over the ranks that shard them."""
         shards = layout.dp * layout.cp
         if shards == 1:
             return 0.0
-        rate = self.gpu.link_bytes_per_s / 2 if layout.ranks <= self.per_node else self.fabric_bytes_per_s
+        rate = self.gpu.link_bytes_per_s / 2 if layout.accelerators <= self.per_node else self.fabric_bytes_per_s
         return self.rank_parameters(layout) * 2 * (shards - 1) / shards / rate
 
-    def rank_parameters(self, layout: TrainLayout) -> float:
+    def rank_parameters(self, layout: UpdateLayout) -> float:
         """Parameters that a rank's layers have, before data-parallel sharding; experts stay where they are."""
         a = self.architecture
         common = (a.parameters - a.expert_parameters) / (layout.tp * layout.pp)
         return common + a.expert_parameters / (max(layout.tp, layout.ep) * layout.pp)
 
-    def step_s(self, layout: TrainLayout) -> float:
+    def step_s(self, layout: UpdateLayout) -> float:
         """Seconds of a step whatever it trains on: gradients summed, optimizer."""
-        shard = self.architecture.parameters / layout.ranks
+        shard = self.architecture.parameters / layout.accelerators
         optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s
         if layout.offload:
             # Gradients go to the host and weights come back, 2 bytes each; the states stay there.
             optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
         return self.factors["step"] * STEP_S + optimizer + 2 * self.factors["gather"] * self._gathered_s(layout)
 
-    def update(self, layout: TrainLayout) -> UpdateLaw:
+    def update(self, layout: UpdateLayout) -> UpdateLaw:
         """The three numbers of a layout (four when padded)."""
         token, micro = self.token_s(layout), self.micro_batch_s(layout)
         pair = self.pair_s(layout) / layout.dp
         bubble = (layout.pp - 1) * (layout.micro_batch_tokens * token + micro)
         step = self.step_s(layout) + bubble
-        if layout.packed:
+        if self.trainer.packed:
             per_token = token + micro / (FILL * layout.micro_batch_tokens)
             # Each replica's last micro-batch is half full on average.
             return UpdateLaw(step + micro / 2, per_token / layout.dp, pair, 0.0)
-        padding = (layout.pad_to_tokens - 1) / 2 * token
+        padding = (self.trainer.pad_to_tokens - 1) / 2 * token
         return UpdateLaw(step, token / layout.dp, pair, (padding + micro) / layout.dp)
 
 
-def fits_heads(architecture: Architecture, layout: TrainLayout, per_node: int = 8) -> str | None:
+def fits_heads(architecture: Architecture, layout: UpdateLayout, per_node: int = 8) -> str | None:
     """Why a layout cannot be, in words; None if it can. Of several reasons the first."""
     return next((why for _, why in layout_faults(architecture, layout, per_node)), None)
 
 
-def layout_faults(architecture: Architecture, layout: TrainLayout, per_node: int = 8) -> Iterator[tuple[str, str]]:
+def layout_faults(architecture: Architecture, layout: UpdateLayout, per_node: int = 8) -> Iterator[tuple[str, str]]:
     """Why a layout cannot be: (the field at fault, why in words).
 
     Tensor ranks share out heads and stay in a node; stages share out layers; experts are shared out over ranks that

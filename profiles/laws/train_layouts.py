@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...plans.schema.base import Recompute
+from ...plans.schema.sections.layouts import UpdateLayout
 from ..profile_schema import TrainLaw
 from .rank_memory import train_memory
 from .train_error import parallel_factor
-from .train_law import TrainLayout, TrainPhysics, fits_heads
+from .train_law import TrainPhysics, fits_heads
 
 # Of an accelerator's memory that a trainer may plan to fill. The rest is for who sleeps beside it: a sleeping vLLM
 # engine keeps its CUDA context and communicators (1.3 GB of an 80 GB GPU: vllm-project/vllm pull request 11743) and its
@@ -37,10 +38,11 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
     )
 
 
-def peak_bytes(physics: TrainPhysics, layout: TrainLayout, memory_factors: Mapping[str, float]) -> int:
+def peak_bytes(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> int:
     """Peak memory of a rank, scaled by the fitted factors."""
-    without = train_memory(physics.architecture, layout, 0.0).peak_bytes
-    with_them = train_memory(physics.architecture, layout, memory_factors["activations"]).peak_bytes
+    sharded = physics.trainer.sharded
+    without = train_memory(physics.architecture, layout, 0.0, sharded).peak_bytes
+    with_them = train_memory(physics.architecture, layout, memory_factors["activations"], sharded).peak_bytes
     return round(memory_factors["rest"] * without + (with_them - without))
 
 
@@ -56,7 +58,7 @@ def train_layouts(
     recompute: Sequence[Recompute] = RECOMPUTES,
     offload: Sequence[bool] = (False, True),
     memory_bytes: int | None = None,
-) -> Iterator[TrainLayout]:
+) -> Iterator[UpdateLayout]:
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
 
     `memory_bytes`: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
@@ -91,13 +93,22 @@ def _ways(
     size: tuple[int, int, int, int, int],
     offload: Sequence[bool],
     recompute: Sequence[Recompute],
-) -> Iterator[TrainLayout]:
+) -> Iterator[UpdateLayout]:
     """Layouts of one (tp, cp, pp, ep, micro-batch) that divide the model, from the cheapest on."""
     t, c, p, e, budget = size
     if accelerators % (t * c * p):
         return
     for off, again in itertools.product(offload, recompute):
-        layout = TrainLayout(accelerators // (t * c * p), t, c, p, e, budget, again, off)
+        layout = UpdateLayout(
+            dp=accelerators // (t * c * p),
+            tp=t,
+            pp=p,
+            cp=c,
+            ep=e,
+            micro_batch_tokens=budget,
+            recompute=again,
+            offload=off,
+        )
         if fits_heads(physics.architecture, layout, law.accelerators_per_node) is not None:
             return
         yield layout

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...executor.configuration import trainer_arguments
-from ...executor.engines.fleet import Fleet, Layout, start_ray
+from ...executor.engines.fleet import Fleet, start_ray
 from ...executor.prompts import load_prompts, load_tokenizer
 from ...executor.rewards.pool import RewardPool
 from ...executor.rollout import RoundRunner
@@ -25,6 +25,7 @@ from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.plan import LossPlan
+from ...plans.schema.sections.layouts import EngineLayout
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
@@ -42,7 +43,7 @@ class Measurements:
     rollout: tuple[RolloutCosts, ...]
     train: tuple[Train, ...]
     reward: Reward
-    sync: dict[Layout, Spread]
+    sync: dict[EngineLayout, Spread]
     trace: LengthTrace
     rounds: tuple[MeasuredRound, ...]
     prompt_tokens: dict[str, int]
@@ -55,14 +56,14 @@ Notify = Callable[[str], None]
 
 
 def measure(
-    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[tuple[int, int]], effort: Effort, notify: Notify
+    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[EngineLayout], effort: Effort, notify: Notify
 ) -> Measurements:
-    """Measure everything on this machine, in these layouts (TP size, engines). Raises InputError, RunFailed."""
-    return asyncio.run(_measure(job, paths, pool, [Layout(*layout) for layout in layouts], effort, notify))
+    """Measure everything on this machine, in these layouts. Raises InputError, RunFailed."""
+    return asyncio.run(_measure(job, paths, pool, layouts, effort, notify))
 
 
 async def _measure(
-    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[Layout], effort: Effort, notify: Notify
+    job: Job, paths: JobPaths, pool: Pool, layouts: Sequence[EngineLayout], effort: Effort, notify: Notify
 ) -> Measurements:
     began = time.perf_counter()
     tokenizer = load_tokenizer(paths.model)

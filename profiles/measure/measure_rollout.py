@@ -18,8 +18,9 @@ from typing import Any
 
 from ...executor.engines.engine import EngineEvent, Request
 from ...executor.engines.engine_handle import EngineHandle
-from ...executor.engines.fleet import Fleet, Layout
+from ...executor.engines.fleet import Fleet
 from ...executor.supervision import within
+from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from ..laws.measured_fit import DecodeFit, fit_decode
 from ..profile_schema import DecodePoint, Spread
@@ -40,7 +41,7 @@ Batches = list[list[tuple[int, ...]]]  # prompts as token ids, a batch an engine
 class RolloutCosts:
     """What was measured in one layout."""
 
-    layout: Layout
+    layout: EngineLayout
     decode: DecodeFit
     prefill_s: float
     prefill_s_per_token: float
@@ -163,7 +164,7 @@ def spread(times: Sequence[float]) -> Spread:
 
 async def measure_layout(
     fleet: Fleet,
-    layout: Layout,
+    layout: EngineLayout,
     *,
     samples: int,
     prompt_tokens: int,

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from ...executor.engines.fleet import Fleet, Layout
+from ...executor.engines.fleet import Fleet
 from ...executor.rollout import RoundRunner, train_groups
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.job import Job
+from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
-from ...rounds.race import RaceRound
+from ...rounds.machines.race import RaceRound
 from ...rounds.seeds import RoundSeeds
 from ..laws.measured_fit import TrainPoint
 from ..laws.reward_fit import ScoredSample
@@ -63,7 +64,7 @@ class Effort:
 class MeasuredRound:
     """A real plain round: its layout, what was decoded, in order of issue, under which cap, and how long it took."""
 
-    layout: Layout
+    layout: EngineLayout
     cap_tokens: int
     lengths: dict[tuple[int, int], tuple[str, int, bool]]  # (draw, sample) -> (prompt, tokens, truncated)
     rollout_s: float
@@ -80,14 +81,14 @@ class Sampled:
     rows: list[LengthRow] = field(default_factory=list)
     groups: list[list[TrainSample]] = field(default_factory=list)
     prompt_tokens: dict[str, int] = field(default_factory=dict)
-    sync_s: dict[Layout, list[float]] = field(default_factory=dict)
+    sync_s: dict[EngineLayout, list[float]] = field(default_factory=dict)
     reward_exposed_s: list[float] = field(default_factory=list)
     scored: list[ScoredSample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    layout: Layout
+    layout: EngineLayout
     prompts: int
     cap: int
     wide: bool = False
@@ -122,7 +123,7 @@ class RoundSampler:
         self._seen: Counter[str] = Counter()  # how often a prompt was drawn for its lengths
         self._sampled = Sampled(updates={budget: [] for budget in self._budgets})
 
-    async def sample(self, layouts: Sequence[Layout], effort: Effort, notify: Notify) -> Sampled:
+    async def sample(self, layouts: Sequence[EngineLayout], effort: Effort, notify: Notify) -> Sampled:
         """Run all rounds."""
         size, cap = self._job.rollout.prompts_per_step, self._job.rollout.max_response_tokens
         low = max(1, cap // CUT)

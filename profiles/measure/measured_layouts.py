@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import tp_divides
+from ...plans.schema.sections.layouts import EngineLayout
 
 
-def layouts_to_measure(tp_sizes: Sequence[int], pool: Pool, heads: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """(TP size, engines): one engine and as many as fit, for each TP size that divides the heads (attention, KV).
+def layouts_to_measure(tp_sizes: Sequence[int], pool: Pool, heads: tuple[int, int] | None) -> list[EngineLayout]:
+    """One engine and as many as fit, for each TP size that divides the heads (attention, KV).
 
     `heads` None: not known, every size is tried. Raises ValueError if no size fits.
     """
-    found: list[tuple[int, int]] = []
+    found: list[EngineLayout] = []
     for tp in tp_sizes:
         if pool.engines_of(tp) < 1 or (heads is not None and not tp_divides(tp, heads)):
             continue
-        found.extend((tp, count) for count in sorted({1, pool.engines_of(tp)}))
+        found.extend(EngineLayout(tp, count) for count in sorted({1, pool.engines_of(tp)}))
     if not found:
         known = "" if heads is None else f" and divides the model's {heads[0]} attention and {heads[1]} KV heads"
         raise ValueError(

@@ -92,7 +92,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
         S[i].draw, S[i].place = d, k
         S[i].prompt, S[i].shared, S[i].whose = P[prompt].tokens, P[prompt].shared, prompt
         S[i].tokens = min(natural, min(R.limit, R.cap))
-        S[i].watch = R.cutoff if R.watched else 0
+        S[i].cutoff_tokens = R.cutoff_tokens if R.watched else 0
         S[i].base = 0
         S[i].state, S[i].live, S[i].finished, S[i].rewarded = WAITING, True, False, False
         e = assign(W, i)

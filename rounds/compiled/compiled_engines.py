@@ -197,7 +197,7 @@ def take_event(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int, steps_s: Any)
         E[e].preemptions += 1
         return -1
     if S[i].base + (E[e].step - S[i].admitted) < S[i].tokens:
-        S[i].watch = 0
+        S[i].cutoff_tokens = 0
         S[i].due = S[i].admitted + S[i].tokens - S[i].base
         _sift_down(S, heap, 0, E[e].running)
     else:
@@ -246,7 +246,9 @@ def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
             S[i].admitted = E[e].step
             S[i].order = E[e].admissions
             E[e].admissions += 1
-            until = S[i].watch if S[i].watch > 0 and S[i].base <= S[i].watch < S[i].tokens else S[i].tokens
+            cutoff_tokens = S[i].cutoff_tokens
+            reports = cutoff_tokens > 0 and S[i].base <= cutoff_tokens < S[i].tokens
+            until = cutoff_tokens if reports else S[i].tokens
             S[i].due = E[e].step + until - S[i].base
             S[i].older, S[i].younger = E[e].youngest, -1
             if E[e].youngest >= 0:

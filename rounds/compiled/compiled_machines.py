@@ -14,7 +14,7 @@ from .kernel_state import DEFERRED, DISCARDED, EXACT_LONG, FILTERED, OPEN, RACE,
 from .numba_options import compiled
 
 MAX_DRAWS = 64
-"""rounds.exact.MAX_DRAWS; a test holds them equal."""
+"""rounds.machines.exact.MAX_DRAWS; a test holds them equal."""
 
 
 @compiled
@@ -104,7 +104,7 @@ def _is_long(W: Any, i: int) -> bool:
     R, S = W.R[0], W.S
     natural = W.L[W.D[S[i].draw].row, S[i].place].natural
     cut = natural > min(R.limit, R.cap) or natural >= R.cap
-    return bool(S[i].tokens > R.cutoff or (S[i].tokens == R.cutoff and cut))
+    return bool(S[i].tokens > R.cutoff_tokens or (S[i].tokens == R.cutoff_tokens and cut))
 
 
 @compiled

@@ -50,7 +50,7 @@ SAMPLE = np.dtype(
         ("order", "i4"),  # of admission, on its engine
         ("tokens", "i4"),
         ("base", "i4"),
-        ("watch", "i4"),
+        ("cutoff_tokens", "i4"),
         ("prompt", "i4"),  # tokens of its prompt,
         ("shared", "i4"),  # those of them that its samples share,
         ("held", "i4"),  # what its engine holds of the prompt; -1 where nobody asks
@@ -125,7 +125,7 @@ ROUND = np.dtype(
         ("issue", "i4"),  # samples that are issued of a draw
         ("limit", "i4"),  # tokens at which an issue is cut
         ("cap", "i4"),
-        ("cutoff", "i4"),
+        ("cutoff_tokens", "i4"),
         ("dynamic", "b1"),
         ("refills", "b1"),
         ("watched", "b1"),

@@ -38,7 +38,7 @@ def test_the_lengths_of_the_job_have_the_published_tail(bench) -> None:
 
 
 def test_the_documents_of_the_64_gpu_job_fit_together(bench) -> None:
-    from rlplan.planner.solve import prepare
+    from rlplan.planner.search_inputs import prepare
 
     search = prepare(bench.cluster(), bench.job(), bench.profile(), bench.trace())
     assert {key.tp * key.engines for key in search.space.decode} == {64}
@@ -49,10 +49,11 @@ def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_roun
     from benchmarks import planner_scale
     from rlplan.planner.choose.candidate_search import Pass
     from rlplan.planner.simulate.columns.composed_log import ComposedLog
-    from rlplan.planner.solve import solve_fully
+    from rlplan.planner.solve import solve
+    from rlplan.planner.solve_options import SolveOptions
 
     passes = (Pass(4, 2, float("inf")), Pass(8, 4, 0.05))
-    solved = solve_fully(*planner_scale.documents(1024), planner_scale.INPUTS, mode="sync", passes=passes)
+    solved = solve(*planner_scale.documents(1024), planner_scale.INPUTS, SolveOptions(mode="sync", passes=passes))
     assert solved.plan.job.issue.prompts_per_step == 16_384
     assert solved.plan.job.rounds.short.issue.prompts == 16_384
     chosen = solved.search.short[solved.solution.cycle.short.key].log
@@ -64,7 +65,7 @@ def test_the_32b_example_is_solved_on_1024_nodes_without_simulating_a_whole_roun
 def test_kinds_of_every_mode_are_compared_by_cells_and_whole(bench) -> None:
     from benchmarks import planner_scale
     from rlplan.planner.choose.candidates import MODES
-    from rlplan.planner.solve import prepare
+    from rlplan.planner.search_inputs import prepare
 
     kinds = planner_scale.kinds_compared(prepare(*planner_scale.documents(64)))
     assert {key.mode for key in kinds} == set(MODES)

@@ -10,10 +10,11 @@ from benchmarks.rollpacker.cycle import ablation
 from benchmarks.rollpacker.figures import Figures
 from benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
 from benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey
+from rlplan.planner.costs.phase_costs import DecodeCost
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
-from rlplan.rounds.events import Finished, Issue, Score, Scored
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
+from rlplan.rounds.machines.race import RaceRound
 
 CDF = [[10, 5.0], [100, 50.0], [400, 90.0]]
 SERIES = {
@@ -38,7 +39,7 @@ def figures(tmp_path) -> Figures:
 
 
 def engine(engines: int = 2) -> DecodeCost:
-    return DecodeCost(LayoutKey(1, engines), 0.01, 1e-4, 1e-8, 0.0, 1e-6, 10**7, 512, 0.0, 0)
+    return DecodeCost(EngineLayout(1, engines), 0.01, 1e-4, 1e-8, 0.0, 1e-6, 10**7, 512, 0.0, 0)
 
 
 def case(**changes) -> Case:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
@@ -101,8 +102,8 @@ def write_solved(folder: Path) -> Path:
     trace = read_lengths(files["lengths"], cap_tokens=64)
     plan = solve(
         load_cluster(files["cluster"]), load_job(files["job"]), load(files["profile"], Profile), trace, inputs,
-        mode="sync",
-    )  # fmt: skip
+        SolveOptions(mode="sync"),
+    ).plan  # fmt: skip
     dump(plan, folder / "plan.yaml")
     return folder
 

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from rlplan.cli.show_groups import groups_text
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import load_plan
 
 from ..group_documents import group, groups_plan, member
@@ -78,8 +79,13 @@ def test_an_alternative_on_more_nodes_says_that_it_takes_them():
     # The other update there is takes four accelerators, of which a node has two.
     update = base.profile.train[1]
     profile = base.profile.model_copy(update={"train": (update, update.model_copy(update={"dp": 4}))})
-    plan = solve_fully(
-        laptop(nodes=2), base.job, profile, base.trace, base.plan.inputs, passes=QUICK, mode="sync", objective="usd"
+    plan = solve(
+        laptop(nodes=2),
+        base.job,
+        profile,
+        base.trace,
+        base.plan.inputs,
+        SolveOptions(passes=QUICK, mode="sync", objective="usd"),
     ).plan
     text = plan.job.why["rounds.short.train"]
     assert plan.predicted.nodes == 1 and "dp 4" in text.partition("next best: ")[2]

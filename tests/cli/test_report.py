@@ -1,7 +1,7 @@
 """The report's text on figures made by hand."""
 
 from rlplan.cli.report_text import comparison, run_text, spark
-from rlplan.plans.words.phase_words import PHASE_WORDS
+from rlplan.plans.phrases.phase_names import PHASE_NAMES
 
 DETAIL = {
     "mode": "exact", "steps": 3, "step_s": 1.0, "step_s_expected": 0.0, "reward_timeouts": {},
@@ -25,7 +25,7 @@ def test_a_phase_below_the_floor_of_errors_is_not_said_to_be_off_by_a_share_of_s
     }  # fmt: skip
     text = run_text("a", {**DETAIL, "phases_s": phases})
     ends = {
-        phase: next(line for line in text.splitlines() if line.startswith(f"  {PHASE_WORDS[phase]} ")).split()[-1]
+        phase: next(line for line in text.splitlines() if line.startswith(f"  {PHASE_NAMES[phase]} ")).split()[-1]
         for phase in phases
     }
     assert ends == {"train": "20.0%", "sync": "-", "rollout": ">5000.0%", "reward_exposed": "unknown"}
@@ -95,7 +95,7 @@ def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed()
 
     assert said(1.30, 1.34, 1.365) == (
         "all runs took 1.30 to 1.36 times the predicted seconds: the machine was slower than when it was profiled. "
-        "Compared with each other, the runs are within 5% of the predictions"
+        "Compared with each other, the runs are within 5.0% of the predictions"
     )
     assert "0.70 to 0.80 times" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
     for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None)):

@@ -21,7 +21,8 @@ from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.explain import length_error
 from rlplan.planner.simulate.columns import column_setting as setting
 from rlplan.planner.simulate.columns import whole_columns as columns
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.executable import unsupported
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
@@ -211,7 +212,9 @@ def test_solve_writes_no_plan_that_check_or_a_dry_run_rejects(folder, little_sim
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                plan = solve_fully(cluster, job, profile, trace, inputs, passes=FEW, prompts=data_rows, **options).plan
+                plan = solve(
+                    cluster, job, profile, trace, inputs, SolveOptions(passes=FEW, prompts=data_rows, **options)
+                ).plan
         except Infeasible:
             ends["infeasible"] += 1
             return

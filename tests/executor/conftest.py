@@ -57,11 +57,12 @@ def loop():
 @pytest.fixture(scope="session")
 def fleet(tiny_model, loop):
     """Two engines of TP 1 and one of TP 2, started once."""
-    from rlplan.executor.engines.fleet import Fleet, Layout, start_ray
+    from rlplan.executor.engines.fleet import Fleet, start_ray
+    from rlplan.plans.schema.sections.layouts import EngineLayout
 
     start_ray()
     fleet = Fleet(
-        [Layout(1, 2), Layout(2, 1)],
+        [EngineLayout(1, 2), EngineLayout(2, 1)],
         model_path=str(tiny_model),
         dtype="float32",
         kind="cpu",

@@ -13,16 +13,17 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.engines.engine import Request
-from rlplan.executor.engines.fleet import Layout
 from rlplan.executor.rollout import PromptText, RoundRunner
-from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, DecodeCost, RewardCost
 from rlplan.planner.simulate.reference_round import Lengths, simulate_round
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.balance import PrefixSharing
-from rlplan.rounds.events import SampleKey
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import SampleKey
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.race import RaceRound
 
 pytestmark = pytest.mark.engine
 
@@ -90,7 +91,7 @@ def test_rollout_on_tp_1_and_tp_2_gives_the_same_greedy_tokens_and_nearly_the_sa
 
     async def body():
         results = []
-        for layout in (Layout(1, 2), Layout(2, 1)):
+        for layout in (EngineLayout(1, 2), EngineLayout(2, 1)):
             await load(fleet, layout, path, "same")
             results.append(await decode(fleet, layout, "same", [greedy(f"tp{layout.tp}-{i}") for i in range(2)]))
         return results
@@ -104,7 +105,7 @@ def test_rollout_on_tp_1_and_tp_2_gives_the_same_greedy_tokens_and_nearly_the_sa
 def test_a_weight_update_changes_the_output_and_the_checksum_and_going_back_restores_both(
     fleet, loop, tiny_model, tmp_path
 ):
-    layout = Layout(1, 1)
+    layout = EngineLayout(1, 1)
     old, new = tiny_model / "model.safetensors", weights_of(tiny_model, tmp_path, 7)
 
     async def body():
@@ -137,7 +138,7 @@ def test_after_an_update_the_log_probs_are_those_of_the_new_weights_the_tied_hea
         ]
 
     model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32)
-    for layout in (Layout(1, 1), Layout(2, 1)):
+    for layout in (EngineLayout(1, 1), EngineLayout(2, 1)):
         event = loop.run_until_complete(body(layout))
         with torch.no_grad():
             expected = torch.log_softmax(model(torch.tensor([[3, 4, *event.tokens]])).logits[0], -1)
@@ -151,21 +152,21 @@ def test_what_an_engine_received_has_the_checksums_of_what_was_sent(fleet, loop,
     from rlplan.executor.weights.checksum import tensor_checksum
 
     path = tiny_model / "model.safetensors"
-    received = loop.run_until_complete(load(fleet, Layout(2, 1), path, "sums"))[0]
+    received = loop.run_until_complete(load(fleet, EngineLayout(2, 1), path, "sums"))[0]
     assert received == {name: tensor_checksum(tensor) for name, tensor in load_file(path).items()}
 
 
 def test_an_engine_refuses_to_decode_with_weights_that_it_does_not_hold(fleet, loop, tiny_model):
     async def body():
-        await load(fleet, Layout(1, 1), tiny_model / "model.safetensors", "held")
-        await fleet.engines(Layout(1, 1))[0].submit([greedy("wrong")], "another")
+        await load(fleet, EngineLayout(1, 1), tiny_model / "model.safetensors", "held")
+        await fleet.engines(EngineLayout(1, 1))[0].submit([greedy("wrong")], "another")
 
     with pytest.raises(Exception, match="asked to decode with 'another', holds 'held'"):
         loop.run_until_complete(body())
 
 
 def test_a_seeded_sample_is_the_same_alone_and_in_company_and_another_seed_gives_another(fleet, loop, tiny_model):
-    layout = Layout(1, 1)
+    layout = EngineLayout(1, 1)
 
     def sampled(name, seed, prompt=(3, 4, 5)):
         return Request(name, prompt, 16, ignore_eos=True, seed=seed)
@@ -182,7 +183,7 @@ def test_a_seeded_sample_is_the_same_alone_and_in_company_and_another_seed_gives
 
 
 def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, tiny_model):
-    layout = Layout(1, 1)
+    layout = EngineLayout(1, 1)
 
     async def body():
         await load(fleet, layout, tiny_model / "model.safetensors", "abort")
@@ -202,7 +203,7 @@ def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, t
 def test_an_engine_decodes_as_many_at_once_as_the_round_says_and_the_others_wait_in_their_order(
     fleet, loop, tiny_model
 ):
-    layout, names = Layout(1, 1), [f"turn-{i}" for i in range(6)]
+    layout, names = EngineLayout(1, 1), [f"turn-{i}" for i in range(6)]
 
     async def body(at_once):
         await load(fleet, layout, tiny_model / "model.safetensors", f"turns {at_once}")
@@ -240,9 +241,9 @@ def test_a_round_hands_the_sequences_at_once_that_it_is_given_to_its_engines(fle
     path = tiny_model / "model.safetensors"
 
     async def body():
-        await load(fleet, Layout(1, 2), path, "at once")
+        await load(fleet, EngineLayout(1, 2), path, "at once")
         machine = RaceRound(list(PROMPTS)[:2], 2, 2, 2, 8)
-        return await runner(fleet).run(machine, Layout(1, 2), "at once", str(path), "at once", at_once=3)
+        return await runner(fleet).run(machine, EngineLayout(1, 2), "at once", str(path), "at once", at_once=3)
 
     loop.run_until_complete(body())
     assert {at_once for _, at_once in given} == {3} and len({name for name, _ in given}) == 2
@@ -258,7 +259,7 @@ def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):
     return loop.run_until_complete(body())
 
 
-@pytest.mark.parametrize("layout", [Layout(1, 2), Layout(2, 1)])
+@pytest.mark.parametrize("layout", [EngineLayout(1, 2), EngineLayout(2, 1)])
 def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything(fleet, loop, tiny_model, layout):
     machine = RaceRound(list(PROMPTS)[:5], 3, 2, 3, max_tokens=60)
     result = run_round(fleet, loop, tiny_model, machine, layout, f"race-{layout.tp}")
@@ -273,7 +274,7 @@ def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything
 
 @pytest.mark.parametrize("sharing", [None, PrefixSharing(128, 32)], ids=["spread", "together"])
 def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(fleet, loop, tiny_model, sharing):
-    layout, path, tag = Layout(1, 2), tiny_model / "model.safetensors", f"cached-{sharing is None}"
+    layout, path, tag = EngineLayout(1, 2), tiny_model / "model.safetensors", f"cached-{sharing is None}"
     machine = RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8)
 
     async def body():
@@ -300,7 +301,7 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
             8,
         ),
         DecodeCost(
-            LayoutKey(1, 2), 1e-3, 0.0, 0.0, 0.0, 1e-5, capacity, 64, 0.0, 1, block_tokens=block, sharing=sharing
+            EngineLayout(1, 2), 1e-3, 0.0, 0.0, 0.0, 1e-5, capacity, 64, 0.0, 1, block_tokens=block, sharing=sharing
         ),
         RewardCost(4, 0.0, 0.0),
         64,
@@ -314,7 +315,7 @@ def test_engines_find_cached_what_the_planner_says_and_samples_go_where_it_says(
 
 
 def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(fleet, loop, tiny_model):
-    layout, path, prompt = Layout(2, 1), tiny_model / "model.safetensors", LONG_PROMPTS["long0"].tokens
+    layout, path, prompt = EngineLayout(2, 1), tiny_model / "model.safetensors", LONG_PROMPTS["long0"].tokens
 
     async def body():
         found = []
@@ -329,20 +330,20 @@ def test_a_prompt_stays_cached_when_its_samples_are_gone_until_new_weights_come(
 
 
 def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tiny_model):
-    short = ExactShortRound(list(PROMPTS)[:6], 3, 2, cutoff=12, max_tokens=100)
-    result = run_round(fleet, loop, tiny_model, short, Layout(1, 2), "exact-short")
+    short = ExactShortRound(list(PROMPTS)[:6], 3, 2, cutoff_tokens=12, max_tokens=100)
+    result = run_round(fleet, loop, tiny_model, short, EngineLayout(1, 2), "exact-short")
     outcome = short.outcome()
     assert all(max(group.tokens) <= 12 for group in outcome.trained)
     assert all(len(s.tokens) <= 12 for s in result.samples.values())
 
-    long = ExactLongRound(["p1", "p2"], 2, cutoff=12, copies=2, max_tokens=100)
-    run_round(fleet, loop, tiny_model, long, Layout(1, 1), "exact-long")
+    long = ExactLongRound(["p1", "p2"], 2, cutoff_tokens=12, copies=2, max_tokens=100)
+    run_round(fleet, loop, tiny_model, long, EngineLayout(1, 1), "exact-long")
     assert [group.prompt for group in long.outcome().trained] == ["p1", "p2"]
     assert all(max(group.tokens) >= 12 for group in long.outcome().trained)
 
 
 def test_sigkill_of_an_engine_in_mid_round_loses_nothing_and_the_engine_comes_back(fleet, loop, tiny_model):
-    layout = Layout(1, 2)
+    layout = EngineLayout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[1]
     before = victim.facts["pid"]
@@ -377,7 +378,7 @@ def test_rewards_that_never_work_end_the_round_with_their_reason(fleet, loop, ti
 
     machine = RaceRound(list(PROMPTS), 4, 2, 2, max_tokens=20)
     with pytest.raises(RunFailed, match=r"could be scored: KeyError: 'boom' \(mine\.py:3\)"):
-        run_round(fleet, loop, tiny_model, machine, Layout(1, 1), "broken", rewards=Broken())
+        run_round(fleet, loop, tiny_model, machine, EngineLayout(1, 1), "broken", rewards=Broken())
 
 
 async def until_gone(processes, seconds=15.0):
@@ -405,7 +406,7 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
     fleet, loop, tiny_model, monkeypatch
 ):
     monkeypatch.setattr(fleet.supervisor.patience, "stall_s", 8.0)
-    layout = Layout(1, 2)
+    layout = EngineLayout(1, 2)
     path = tiny_model / "model.safetensors"
     victim = fleet.engines(layout)[0]
     actor = psutil.Process(victim.facts["pid"])
@@ -433,7 +434,7 @@ def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_i
 ):
     monkeypatch.setattr(fleet.supervisor.patience, "stall_s", 8.0)
     path = tiny_model / "model.safetensors"
-    layout = Layout(1, 1)
+    layout = EngineLayout(1, 1)
     victim = fleet.engines(layout)[0]
     actor, before = psutil.Process(victim.facts["pid"]), fleet.supervisor.failures(victim.name)
     old, others = [actor, *actor.children(recursive=True)], {core.pid for core in cores()}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rlplan.executor.rewards.worker import RewardWorker
-from rlplan.rounds.events import Action, Finished, SampleKey, Score, Scored
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Action, Finished, SampleKey, Score, Scored
+from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.timeouts import Execution, Timeouts, TimeoutSpec
 
 HERE = Path(__file__).parent

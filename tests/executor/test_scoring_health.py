@@ -12,8 +12,8 @@ from rlplan.executor.rewards.charges import RewardResult
 from rlplan.executor.rollout import Generated
 from rlplan.executor.scoring_health import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.events import Finished, Issue, Score
-from rlplan.rounds.exact import ExactShortRound
+from rlplan.rounds.machines.events import Finished, Issue, Score
+from rlplan.rounds.machines.exact_short import ExactShortRound
 from rlplan.traces.report_state import incidents
 
 CUTOFF = 8

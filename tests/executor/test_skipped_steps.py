@@ -31,7 +31,7 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import PlannedJob
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
-from rlplan.rounds.events import Finished, Issue, Scored
+from rlplan.rounds.machines.events import Finished, Issue, Scored
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
 

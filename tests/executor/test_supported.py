@@ -10,17 +10,17 @@ from rlplan.plans.schema.plan import (
     RoundIssue,
     RoundRollout,
     Rounds,
-    RoundTrain,
     ShortRound,
 )
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 
 ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
 
 
 def planned(short: dict, long: dict) -> PlannedJob:
-    def train(changes: dict) -> RoundTrain:
-        return RoundTrain(**{"dp": 1, "micro_batch_tokens": 64, **changes})
+    def train(changes: dict) -> UpdateLayout:
+        return UpdateLayout(**{"dp": 1, "micro_batch_tokens": 64, **changes})
 
     rounds = Rounds(
         short=ShortRound(issue=RoundIssue(prompts=5, samples=2), cutoff_tokens=9, rollout=ROLLOUT, train=train(short)),

@@ -17,8 +17,9 @@ pytest.importorskip("torch")
 
 from rlplan.executor.trainer.advantages import group_advantages
 from rlplan.executor.trainer.losses import AGGREGATIONS, Divisors, token_weights
-from rlplan.rounds.outcome import TrainedGroup
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines.outcome import TrainedGroup
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 from ..rounds.driver import Sample, prompt_ids, steps
 

@@ -6,7 +6,8 @@ import dataclasses
 from functools import cache
 from typing import Any
 
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.profiles.library import library_profile
@@ -32,7 +33,12 @@ def solved_on_gpus(mode: str = "sync", **options: Any) -> Documents:
     documents = dataclasses.replace(
         base, job=job, cluster=gpu_cluster(), profile=library_profile("H800", "Qwen2.5-14B"), trace=heavy_trace()
     )
-    plan = solve_fully(
-        documents.cluster, job, documents.profile, documents.trace, base.plan.inputs, passes=QUICK, mode=mode, **options
+    plan = solve(
+        documents.cluster,
+        job,
+        documents.profile,
+        documents.trace,
+        base.plan.inputs,
+        SolveOptions(passes=QUICK, mode=mode, **options),
     ).plan
     return dataclasses.replace(documents, plan=plan)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.round_costs import kinds, scoring
+from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, RoundLuck, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
 from rlplan.planner.simulate.whole_run import round_spec
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
@@ -24,7 +25,7 @@ from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.profile_schema import Profile
-from rlplan.rounds.outcome import Fate
+from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.schedule import Schedule
 from rlplan.traces.run_log import PLAN_COPY, TRACE
 from rlplan.traces.trace import TraceWriter
@@ -51,7 +52,7 @@ def solved(
     sizes = {"prompts_per_step": 8, "samples_per_prompt": 4}
     job = small_job(sizes, search={"tp": [1, 2], "micro_batch_tokens": [2048, 4096]})
     cluster, costs, trace = laptop(), profile(small_profile()), heavy_trace()
-    plan = solve_fully(cluster, job, costs, trace, inputs, passes=passes, **options).plan
+    plan = solve(cluster, job, costs, trace, inputs, SolveOptions(passes=passes, **options)).plan
     return Documents(plan, job, cluster, costs, trace)
 
 
@@ -73,7 +74,7 @@ def synthesize(
     dump(plan, folder / PLAN_COPY)
     rng = np.random.default_rng(seed)
     spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
-    short, long = kinds(plan.job, profile)
+    short, long = round_costs(plan.job, profile)
     reward = scoring(plan.job, profile)
     draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)
     luck = RoundLuck(draws, True)

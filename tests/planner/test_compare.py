@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rlplan.planner.compare import MAX_POINTS, Asked, Wanted, compare, points_of
+from rlplan.planner.compare import MAX_POINTS, Point, compare, points_of
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.compared_plans import ComparedPoint, cheapest, fastest, short_name
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.yaml.errors import InputError
@@ -19,7 +20,7 @@ SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
 def points(make_cluster, make_job, make_profile):
     """The points of some `--vary` on one laptop, or on the clusters given by name."""
 
-    def points(*vary: str, clusters: list[tuple[str, Cluster]] | None = None) -> list[Asked]:
+    def points(*vary: str, clusters: list[tuple[str, Cluster]] | None = None) -> list[Point]:
         return points_of(clusters or [("laptop", make_cluster())], make_job(SMALL), make_profile(), vary)
 
     return points
@@ -78,7 +79,7 @@ def test_a_key_is_called_by_as_much_of_its_path_as_tells_it_from_the_others() ->
 
 def test_points_without_a_plan_carry_the_reason_and_the_others_are_ranked(points, make_trace, inputs) -> None:
     asked = points("job.rollout.prompts_per_step=8,64", "job.slo.step_p95_s=null,0.001")
-    found = list(compare(asked, make_trace(), inputs, Wanted(mode="sync", prompts=32)))
+    found = list(compare(asked, make_trace(), inputs, SolveOptions(mode="sync", prompts=32)))
     assert [point.plan is not None for point in found] == [True, False, False, False]
     assert "0.001" in found[1].reason or "p95" in found[1].reason
     assert found[2].reason == "the data has 32 prompts, and a step trains 64 different ones"
@@ -95,8 +96,10 @@ def test_a_point_is_what_solve_gives_for_its_documents(points, make_trace, input
     from rlplan.planner.solve import solve
 
     asked = points("job.rollout.prompts_per_step=8")[0]
-    plan = solve(asked.cluster, asked.job, asked.profile, make_trace(), inputs, mode="sync", prompts=100)
-    found = next(iter(compare([asked], make_trace(), inputs, Wanted(mode="sync", prompts=100)))).plan
+    plan = solve(
+        asked.cluster, asked.job, asked.profile, make_trace(), inputs, SolveOptions(mode="sync", prompts=100)
+    ).plan
+    found = next(iter(compare([asked], make_trace(), inputs, SolveOptions(mode="sync", prompts=100)))).plan
     assert found is not None and found.predicted == plan.predicted and found.job == plan.job
 
 
@@ -108,7 +111,7 @@ def models(make_cluster, make_job):
     model = {"path": "Qwen/Qwen2.5-7B", "dtype": "bfloat16"}
     job = make_job(SMALL, model=model, search={"tp": [2, 4], "micro_batch_tokens": [2048]})
 
-    def models(*vary: str) -> list[Asked]:
+    def models(*vary: str) -> list[Point]:
         return points_of([("h100", cluster)], job, library_profile("H100", "Qwen2.5-7B"), vary)
 
     return models
@@ -116,7 +119,7 @@ def models(make_cluster, make_job):
 
 def test_another_model_is_priced_by_the_profile_of_that_model_or_not_at_all(models, make_trace, inputs) -> None:
     asked = models("job.model.path=Qwen/Qwen2.5-7B,Qwen/Qwen2.5-14B,mistralai/Mixtral-8x7B,Qwen/Qwen3-8B,my/own")
-    own, larger, unshipped, like, unknown = compare(asked, make_trace(), inputs, Wanted(mode="sync"))
+    own, larger, unshipped, like, unknown = compare(asked, make_trace(), inputs, SolveOptions(mode="sync"))
     assert own.plan and not any("profile" in note for note in own.notes)
     assert larger.plan and larger.plan.predicted.step_s.mean > 1.2 * own.plan.predicted.step_s.mean
     assert "costs of Qwen/Qwen2.5-14B on H100 by the profile that ships (h100.qwen2.5-14b)" in larger.notes
@@ -128,7 +131,7 @@ def test_another_model_is_priced_by_the_profile_of_that_model_or_not_at_all(mode
 
 def test_a_value_of_the_profile_is_not_lost_where_another_profile_is_taken(models, make_trace, inputs) -> None:
     asked = models("job.model.path=Qwen/Qwen2.5-14B", "profile.reward.per_sample_s=0.5")
-    (point,) = compare(asked, make_trace(), inputs, Wanted(mode="sync"))
+    (point,) = compare(asked, make_trace(), inputs, SolveOptions(mode="sync"))
     assert point.plan is None and "this point takes another profile" in point.reason
 
 
@@ -136,12 +139,12 @@ def test_a_measured_profile_prices_no_other_model_and_says_what_else_is_not_as_i
     points, make_trace, inputs
 ) -> None:
     asked = points("job.model.path=model,other", "job.rollout.prompts_per_step=8,4")
-    found = list(compare(asked, make_trace(), inputs, Wanted(mode="sync", prompts=100)))
+    found = list(compare(asked, make_trace(), inputs, SolveOptions(mode="sync", prompts=100)))
     of_base = [point for point in found if point.values["job.model.path"] == asked[0].base.model.path]
     assert [p.plan is not None for p in of_base] == [True] * len(of_base)
     reasons = [point.reason for point in found if point not in of_base]
     assert reasons and all("measured with model.path" in reason and "rlplan profile" in reason for reason in reasons)
-    same, smaller = compare(points("job.rollout.prompts_per_step=8,4"), make_trace(), inputs, Wanted(mode="sync"))
+    same, smaller = compare(points("job.rollout.prompts_per_step=8,4"), make_trace(), inputs, SolveOptions(mode="sync"))
     assert not any("measured with" in note for note in same.notes)
     assert any("measured with another rollout.prompts_per_step" in note for note in smaller.notes)
 
@@ -157,7 +160,7 @@ def test_a_cluster_of_other_gpus_takes_the_profile_that_ships_and_one_of_unknown
     job = make_job(SMALL, model=model, search={"tp": [1], "micro_batch_tokens": [2048]})
     clusters = [("h100", gpus("H100")), ("a100", gpus("NVIDIA A100-SXM4-80GB")), ("tpu", gpus("TPU v5"))]
     asked = points_of(clusters, job, library_profile("H100", "Qwen2.5-7B"), [])
-    found = list(compare(asked, make_trace(), inputs, Wanted(mode="sync")))
+    found = list(compare(asked, make_trace(), inputs, SolveOptions(mode="sync")))
     first, second, third = found
     assert first.plan and not any("ships" in note for note in first.notes)
     assert second.plan and "costs of A100 by the profile that ships (a100.qwen2.5-7b)" in second.notes

@@ -9,7 +9,8 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.simulate.whole_run import simulate_plan
-from rlplan.planner.solve import solve, solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_check import faults
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
@@ -24,7 +25,7 @@ QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
 
 
 def quick(*arguments, **options):
-    return solve_fully(*arguments, passes=QUICK, **options).plan
+    return solve(*arguments, SolveOptions(passes=QUICK, **options)).plan
 
 
 def without_volatile(plan: Plan) -> str:
@@ -44,7 +45,7 @@ def given(make_cluster, make_profile, make_trace, inputs):
 
 def test_exact_beats_sync_by_a_third_on_heavy_tails_and_race_beats_exact(given, make_job, make_cluster) -> None:
     arguments = given(make_job())
-    plan = solve(*arguments)
+    plan = solve(*arguments).plan
     assert plan.job.bias.mode == "exact" and plan.job.bias.budget == 0.0
     assert plan.solver.status == "optimal" and plan.solver.gap <= 1e-6
     baseline = plan.predicted.baseline.seconds_per_sample
@@ -52,7 +53,7 @@ def test_exact_beats_sync_by_a_third_on_heavy_tails_and_race_beats_exact(given, 
     assert plan.predicted.length_ratio == pytest.approx(1.0, abs=0.05)
     assert list(faults(plan, make_cluster(), make_job(), (8, 8))) == []
     assert loads(dump(plan), Plan) is not None
-    race = solve(*arguments, mode="race")
+    race = solve(*arguments, SolveOptions(mode="race")).plan
     assert race.predicted.seconds_per_sample < plan.predicted.seconds_per_sample
     assert race.predicted.length_ratio < 0.9
     assert abs(1 - race.predicted.length_ratio) <= race.job.bias.budget <= abs(1 - race.predicted.length_ratio) + 0.01
@@ -125,7 +126,7 @@ def test_one_core_and_all_cores_give_the_same_bytes(given, make_job) -> None:
 
 
 def test_predictions_add_up(given, make_job) -> None:
-    solved = solve_fully(*given(make_job(SMALL)), passes=QUICK)
+    solved = solve(*given(make_job(SMALL)), SolveOptions(passes=QUICK))
     predicted = solved.plan.predicted
     phases = predicted.phases_s
     total = phases.rollout + phases.reward_exposed + phases.train + phases.sync
@@ -205,7 +206,7 @@ def test_dynamic_sampling_is_simulated_with_the_traces_rewards(given, make_job, 
 def test_a_forced_mode_that_is_slower_than_sync_is_still_simulated_to_the_end(given, make_job, make_trace) -> None:
     # Equal lengths: nothing to gain, and every deferral is a loss.
     even = make_trace(sigma=0.05, icc=0.1)
-    solved = solve_fully(*given(make_job(SMALL), trace=even), mode="exact", passes=QUICK)
+    solved = solve(*given(make_job(SMALL), trace=even), SolveOptions(mode="exact", passes=QUICK))
     assert solved.plan.job.bias.mode == "exact"
     assert solved.plan.predicted.seconds_per_sample > solved.plan.predicted.baseline.seconds_per_sample
     assert solved.solution.cycle.short.rounds == QUICK[-1].short_rounds
@@ -214,7 +215,7 @@ def test_a_forced_mode_that_is_slower_than_sync_is_still_simulated_to_the_end(gi
 
 def test_progress_goes_up_to_the_end(given, make_job) -> None:
     told: list[float] = []
-    quick(*given(make_job(SMALL)), mode="sync", progress=lambda text, share: told.append(share))
+    solve(*given(make_job(SMALL)), SolveOptions(mode="sync", passes=QUICK), lambda text, share: told.append(share))
     assert told == sorted(told) and told[-1] == 1.0
 
 

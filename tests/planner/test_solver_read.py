@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from rlplan.planner import solve as solving
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.solver_read import DRAWN_UNDER, UNREAD, digest_of
 from rlplan.plans.schema.base import Strict
 from rlplan.plans.schema.cluster import Cluster
@@ -68,7 +69,7 @@ def read(inputs, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Strict, "__getattribute__", recording)
-        solving.solve_fully(cluster, job, costs, trace, inputs, passes=QUICK[:1], prompts=64)
+        solving.solve(cluster, job, costs, trace, inputs, SolveOptions(passes=QUICK[:1], prompts=64))
     return seen
 
 

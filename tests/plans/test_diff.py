@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from rlplan.plans.diff.change import NOT_GIVEN, Quantity, changes
 from rlplan.plans.diff.difference_error import Errors
-from rlplan.plans.diff.figure_words import change_text, values
 from rlplan.plans.diff.input_diff import InputFiles
 from rlplan.plans.diff.job_diff import NOWHERE, PlanDiff, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report
 from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
 from rlplan.plans.diff.one_plan import alone_report
+from rlplan.plans.diff.quantity_text import change_text, values
 from rlplan.plans.diff.review import Row, fold
 from rlplan.plans.facts.digest import job_decisions, job_predictions
 from rlplan.plans.schema.plan import Plan, load_plan
@@ -245,7 +245,7 @@ def test_the_error_of_one_length_trace_is_common_to_plans_of_one_mode_and_indepe
     assert same_mode.errors.common_lengths
     noise = math.hypot(0.001, 0.001)
     assert same_mode.effect("seconds_per_sample").relative_sigma == pytest.approx(0.95 * noise)
-    assert "the error of the profile's costs (1%) and of the lengths (6%) is common to both" in shown(same_mode)
+    assert "the error of the profile's costs (1.0%) and of the lengths (6.0%) is common to both" in shown(same_mode)
     bias = faster.job.bias.model_copy(update={"mode": "defer"})
     other_mode = faster.model_copy(update={"job": faster.job.model_copy(update={"bias": bias})})
     for other in (
@@ -255,7 +255,7 @@ def test_the_error_of_one_length_trace_is_common_to_plans_of_one_mode_and_indepe
         diff = diff_jobs(old, other)
         assert not diff.errors.common_lengths
         assert diff.effect("seconds_per_sample").relative_sigma == pytest.approx(0.95 * math.hypot(0.06, 0.06, noise))
-        assert "of the lengths (6%)" in shown(diff)
+        assert "of the lengths (6.0%)" in shown(diff)
 
 
 def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
@@ -318,7 +318,7 @@ def test_what_is_not_known_is_unknown_and_never_zero(plan: Plan) -> None:
     known = edited(plan, ("train: null\n", bar + "\n"))
     half = diff_jobs(plan, known)
     assert half.effect("memory.train").new == 0.75 and half.effect("memory.train").delta is None
-    assert "| training memory free | unknown | 75% |" in shown(half)
+    assert "| training memory free | unknown | 75.0% |" in shown(half)
 
 
 def test_the_headroom_of_a_plan_is_that_of_its_tightest_kind_of_round(plan: Plan) -> None:

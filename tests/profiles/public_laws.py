@@ -1,7 +1,9 @@
-"""A training law for tests: the data sheets with every factor at its prior."""
+"""For tests: a training law by the data sheets with every factor at its prior, and layouts of updates."""
 
 import math
+from typing import Any
 
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.laws.train_law import FACTORS
 from rlplan.profiles.profile_schema import TrainLaw
 
@@ -23,3 +25,8 @@ def train_law(model: str = "Qwen2.5-7B", accelerator: str = "H100") -> TrainLaw:
         memory_error=0.1,
         source="test",
     )
+
+
+def update_layout(dp: int = 1, **changes: Any) -> UpdateLayout:
+    """An update of so many replicas with micro-batches of 16,384 tokens, which computes all activations again."""
+    return UpdateLayout(**{"dp": dp, "micro_batch_tokens": 16384, "recompute": "full", **changes})

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, train_cost_in, train_costs
+from rlplan.planner.costs.phase_costs import decode_cost, train_cost_in, train_costs
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.plans.schema.cluster import Pool
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.architecture import architecture_of
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.laws.train_law import TrainLayout
 from rlplan.profiles.library import (
     FOLDER,
     GPU_NAMES,
@@ -27,6 +27,8 @@ from rlplan.profiles.library import (
 )
 from rlplan.profiles.profile_schema import Profile
 from rlplan.profiles.same_machine import differences, machine_of
+
+from .public_laws import update_layout
 
 NAMES = list(itertools.product(GPU_NAMES, MODEL_NAMES))
 
@@ -68,7 +70,7 @@ def test_errors_that_stand_as_evidence_are_deviations_and_those_of_entries_means
         for entry in profile.rollout:
             mean = entry.evidence["decode"].error * math.sqrt(2 / math.pi)
             assert mean == pytest.approx(entry.error, rel=1e-4)
-            stated = rollout_error(profile, LayoutKey(entry.tp, 1))
+            stated = rollout_error(profile, EngineLayout(entry.tp, 1))
             assert stated == pytest.approx(entry.error / MEAN_OVER_DEVIATION, rel=1e-4)
 
 
@@ -135,12 +137,10 @@ def test_updates_are_costed_in_any_layout_that_can_be(shipped: dict[tuple[str, s
         for accelerators in (32, 64):
             costs = train_costs(profile, accelerators, (16384,))
             assert costs, f"{model} cannot be trained on {accelerators} {gpu}"
-            assert all(c.dp * c.tp * c.cp * c.pp == accelerators for c in costs)
+            assert all(c.layout.accelerators == accelerators for c in costs)
             assert all(0 < c.peak_bytes <= GPUS[gpu].memory_bytes for c in costs)
-        flat = train_costs(profile, 64, (16384,), lambda layout: layout.pp == 1 and layout.ep == 1)
-        assert {(c.pp, c.ep) for c in flat} == {(1, 1)}
         with pytest.raises(ValueError, match=r"heads|spans nodes"):
-            train_cost_in(law, TrainLayout(1, tp=16))
+            train_cost_in(law, update_layout(1, tp=16))
 
 
 def test_a_derived_profile_is_of_an_accelerator_on_whatever_host(shipped: dict[tuple[str, str], Profile]) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from rlplan.rounds.events import (
+from rlplan.rounds.machines.events import (
     Abort,
     Action,
     Event,
@@ -30,9 +30,10 @@ from rlplan.rounds.events import (
     Score,
     Scored,
 )
-from rlplan.rounds.outcome import Fate, Outcome
-from rlplan.rounds.round import Round
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines.outcome import Fate, Outcome
+from rlplan.rounds.machines.round import Round
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 
 class Sample(NamedTuple):
@@ -158,7 +159,7 @@ def drive(
                 finished.add(key)
             case ReachedCutoff():
                 end = ends[key]
-                push(now + end.tokens - (issues[key].watch_tokens or 0), end)
+                push(now + end.tokens - (issues[key].cutoff_tokens or 0), end)
         run.effective.append(event)
         deliver(event, now)
         if chaos.noise and dice.random() < chaos.noise:

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from rlplan.rounds import schedule as schedule_module
-from rlplan.rounds.events import Action
-from rlplan.rounds.exact import MAX_DRAWS, ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.round import Draw
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines.events import Action
+from rlplan.rounds.machines.exact import MAX_DRAWS
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.round import Draw
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 from .driver import Sample, prompt_ids, steps
 

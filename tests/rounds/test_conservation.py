@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.events import Action, Event, Failed, Finished, Issue, SampleKey, Scored
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import PROMPT_FATES, Fate
-from rlplan.rounds.race import RaceRound
-from rlplan.rounds.round import MAX_FAILURES_PER_PROMPT, Draw
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines.events import Action, Event, Failed, Finished, Issue, SampleKey, Scored
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import PROMPT_FATES, Fate
+from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.machines.round import MAX_FAILURES_PER_PROMPT, Draw
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 from .driver import (
     CAP,

@@ -8,11 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds import exact
-from rlplan.rounds.events import Abort, Action, Failed, Finished, Issue, Lost, ReachedCutoff, SampleKey, Score, Scored
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.machines import exact
+from rlplan.rounds.machines.events import (
+    Abort,
+    Action,
+    Failed,
+    Finished,
+    Issue,
+    Lost,
+    ReachedCutoff,
+    SampleKey,
+    Score,
+    Scored,
+)
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 from .driver import CAP, SEEDS, Chaos, Sample, Step, drive, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 
@@ -73,13 +86,13 @@ def test_a_draw_counts_if_and_only_if_fewer_than_p_before_it_were_accepted(
 
 
 @settings(max_examples=80, deadline=None)
-@given(seed=SEEDS, prompts=st.integers(1, 6), copies=st.integers(1, 5), cutoff=st.integers(5, CAP - 1))
+@given(seed=SEEDS, prompts=st.integers(1, 6), copies=st.integers(1, 5), cutoff_tokens=st.integers(5, CAP - 1))
 def test_a_long_round_trains_the_lowest_numbered_long_redraw_of_each_prompt(
-    seed: int, prompts: int, copies: int, cutoff: int
+    seed: int, prompts: int, copies: int, cutoff_tokens: int
 ) -> None:
     size = 3
     lengths = keyed_lengths(seed)
-    machine = ExactLongRound(prompt_ids(prompts), size, cutoff, copies, CAP)
+    machine = ExactLongRound(prompt_ids(prompts), size, cutoff_tokens, copies, CAP)
     chaos = Chaos(noise=0.2, silence=0.5)
     run = drive(machine, lengths, keyed_rewards(seed), order=random.Random(seed), chaos=chaos)
     outcome = machine.outcome()
@@ -88,9 +101,9 @@ def test_a_long_round_trains_the_lowest_numbered_long_redraw_of_each_prompt(
         redraw = run.samples[group.keys[0]].redraw
         longest = [max(lengths(Sample(0, group.prompt, r, s)) for s in range(size)) for r in range(redraw + 1)]
         if group.prompt in outcome.exhausted:
-            assert redraw == exact.MAX_DRAWS - 1 and max(longest) <= cutoff
+            assert redraw == exact.MAX_DRAWS - 1 and max(longest) <= cutoff_tokens
         else:
-            assert longest[-1] > cutoff >= max(longest[:-1], default=0)
+            assert longest[-1] > cutoff_tokens >= max(longest[:-1], default=0)
 
 
 def _issues(actions: list[Action]) -> list[Issue]:
@@ -114,10 +127,10 @@ def test_a_sample_that_ends_exactly_at_the_cutoff_is_short_and_one_cut_there_is_
 
 
 def test_short_rounds_never_decode_past_the_cutoff_and_long_rounds_watch_it() -> None:
-    assert {(i.max_tokens, i.watch_tokens) for i in _issues(ExactShortRound(["a"], 1, 2, 10, CAP).start())} == {
+    assert {(i.max_tokens, i.cutoff_tokens) for i in _issues(ExactShortRound(["a"], 1, 2, 10, CAP).start())} == {
         (10, None)
     }
-    assert {(i.max_tokens, i.watch_tokens) for i in _issues(ExactLongRound(["a"], 2, 10, 3, CAP).start())} == {
+    assert {(i.max_tokens, i.cutoff_tokens) for i in _issues(ExactLongRound(["a"], 2, 10, 3, CAP).start())} == {
         (CAP, 10)
     }
 
@@ -228,8 +241,8 @@ def test_prompts_keep_their_place_in_feed_and_queue_though_an_engine_was_lost() 
 
 
 def test_senseless_settings_are_refused() -> None:
-    for cutoff in (0, CAP, CAP + 1):
+    for cutoff_tokens in (0, CAP, CAP + 1):
         with pytest.raises(ValueError, match="cutoff"):
-            ExactShortRound(["a"], 1, 1, cutoff, CAP)
+            ExactShortRound(["a"], 1, 1, cutoff_tokens, CAP)
     with pytest.raises(ValueError, match="copies"):
         ExactLongRound(["a"], 1, 10, 0, CAP)

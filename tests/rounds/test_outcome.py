@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.rounds.events import Finished, SampleKey, Scored
-from rlplan.rounds.outcome import Fate, Outcome, TrainedGroup, has_signal
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Finished, SampleKey, Scored
+from rlplan.rounds.machines.outcome import Fate, Outcome, TrainedGroup, has_signal
+from rlplan.rounds.machines.race import RaceRound
 
 GROUP = TrainedGroup("a", (SampleKey(0, 0), SampleKey(0, 2)), (5, 7), (0.0, 1.0))
 # Three prompts were taken; "b" was drawn twice. Three samples were issued for "a", one of them surplus.

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.events import Abort
-from rlplan.rounds.outcome import Fate
+from rlplan.rounds.machines.events import Abort
+from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.predict import LengthHistory
-from rlplan.rounds.schedule import RoundSpec, Schedule
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 from .driver import CAP, SEEDS, chaoses, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 

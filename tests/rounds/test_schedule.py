@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.rounds import schedule as schedule_module
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, RoundSpec, Schedule
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, Schedule
 
 from .driver import CAP, SEEDS, Chaos, Lengths, chaoses, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 

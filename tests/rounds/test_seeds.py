@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.events import Issue, SampleKey
+from rlplan.rounds.machines.events import Issue, SampleKey
 from rlplan.rounds.seeds import RoundSeeds, SeedLedger
 
 

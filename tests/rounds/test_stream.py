@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.rounds import schedule as schedule_module
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, RoundSpec, Schedule, prompts_wanted
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundSpec, prompts_wanted
+from rlplan.rounds.schedule import MAX_WAIT_ROUNDS, Schedule
 
 from .driver import CAP, SEEDS, Sample, keyed_lengths, keyed_rewards, prompt_ids, specs, steps
 

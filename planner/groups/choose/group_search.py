@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from ....plans.yaml.errors import Infeasible
 from ..inputs.capacity import node_limits, nodes_short
 from ..inputs.group_model import Group, GroupJob, NodeTypes, Rules
-from ..inputs.groups_state import GroupsState
-from ..place.group_nodes import resident
+from ..place.group_nodes import resident, solo_group
 from ..place.placer import placed_in_turn
 from ..place.published_placers import Algorithm1
-from .group_columns import FULL, Column, built, placed_solo, unit_shares
+from .group_columns import FULL, Column, placed_solo, unit_shares
 from .group_solution import ColumnKey, Effort, SolveMemory
 from .master_program import Relaxation, choose, nearest
 from .placements import fluid_bound, placements_within
-from .pricing import Members, PricedGroup, Pricing, connected, placement_table, price, structure_hash_of
+from .pricing import PricedGroup, Pricing, connected, group_of, placement_table, price, structure_hash_of
 
 ROUNDING = 1e-7
 _BATCH = 64
@@ -108,24 +107,33 @@ class GroupSearch:
                 raise Infeasible(
                     f"job {name} does not keep its bound of {self.jobs[name].slo:g} even alone; raise its slo"
                 )
-        state = GroupsState()
         if self.effort.greedy:
-            state = placed_in_turn(Algorithm1(self.node_types, self.rules), self.jobs)
-            self.greedy_usd = state.usd_per_hour(self.node_types)
-        for group in [*state.groups.values(), *previous]:
-            if self.fits(group):
-                self.add(group)
-                self.warm.add(group)
+            greedy = placed_in_turn(Algorithm1(self.node_types, self.rules), self.jobs)
+            self.greedy_usd = 0.0
+            for group in greedy.groups.values():
+                if self._start_from(group):
+                    self.greedy_usd += group.usd_per_hour(self.node_types)
+                else:  # its long-run mean is just above a bound, which Algorithm 1's quick verdict may miss
+                    solo = [solo_group(self.jobs[pin.job], self.node_types) for pin in group.pins]
+                    self.greedy_usd += sum(group.usd_per_hour(self.node_types) for group in solo)
+        for group in previous:
+            self._start_from(group)
+
+    def _start_from(self, group: Group) -> bool:
+        """Make a given group a column of the warm start, if it fits; whether it does."""
+        fits = self.fits(group)
+        if fits:
+            self.add(group)
+            self.warm.add(group)
+        return fits
 
     def generate(self, notify: Callable[[str], None] = lambda text: None) -> float:
-        """Add columns until nothing is left above the tolerance, or the limits of work are met; returns the lower
-        bound.
+        """Add columns until nothing is left above the tolerance, or work runs out; returns the lower bound.
 
         The bound holds for groups of at most `proven_cap` jobs: the largest cap whose search came to its end. If no
         search did, it is the fluid bound, which holds for all groups.
         """
         effort = self.effort
-        bound = fluid_bound(self.placements_of, self.usd)
         top = self.top
         last_tolerance = 0.0 if self.exact else effort.gap / 2
         proven: dict[int, float] = {}
@@ -159,7 +167,7 @@ class GroupSearch:
                     break
                 tolerance = max(last_tolerance, tolerance / 2)
         self.proven_cap = max(ended, default=top)
-        return max(bound, proven.get(self.proven_cap, 0.0))
+        return max(fluid_bound(self.placements_of, self.usd), proven.get(self.proven_cap, 0.0))
 
     def priced(
         self,
@@ -221,7 +229,7 @@ class GroupSearch:
                         part_hash = structure_hash_of(self.table, part)
                         parts_of[-1].append(part_hash)
                         if part_hash not in memory.sound and part_hash not in memory.infeasible:
-                            untested[part_hash] = self._group(part, candidate.pools)
+                            untested[part_hash] = group_of(self.table, part, candidate.pools, self.node_types)
             self.simulated += len(untested)
             for part_hash, keeps in zip(untested, self.checker.keeps(list(untested.values()), self.jobs), strict=True):
                 (memory.sound if keeps else memory.infeasible).add(part_hash)
@@ -230,17 +238,10 @@ class GroupSearch:
                 for candidate, parts in zip(candidates, parts_of, strict=True)
                 if all(part in memory.sound for part in parts)
             ]
-        return [(candidate, self._group(candidate.members, candidate.pools)) for candidate in candidates]
-
-    def _group(self, members: Members, pools: Sequence[str]) -> Group:
-        """The group of some members of a candidate, on the nodes that they use."""
-        used = sorted({n for _, a, b in members for n in (*a, *b)})
-        index = {old: new for new, old in enumerate(used)}
-        return built(
-            [(self.table.placements[m], [index[n] for n in a], [index[n] for n in b]) for m, a, b in members],
-            [pools[n] for n in used],
-            self.node_types,
-        )
+        return [
+            (candidate, group_of(self.table, candidate.members, candidate.pools, self.node_types))
+            for candidate in candidates
+        ]
 
     def close(self, price_usd: float) -> bool:
         """Add every column that a choice cheaper than `price_usd` could use; whether all of them are there now.

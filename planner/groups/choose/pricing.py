@@ -21,8 +21,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ..inputs.group_model import NodeTypes
-from .group_columns import FULL
+from ..inputs.group_model import Group, NodeTypes
+from .group_columns import FULL, built
 from .placements import Placement
 from .pricing_kernel import search
 from .structure_hash import InfeasibleSet, node_hash, token
@@ -203,3 +203,11 @@ def connected(members: Members) -> bool:
         reach = reach.union(*near)
         left = [nodes for nodes in left if not nodes & reach]
     return True
+
+
+def group_of(table: PlacementTable, members: Members, pools: Sequence[str], node_types: NodeTypes) -> Group:
+    """The group of some members of a priced group, on the nodes that they use; `pools`: pool of each node."""
+    used = sorted({n for _, a, b in members for n in (*a, *b)})
+    index = {old: new for new, old in enumerate(used)}
+    placed = [(table.placements[m], [index[n] for n in a], [index[n] for n in b]) for m, a, b in members]
+    return built(placed, [pools[n] for n in used], node_types)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from ....plans.check.plan_check import input_path
 from ....plans.facts.node_price import usd_per_node_hour
+from ....plans.phrases.numbers import bytes_text
 from ....plans.schema.cluster import Cluster
 from ....plans.schema.job import load_job
 from ....plans.schema.plan import Plan, load_plan
 from ....plans.schema.workload import GroupRules, OtherWay, Phase, Workload, WorkloadJob
-from ....plans.words.units import bytes_text
 from ....plans.yaml.errors import InputError, joined
 from ....plans.yaml.yaml_io import error_at
 from ....profiles.architecture import Architecture, architecture_of

@@ -23,9 +23,10 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar, overload
 
+from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates import LongKey, ShortKey
-from ...costs.phase_costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from ...costs.phase_costs import NO_TIMEOUT, DecodeCost, RewardCost
 from ...costs.reward_executions import Executions
 from .column_setting import Setting
 
@@ -126,7 +127,7 @@ def scaled(setting: Setting, key: ShortKey, cell: Cell) -> tuple[Setting, ShortK
 def scaled(setting: Setting, key: LongKey, cell: Cell) -> tuple[Setting, LongKey]: ...
 def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setting, ShortKey] | tuple[Setting, LongKey]:
     """The setting in which a cell is a whole round, and its key there."""
-    layout = LayoutKey(key.layout.tp, cell.engines)
+    layout = EngineLayout(key.layout.tp, cell.engines)
     known = setting.of_cells
     if (key.layout, cell.engines) not in known:
         known[key.layout, cell.engines] = dataclasses.replace(
@@ -149,7 +150,7 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
 
 def on_engines(cost: Cost, engines: int) -> Cost:
     """The cost of so many of a layout's engines."""
-    return dataclasses.replace(cost, key=LayoutKey(cost.key.tp, engines))
+    return dataclasses.replace(cost, key=EngineLayout(cost.key.tp, engines))
 
 
 def reward_share(reward: RewardCost, parts: float) -> RewardCost:

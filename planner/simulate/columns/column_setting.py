@@ -9,10 +9,11 @@ from functools import cached_property
 
 from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
-from ....rounds.exact import most_draws_at_once
+from ....plans.schema.sections.layouts import EngineLayout
+from ....rounds.machines.exact import most_draws_at_once
 from ...choose.candidates import LongKey, ShortKey
 from ...costs.draft_costs import DraftedCost
-from ...costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from ...costs.phase_costs import DecodeCost, RewardCost, TrainCost
 from ...costs.step_noise import SILENT
 from ...lengths.draws import Draws
 from ...lengths.length_history import EarlierEpoch
@@ -49,13 +50,13 @@ class Setting:
     group_size: int
     cap_tokens: int
     dynamic_sampling: bool
-    decode: dict[LayoutKey, DecodeCost]
+    decode: dict[EngineLayout, DecodeCost]
     reward: RewardCost
     draws: Draws
     reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
-    drafted: dict[tuple[LayoutKey, int], DraftedCost] = field(default_factory=dict)
+    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
     watch: Callable[[], Observe] | None = None
-    noise: Callable[[LayoutKey, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
+    noise: Callable[[EngineLayout, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
     max_prompt_tokens: int = 0
     as_written: Mapping[ShortKey | LongKey, AsWritten] = field(default_factory=dict)
     cell_prompts: int = CELL_PROMPTS
@@ -105,7 +106,7 @@ class Setting:
         return EarlierEpoch(self.draws, self.group_size, feed_size("predict", self.simulated_target))
 
     @cached_property
-    def of_cells(self) -> dict[tuple[LayoutKey, int], Setting]:
+    def of_cells(self) -> dict[tuple[EngineLayout, int], Setting]:
         """Settings of cells, by their layout and the prompts that they train: made on demand, kept by cells.py."""
         return {}
 

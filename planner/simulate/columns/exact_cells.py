@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ....plans.schema.sections.layouts import EngineLayout
 from ...choose.candidates import ShortKey
 from ...choose.prompt_supply import accepted_share
-from ...costs.phase_costs import LayoutKey
 from ...lengths.draws import Numbers
 from ..round_arrays import Luck, Played
 from .cells import Cell, Cost, on_engines
@@ -52,12 +52,13 @@ class ExactCells(ShortColumn):
         # number of accepted draws ends the round before.
         counting = self._counting < len(places)
         target = max(1, int(accepted[: self._counting].sum())) if counting else len(places)
-        luck, setup = dataclasses.replace(luck, more=False), dataclasses.replace(self._setup, target=target)
-        return places, luck, play_column(self._setting, self.key, setup, luck)
+        luck, round_kind = dataclasses.replace(luck, more=False), dataclasses.replace(self._round_kind, target=target)
+        return places, luck, play_column(self._setting, self.key, round_kind, luck)
 
     def _accepted(self, luck: Luck) -> NDArray[np.bool_]:
         size = self._setting.group_size
-        accepted: NDArray[np.bool_] = luck.lengths[:, :size].max(axis=1) <= self.key.cutoff
+        assert self.key.cutoff_tokens is not None, "mode exact has one"
+        accepted: NDArray[np.bool_] = luck.lengths[:, :size].max(axis=1) <= self.key.cutoff_tokens
         if self._setting.dynamic_sampling:
             rewards = np.broadcast_to(luck.rewards, luck.lengths.shape)[:, :size]
             accepted = accepted & (rewards != rewards[:, :1]).any(axis=1)
@@ -128,7 +129,7 @@ class ComposedExact(ComposedShort):
         missing = min(math.ceil(missing), target - 1)
         prompts = math.ceil(missing * max(1.0, key.prompts / target))
         engines = min(key.layout.engines, prompts * key.samples)
-        layout = LayoutKey(key.layout.tp, engines)
+        layout = EngineLayout(key.layout.tp, engines)
 
         def idle(cost: Cost) -> Cost:
             return dataclasses.replace(on_engines(cost, engines), round_s=0)

@@ -43,11 +43,11 @@ class RaceCells(ShortColumn):
 
     def __init__(self, setting: Setting, key: ShortKey) -> None:
         super().__init__(setting, key)
-        self._setup = dataclasses.replace(self._setup, target=key.prompts)
+        self._round_kind = dataclasses.replace(self._round_kind, target=key.prompts)
         self.finishers: list[Finishers] = []
 
     def _record(self, numbers: Numbers, luck: Luck, played: Played, firsts: Numbers, put_off: int) -> None:
-        trained = trained_draws(self._setup, luck, played, firsts)
+        trained = trained_draws(self._round_kind, luck, played, firsts)
         found = Finishers(
             played.ready_s[trained.draws],
             trained.tokens,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.outcome import Fate
+from ....rounds.machines.outcome import Fate
+from ....rounds.round_spec import RoundKind
 from ...choose.candidates import LongKey
 from ...costs.phase_costs import TrainCost
-from ..round_arrays import FATES, Luck, Played, RoundSetup
+from ..round_arrays import FATES, Luck, Played
 from ..streamed_updates import Streamed, Window, exposed_update_s
 
 
@@ -29,7 +30,7 @@ class RoundLog:
     settled: list[int] = field(default_factory=list)  # prompts that were trained or filtered
     deferred: list[int] = field(default_factory=list)
     excess: list[int] = field(default_factory=list)
-    leak: list[int] = field(default_factory=list)  # the part of the excess that is of exhausted prompts (rounds/exact)
+    leak: list[int] = field(default_factory=list)  # excess of exhausted prompts (rounds/machines/exact.py)
     issued: list[int] = field(default_factory=list)
     decoded: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)  # decoded tokens that were trained
@@ -114,10 +115,12 @@ class Trained:
     excess: NDArray[np.int64]
 
 
-def trained_draws(setup: RoundSetup, luck: Luck, played: Played, firsts: NDArray[np.int64]) -> Trained:
+def trained_draws(round_kind: RoundKind, luck: Luck, played: Played, firsts: NDArray[np.int64]) -> Trained:
     """What a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
     trained = np.flatnonzero(played.fate == FATES[Fate.TRAINED])
-    lengths = np.minimum(luck.lengths[played.row[trained], : setup.samples], setup.max_tokens).astype(np.int64)
+    lengths = np.minimum(luck.lengths[played.row[trained], : round_kind.samples], round_kind.max_tokens).astype(
+        np.int64
+    )
     kept, prompts = played.kept[trained], played.prompt[trained]
     whole = np.where(kept, lengths + luck.prompt_tokens[prompts][:, None], 0)
     own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
@@ -126,7 +129,7 @@ def trained_draws(setup: RoundSetup, luck: Luck, played: Played, firsts: NDArray
 
 def record_round(
     log: RoundLog,
-    setup: RoundSetup,
+    round_kind: RoundKind,
     luck: Luck,
     played: Played,
     firsts: NDArray[np.int64],
@@ -137,7 +140,7 @@ def record_round(
 
     `key`: of a long round, which may hand engines over.
     """
-    trained = trained_draws(setup, luck, played, firsts)
+    trained = trained_draws(round_kind, luck, played, firsts)
     log.rollout_s.append(played.times.decode_end_s)
     log.reward_s.append(played.times.reward_exposed_s)
     log.tokens.append(int(trained.tokens.sum()))

@@ -20,13 +20,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.exact import MAX_DRAWS
 from ....rounds.hand_over import HandOverSpec
-from ....rounds.outcome import Fate
+from ....rounds.machines.exact import MAX_DRAWS
+from ....rounds.machines.outcome import Fate
+from ....rounds.round_spec import RoundKind
 from ...choose.candidates import LongKey, ShortKey, defers
 from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_parts
 from ..one_round import play
-from ..round_arrays import FATES, Luck, Played, RanOut, RoundSetup
+from ..round_arrays import FATES, Luck, Played, RanOut
 from .column_setting import FEED, feed_size
 from .column_setting import Setting as Setting  # those who make columns find it here too
 from .round_log import RoundLog, mean, record_round
@@ -41,15 +42,14 @@ class ShortColumn:
         self._cost = setting.cost_of(key)
         self.log = RoundLog(sync_s=self._cost.sync_s)
         self.deferred_prompts: list[str] = []
-        self._setup = RoundSetup(
-            kind="short",
-            exact=key.mode == "exact",
+        self._round_kind = RoundKind(
+            name="short",
             prompts=key.prompts,
             target=setting.target,
             group_size=setting.group_size,
             samples=key.samples,
             max_tokens=setting.cap_tokens,
-            cutoff_tokens=key.cutoff,
+            cutoff_tokens=key.cutoff_tokens,
             dynamic_sampling=setting.dynamic_sampling,
         )
         self._feeds = 0
@@ -105,14 +105,14 @@ class ShortColumn:
         given = min(len(self._fresh), 2 * self.key.prompts)
         places, luck = self._luck(given)
         try:
-            return places, luck, play_column(self._setting, self.key, self._setup, luck)
+            return places, luck, play_column(self._setting, self.key, self._round_kind, luck)
         except RanOut:
             places, luck = self._luck(len(self._fresh))
-            return places, luck, play_column(self._setting, self.key, self._setup, luck)
+            return places, luck, play_column(self._setting, self.key, self._round_kind, luck)
 
     def _record(self, numbers: Numbers, luck: Luck, played: Played, firsts: Numbers, put_off: int) -> None:
         """Add a round to the log; `numbers` and `firsts` by draw, `put_off` as of record_round."""
-        record_round(self.log, self._setup, luck, played, firsts, put_off)
+        record_round(self.log, self._round_kind, luck, played, firsts, put_off)
         deferred = played.fate == FATES[Fate.DEFERRED]
         self.deferred_prompts.extend(prompt_name(int(n), 0) for n in numbers[deferred])
 
@@ -146,15 +146,14 @@ class LongColumn:
         self._cost = setting.cost_of(key)
         self._hand_over = HandOverSpec(key.freed_engines, key.hand_over) if key.hand_over else None
         self.log = RoundLog(sync_s=self._cost.sync_s)
-        self._setup = RoundSetup(
-            kind="long",
-            exact=key.law.mode == "exact",
+        self._round_kind = RoundKind(
+            name="long",
             prompts=setting.target,
             target=setting.target,
             group_size=setting.group_size,
             samples=setting.group_size,
             max_tokens=setting.cap_tokens,
-            cutoff_tokens=key.law.cutoff,
+            cutoff_tokens=key.law.cutoff_tokens,
             copies=key.copies,
             dynamic_sampling=setting.dynamic_sampling,
         )
@@ -180,12 +179,12 @@ class LongColumn:
         laps, places = np.divmod(np.arange(first, first + setting.target), len(pool))
         numbers = np.array([prompt_parts(pool[place])[0] for place in places], dtype=np.int64)
         luck = self._luck(numbers, laps + 1)
-        played = play_column(setting, self.key, self._setup, luck, self._hand_over)
+        played = play_column(setting, self.key, self._round_kind, luck, self._hand_over)
         firsts = np.empty(len(numbers), dtype=np.int64)
         for lap in np.unique(laps):
             mine = laps == lap
             firsts[mine] = setting.draws.firsts(numbers[mine], 0)[:, 0, : setting.group_size].sum(axis=1)
-        record_round(self.log, self._setup, luck, played, firsts, 0, self.key)
+        record_round(self.log, self._round_kind, luck, played, firsts, 0, self.key)
 
     def _luck(self, numbers: Numbers, streams: Numbers) -> Luck:
         setting, draws = self._setting, self._setting.draws
@@ -212,17 +211,18 @@ class LongColumn:
             rewards=np.concatenate(rewards) if rewards else 0.0,
             reward_luck=np.concatenate(reward_luck) if reward_luck else 0.0,
             prompt_luck=draws.prompt_luck(numbers) if setting.reward.executions else 0.0,
-            offset=np.concatenate([[0], np.cumsum(counts)]) if self._setup.redraws else None,
+            offset=np.concatenate([[0], np.cumsum(counts)]) if self._round_kind.redraws else None,
         )
 
     def _rows(self, numbers: Numbers, stream: int) -> list[Tokens]:
         """By prompt, lengths of all the draws that a round can want of it: waves that double until one is long."""
         firsts = self._setting.draws.firsts(numbers, stream)
-        if not self._setup.redraws:
+        if not self._round_kind.redraws:
             return list(firsts[:, :1])
-        size, cutoff, copies = self._setting.group_size, self._setup.cutoff_tokens, self._setup.copies
+        size, cutoff_tokens, copies = self._setting.group_size, self._round_kind.cutoff_tokens, self._round_kind.copies
+        assert cutoff_tokens is not None, "prompts are redrawn in long rounds of exact only"
         # The number of the first draw that is long, or how many are known.
-        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
+        long = np.c_[firsts[:, :, :size].max(axis=2) > cutoff_tokens, np.ones(len(numbers), dtype=bool)].argmax(axis=1)
         found = []
         for number, first, rows in zip(numbers.tolist(), long.tolist(), firsts, strict=True):
             drawn = copies
@@ -232,7 +232,7 @@ class LongColumn:
                     more = np.array([self._setting.draws.row(number, stream, nth) for nth in range(known, drawn)])
                     rows = np.concatenate([rows, more])
                     if first >= known:
-                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff, True).argmax())
+                        first = known + int(np.append(more[:, :size].max(axis=1) > cutoff_tokens, True).argmax())
                 if first < drawn or drawn >= MAX_DRAWS:
                     break
                 drawn = min(2 * drawn, MAX_DRAWS)
@@ -241,15 +241,17 @@ class LongColumn:
 
 
 def play_column(
-    setting: Setting, key: ShortKey | LongKey, setup: RoundSetup, luck: Luck, hand_over: HandOverSpec | None = None
+    setting: Setting, key: ShortKey | LongKey, round_kind: RoundKind, luck: Luck, hand_over: HandOverSpec | None = None
 ) -> Played:
     """Simulate a round of a kind; raises as `play` does."""
     observe = setting.watch() if setting.watch else None
     cost, at_once = setting.cost_of(key), setting.at_once(key)
-    return play(setup, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe)
+    return play(
+        round_kind, luck, cost, setting.reward, at_once, hand_over, reference=setting.reference, observe=observe
+    )
 
 
-def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[str]:
+def long_draws(draws: Draws, group_size: int, cutoff_tokens: int, count: int) -> list[str]:
     """Prompts that `exact` defers at `cutoff`: the first `count` whose first draw in stream 0 is long.
 
     A draw counts or not regardless of its own lengths, so the deferred ones are simply the long ones among all, and no
@@ -261,7 +263,7 @@ def long_draws(draws: Draws, group_size: int, cutoff: int, count: int) -> list[s
     for start in range(0, 64 * max(FEED, count), FEED):
         numbers = np.arange(start, start + FEED)
         longest = draws.firsts(numbers, 0)[:, 0, :group_size].max(axis=1)
-        found += numbers[(longest > cutoff) | (longest >= cap)].tolist()
+        found += numbers[(longest > cutoff_tokens) | (longest >= cap)].tolist()
         if len(found) >= count:
             break
     return [prompt_name(number, 0) for number in found[:count]]
@@ -282,7 +284,7 @@ def expected_deferrals(column: ShortColumn, setting: Setting) -> float:
         return settled * law.long_share / (1.0 - law.long_share)
     if setting.dynamic_sampling:
         return mean(column.log.deferred)
-    if law.mode == "exact":
-        short = setting.draws.model.short_groups(law.cutoff, setting.group_size)
+    if law.cutoff_tokens is not None:
+        short = setting.draws.model.short_groups(law.cutoff_tokens, setting.group_size)
         return setting.target * (1.0 - short) / short
     return float(column.key.prompts - setting.target)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from ..page_text import seconds, span
+from ...phrases.numbers import seconds, span
 from ..palette import CLEAR, INK, LINE, MUTED, PANEL, faded
 from ..shell import Swatch
 

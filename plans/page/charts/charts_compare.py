@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...facts.compared_plans import ComparedPoint, speedup
+from ...phrases.numbers import percent, seconds, times, usd
+from ...phrases.sentences import listed
 from ...schema.plan import Plan
-from ..page_text import esc, listed, percent, ratio, seconds, usd
+from ..page_text import esc
 from ..palette import INK, MODE, MUTED, PHASE, PHASE_NAME
 from ..shell import Chart, Swatch
 from .chart_parts import axis, figure, lanes, share_axis
@@ -41,7 +43,7 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
         )  # fmt: skip
         chart.add_scatter(
             x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(found)}, {ratio(speedup(plan))} plain rounds"], textfont={"size": 11, "color": MUTED},
+            text=[f"{seconds(found)}, {times(speedup(plan))} plain rounds"], textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(
         xaxis=axis("seconds a step", range=[0, 1.04 * most], nticks=6),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...phrases.numbers import count, percent, seconds, times, usd
+from ...phrases.sentences import listed
 from ...schema.groups_plan import CostFigures, GroupsPlan
 from ...schema.sections.planned_group import PlannedGroup
-from ..page_text import count, listed, percent, ratio, seconds, usd
 from ..palette import BAD, GOOD, INK, LINE, MUTED, PANEL, PHASE, TRACK, faded, text_on
 from ..shell import Chart, Swatch
 from .chart_parts import axis, figure, lanes
@@ -61,8 +62,8 @@ def costs(plan: GroupsPlan) -> Chart:
     here, first, alone = (figures for _, figures in rows)
     price = here.usd_per_hour or 1.0
     caption = (
-        f"{usd(here.usd_per_hour)} USD an hour, {ratio(first.usd_per_hour / price)} as much by RollMux's Algorithm 1 "
-        f"and {ratio(alone.usd_per_hour / price)} with each job on nodes of its own"
+        f"{usd(here.usd_per_hour)} USD an hour, {times(first.usd_per_hour / price)} as much by RollMux's Algorithm 1 "
+        f"and {times(alone.usd_per_hour / price)} with each job on nodes of its own"
         + ("" if alone.fits else ", for which the cluster has too few")
         + ". A unit is the training that one USD buys if each job has its own nodes."
     )
@@ -140,8 +141,8 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
         s = member.slowdown
         chart.add_bar(
             orientation="h", base=[s.p50], x=[max(s.p95 - s.p50, 0.003 * top)], y=[index], width=0.5, hoverinfo="text",
-            hovertext=f"<b>{name}</b>, {key}<br>mean {ratio(s.mean, 3)}, p50 {ratio(s.p50, 3)}, p95 {ratio(s.p95, 3)}"
-            f"<br>at most {ratio(s.slo, 3)}<br>alone {seconds(s.alone_s)} an iteration",
+            hovertext=f"<b>{name}</b>, {key}<br>mean {times(s.mean, 3)}, p50 {times(s.p50, 3)}, p95 {times(s.p95, 3)}"
+            f"<br>at most {times(s.slo, 3)}<br>alone {seconds(s.alone_s)} an iteration",
             marker={"color": faded(colours[name], 0.55), "line": {"width": 0}},
         )  # fmt: skip
         chart.add_scatter(
@@ -162,8 +163,8 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
     broken = [name for name, member, _ in members if not member.slowdown.keeps]
     caption = (
         (f"{listed(broken)} would break a bound. " if broken else "Every job keeps its bound. ")
-        + f"Nearest to it is {nearest[0]}: {ratio(nearest[1].slowdown.p95, 3)} at p95 of at most "
-        f"{ratio(nearest[1].slowdown.slo, 3)}."
+        + f"Nearest to it is {nearest[0]}: {times(nearest[1].slowdown.p95, 3)} at p95 of at most "
+        f"{times(nearest[1].slowdown.slo, 3)}."
     )
     legend = (Swatch("p50 to p95", MUTED, "band"), Swatch("mean", INK, "diamond"), Swatch("bound", INK, "tick"))
     return Chart("slowdowns", "Slowdown of each job", caption, chart, 34 * len(members) + 62, legend)

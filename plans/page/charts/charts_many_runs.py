@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..page_text import count, esc, fixed, known, listed, percent, seconds
+from ...phrases.numbers import count, fixed, known, percent, seconds
+from ...phrases.sentences import listed
+from ..page_text import esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
 from ..shell import Chart, Swatch
 from .chart_parts import axis, cut, figure, lanes, share_axis

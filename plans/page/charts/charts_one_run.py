@@ -9,7 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..page_text import count, esc, listed, percent, seconds
+from ...phrases.numbers import count, percent, seconds
+from ...phrases.sentences import listed
+from ..page_text import esc
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, faded
 from ..shell import Chart, Swatch
 from .chart_parts import BandGroup, BandRow, Spread, axis, bands, figure, share_axis
@@ -131,7 +133,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
             measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
             off.append(
                 f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "
-                + (f"({100 * (measured / mean - 1):+.0f} %)" if mean else "")
+                + (f"({100 * (measured / mean - 1):+.0f}%)" if mean else "")
             )
         groups.append(BandGroup(title, tuple(rows)))
     chart, height, legend = bands(groups)

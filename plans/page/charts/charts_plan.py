@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...phrases.numbers import bytes_text, digits, percent, seconds, times, usd
+from ...phrases.sentences import listed
 from ...schema.plan import Plan
 from ...schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
-from ..page_text import digits, listed, percent, ratio, seconds, size, usd
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
 from ..shell import Chart, Swatch
 from .chart_parts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes, share_axis
@@ -76,7 +77,7 @@ def front(plan: Plan) -> Chart:
             },
             hoverinfo="text",
             hovertext=[
-                f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{ratio(s)} plain synchronous rounds, "
+                f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{times(s)} plain synchronous rounds, "
                 f"{seconds(p.seconds_per_sample)} per sample<br>length ratio {p.length_ratio:.3f}<br>"
                 f"{usd(p.usd_per_1k_samples)} USD per 1,000 samples<br>{p.rounds} rounds simulated"
                 for p, s in here
@@ -85,7 +86,7 @@ def front(plan: Plan) -> Chart:
     chosen = [(p, s) for p, s in zip(points, speeds, strict=True) if p.chosen]
     for point, speed in chosen:
         chart.add_annotation(
-            x=point.length_ratio, y=speed, text=f"<b>this plan</b> {ratio(speed)}", showarrow=False, yshift=-17,
+            x=point.length_ratio, y=speed, text=f"<b>this plan</b> {times(speed)}", showarrow=False, yshift=-17,
             xanchor="right" if point.length_ratio > 0.9 else "left", font={"size": 12, "color": INK},
         )  # fmt: skip
     ratios = [1.0, *(p.length_ratio for p in points)]
@@ -106,7 +107,7 @@ def front(plan: Plan) -> Chart:
 def _front_said(predicted: Predicted) -> str:
     base = predicted.baseline.seconds_per_sample
     best = min(predicted.front, key=lambda p: p.seconds_per_sample)
-    said = f"This plan trains samples {ratio(base / predicted.seconds_per_sample)} as fast as plain synchronous rounds "
+    said = f"This plan trains samples {times(base / predicted.seconds_per_sample)} as fast as plain synchronous rounds "
     said += f"at length ratio {predicted.length_ratio:.3f}; 1 is unbiased. "
     if best.chosen:
         slower = predicted.seconds_per_sample > 1.005 * base
@@ -114,7 +115,7 @@ def _front_said(predicted: Predicted) -> str:
             "Plain rounds are faster." if slower else "No schedule that was simulated beside it is faster at any bias."
         )
     return said + (
-        f"The fastest at any bias is {best.mode}: {ratio(base / best.seconds_per_sample)} at length ratio "
+        f"The fastest at any bias is {best.mode}: {times(base / best.seconds_per_sample)} at length ratio "
         f"{best.length_ratio:.3f}, {usd(best.usd_per_1k_samples)} USD per 1,000 samples."
     )
 
@@ -160,7 +161,7 @@ def lengths(plan: Plan) -> Chart:
     )  # fmt: skip
     across = length_axis(found[-1], found[10])
     said = (
-        f"Half of the responses have at most {found[10]:,} tokens, 95 % at most {found[19]:,}; the longest has "
+        f"Half of the responses have at most {found[10]:,} tokens, 95% at most {found[19]:,}; the longest has "
         f"{found[20]:,}, {digits(found[20] / max(found[10], 1))} times the median."
     )
     basis = plan.predicted.length_basis
@@ -194,7 +195,7 @@ def memory(plan: Plan) -> Chart:
     """What each memory has to hold, beside what it holds."""
     bars = memory_bars(plan)
     caption = "; ".join(
-        f"{name}: {size(bar.needed_bytes)} of {size(bar.capacity_bytes)}, {percent(1 - bar.headroom)}"
+        f"{name}: {bytes_text(bar.needed_bytes)} of {bytes_text(bar.capacity_bytes)}, {percent(1 - bar.headroom)}"
         for name, bar, _ in bars
     )
     fault = [name for name, bar, _ in bars if bar.headroom < 0]
@@ -215,15 +216,15 @@ def filled(rows: list[tuple[str, float, float, str]]) -> tuple[Any, int]:
     shares = [needed / capacity for _, needed, capacity, _ in rows]
     most = max([1.0, *shares])
     for index, ((name, needed, capacity, colour), share) in enumerate(zip(rows, shares, strict=True)):
-        hover = f"<b>{name}</b><br>{size(needed)} of {size(capacity)}, {percent(share, 1)}"
+        hover = f"<b>{name}</b><br>{bytes_text(needed)} of {bytes_text(capacity)}, {percent(share, 1)}"
         chart.add_bar(orientation="h", x=[1.0], y=[index], width=0.5, marker={"color": TRACK}, hoverinfo="skip")
         chart.add_bar(
             orientation="h", x=[share], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
             marker={"color": BAD if share > 1 else colour, "line": {"width": 0}},
         )  # fmt: skip
         chart.add_scatter(
-            x=[most], y=[index - 0.42], mode="text", text=[f"{size(needed)} of {size(capacity)}"], hoverinfo="skip",
-            textposition="middle left", textfont={"size": 11, "color": MUTED}, cliponaxis=False,
+            x=[most], y=[index - 0.42], mode="text", text=[f"{bytes_text(needed)} of {bytes_text(capacity)}"],
+            hoverinfo="skip", textposition="middle left", textfont={"size": 11, "color": MUTED}, cliponaxis=False,
         )  # fmt: skip
     chart.update_layout(
         xaxis=share_axis("", most),

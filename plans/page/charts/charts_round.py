@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...facts.round_bars import LANES, Bar, Lane
+from ...phrases.numbers import percent, seconds
+from ...phrases.sentences import listed
 from ...schema.predicted import Predicted, PredictedRound
-from ..page_text import esc, listed, percent, seconds
+from ..page_text import esc
 from ..palette import INK, PHASE, PHASE_NAME, faded
 from ..shell import Chart, Swatch
 from .chart_parts import axis, figure, header, lanes

@@ -21,7 +21,7 @@ MUCH_AT_CAP = 0.2
 
 
 class LengthBasis(Strict):
-    """What of the simulated lengths the trace holds, and what rests on the rest, which is extrapolated."""
+    """Which of the simulated lengths the trace shows, and what rests on lengths that are extrapolated."""
 
     prompts: Count
     """Different prompts in the trace."""
@@ -39,7 +39,7 @@ class LengthBasis(Strict):
     """Share of the simulated responses that are longer than the longest seen."""
 
     step_share: Annotated[float, Field(ge=0, le=1)]
-    """Share of the mean step's seconds that goes if no response is longer than the longest seen."""
+    """Share of the mean step's seconds that is saved if no response is longer than the longest seen."""
 
     speedup_within: Positive
     """Speed-up over plain rounds if no response is longer than the longest seen."""

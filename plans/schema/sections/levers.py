@@ -40,7 +40,7 @@ class RoundDrafts(Strict):
     """Tokens drafted for each sequence and step."""
 
     up_to_sequences: Count
-    """Running sequences of an engine above which it decodes without drafts."""
+    """Most running sequences with which an engine uses drafts; with more it decodes without."""
 
 
 class RoundPrefix(Strict):
@@ -57,20 +57,20 @@ class RoundHandOver(Strict):
     """Engines that stop decoding and train what is finished while the tail of the round decodes on."""
 
     engines: Count
-    """How many are freed; fewer than the round has, since the tail must go on somewhere."""
+    """Number of engines that begin to train; at least one engine goes on decoding."""
 
     at_finished: Finished
-    """Share of the round's samples to be trained that must have ended."""
+    """Share of the samples to be trained that must have ended before."""
 
 
 class AdaptiveTimeout(Strict):
-    """Reward deadlines that follow what a prompt's correct answers took (rounds/timeouts.py says at what price)."""
+    """Reward deadlines that follow how long a prompt's correct answers took."""
 
     min_s: Positive
     """Shortest deadline in seconds; the longest is `deadline_s`, which also holds until a prompt is answered right."""
 
     anchor_factor: Annotated[float, Field(ge=1, le=100)]
-    """Deadline over the seconds of the prompt's slowest correct execution so far."""
+    """The deadline is this factor times the seconds of the prompt's slowest correct answer so far."""
 
 
 class RewardJudge(Strict):

@@ -96,10 +96,10 @@ class LibraryInput(Strict):
     """Figures that ship with rlplan and that the plan was solved from."""
 
     library: Name
-    """Their name."""
+    """Name of the shipped table."""
 
     sha256: Sha256
-    """SHA-256 of their text."""
+    """SHA-256 of the table's text."""
 
 
 Digest64 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -107,16 +107,16 @@ Digest64 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class SolverRead(Strict):
-    """Digests of the values that the solver reads of three files (solver_read.py)."""
+    """Digests of the values that the solver reads of three files."""
 
     cluster: Digest64
-    """Of cluster.yaml."""
+    """Digest for cluster.yaml."""
 
     job: Digest64
-    """Of job.yaml."""
+    """Digest for job.yaml."""
 
     profile: Digest64
-    """Of profile.yaml."""
+    """Digest for profile.yaml."""
 
 
 class Inputs(Strict):
@@ -158,8 +158,8 @@ class Solver(Strict):
     """Proven lower bound of the objective, in its unit."""
 
     reached: NonNegative
-    """The proven best objective on the rounds that the choice was made on, which flatter it; `predicted` is of other
-    rounds."""
+    """Best objective that the solver reached, on the rounds that the choice was made on. These rounds flatter it;
+    `predicted` is of other rounds."""
 
     given_up: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
     """Share by which the plan costs more than `reached` on these rounds, for being simpler to run; no more than the
@@ -187,10 +187,10 @@ class Volatile(Strict):
     """Facts about the solve itself that differ from run to run; no digest covers them."""
 
     solved_at: str
-    """When, ISO 8601 in UTC."""
+    """When the plan was solved, ISO 8601 in UTC."""
 
     solve_s: NonNegative
-    """Seconds that it took."""
+    """Seconds that the solve took."""
 
     rlplan: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+\S*$")]
-    """Version of rlplan that solved it."""
+    """Version of rlplan that solved the plan."""

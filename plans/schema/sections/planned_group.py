@@ -32,7 +32,7 @@ class PinnedPhase(Strict):
     """Which of the job's ways it is: 0 the reference, then `ways` in their order."""
 
     mean_s: Positive
-    """Mean seconds of the phase on these units, alone."""
+    """Mean seconds of the phase on these units, without other jobs."""
 
     switch_s: NonNegative
     """Seconds that a turn takes longer if another job had one of its units last: the load of its sleeping state."""
@@ -42,16 +42,16 @@ class PinnedPhase(Strict):
 
 
 class PlannedSlowdown(Strict):
-    """Seconds of an iteration in the group over those alone."""
+    """Seconds of an iteration in the group over those on nodes of the job's own."""
 
     mean: Positive
-    """In the long run."""
+    """Mean slowdown in the long run."""
 
     p50: Positive
-    """Median over stretches of iterations."""
+    """Median slowdown over stretches of iterations."""
 
     p95: Positive
-    """95th percentile over stretches of iterations."""
+    """95th percentile of the slowdown over stretches of iterations."""
 
     slo: Annotated[float, Field(ge=1)]
     """The bound, as in the workload."""
@@ -60,21 +60,21 @@ class PlannedSlowdown(Strict):
     """Whether the bound, less the margin, holds at the rules' quantile; alone on its reference a job keeps it."""
 
     alone_s: Positive
-    """Mean seconds of an iteration alone, on the reference."""
+    """Mean seconds of an iteration on nodes of the job's own (its reference)."""
 
 
 class GroupMember(Strict):
     """A job of a group."""
 
     rollout: PinnedPhase
-    """Where it decodes."""
+    """Where the job decodes."""
 
     train: PinnedPhase
-    """Where it trains."""
+    """Where the job trains."""
 
     pace_s: Positive
-    """Seconds within which an iteration should end on average: what the policy multi_rate holds the job to. A little
-    less than its bound on slowdown times its seconds alone, so that what is regulated ends inside the bound."""
+    """Seconds within which an iteration should end on average; the permit rule multi_rate holds the job to it. A little
+    less than the bound on slowdown times the seconds on nodes of its own, so that the job ends inside its bound."""
 
     tail_from: Annotated[float, Field(gt=0, lt=1)] | None
     """Share of a rollout's seconds after which its last responses move together onto `tail_units` of its units; null:
@@ -84,45 +84,45 @@ class GroupMember(Strict):
     """Units on which they continue; null: they do not move."""
 
     slowdown: PlannedSlowdown
-    """What the group does to it."""
+    """How much slower the group makes the job."""
 
 
 class GroupNode(Strict):
     """A node of a group."""
 
     pool: Name
-    """Its pool."""
+    """Pool of the node."""
 
     slots: Annotated[int, Field(ge=1, le=4096)]
-    """Equal parts that it is cut into."""
+    """Equal parts that the node is cut into."""
 
     resident_bytes: NonNegative
-    """Host memory that sleeping states of all jobs pinned here take."""
+    """Bytes of host memory that the sleeping states of all jobs on the node take."""
 
     host_memory_bytes: MemoryBytes
-    """Host memory that there is."""
+    """Bytes of host memory that the node has."""
 
     busy: Annotated[float, Field(ge=0, le=1)]
-    """Share of the timeline in which a phase runs on it."""
+    """Share of the timeline in which a phase runs on the node."""
 
 
 class Span(Strict):
     """A phase that runs."""
 
     job: Name
-    """The job."""
+    """Name of the job."""
 
     phase: Literal["rollout", "train"]
-    """The phase."""
+    """Which of its phases runs."""
 
     units: Indices
-    """Units that it holds; fewer than its own while only a rollout's last responses run."""
+    """Units that the phase holds; fewer than its own while only a rollout's last responses run."""
 
     begin_s: NonNegative
-    """Seconds from the beginning of the timeline."""
+    """Seconds from the beginning of the timeline until the phase begins."""
 
     end_s: NonNegative
-    """Likewise."""
+    """Seconds from the beginning of the timeline until the phase ends."""
 
 
 class GroupTimeline(Strict):
@@ -132,32 +132,32 @@ class GroupTimeline(Strict):
     """Seconds after which the group stands as it stood before."""
 
     repeats: bool
-    """Whether it does so exactly; else `period_s` is where it comes closest."""
+    """Whether the group then stands exactly as before; if not, `period_s` is where it comes closest."""
 
     span_s: Positive
-    """Seconds of it that are shown."""
+    """Seconds of the timeline that are shown."""
 
     spans: Annotated[tuple[Span, ...], Field(min_length=1, strict=False)]
-    """Phases that run, by begin."""
+    """Phases that run, in the order in which they begin."""
 
 
 class PlannedGroup(Strict):
     """Jobs on nodes that no other group uses."""
 
     nodes: Annotated[tuple[GroupNode, ...], Field(min_length=1, strict=False)]
-    """Its nodes."""
+    """The nodes of the group."""
 
     jobs: Annotated[dict[Name, GroupMember], Field(min_length=1)]
-    """Its jobs by name."""
+    """The jobs of the group by name."""
 
     usd_per_hour: NonNegative
-    """Price of its nodes."""
+    """Price of the group's nodes."""
 
     timeline: GroupTimeline
     """What is expected to happen."""
 
     why: dict[WhyKey, str]
-    """What binds, the next best that could be done instead, and why this policy."""
+    """What binds the group, the next best choice, and why this permit rule was taken."""
 
     @model_validator(mode="after")
     def _tails_move_onto_some_of_the_units(self) -> PlannedGroup:

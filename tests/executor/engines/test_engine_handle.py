@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("ray")
 
 from rlplan.executor.engines.engine import Request
-from rlplan.executor.engines.fleet import Layout
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.rollout import PromptText, RoundRunner
 from rlplan.executor.supervision import Patience
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.race import RaceRound
 
 from ..engine_fakes import FakeFleet
 
@@ -44,7 +44,7 @@ def run_round(fakes, weights, engines, during=None, *, machine=None, version="v1
     machine = machine or RaceRound(list(PROMPTS), 6, 2, 2, max_tokens=8)
 
     async def body():
-        layout = Layout(1, engines)
+        layout = EngineLayout(1, engines)
         up = await fakes.fleet.some_ready(fakes.fleet.engines(layout))
         if load:
             for engine in up:

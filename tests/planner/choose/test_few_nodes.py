@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlplan.planner.choose.cycle_cost import length_ratio
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.what_if import Documents
 
 from ..conftest import heavy_trace, laptop, small_job, small_profile
@@ -21,8 +22,13 @@ def with_host_memory(host_memory_bytes: int, nodes: int = 2):
 def dearest(host_memory_bytes: int) -> Documents:
     base = solved(mode="exact")
     cluster = with_host_memory(host_memory_bytes)
-    plan = solve_fully(
-        cluster, base.job, base.profile, base.trace, base.plan.inputs, passes=QUICK, mode="exact", objective="usd"
+    plan = solve(
+        cluster,
+        base.job,
+        base.profile,
+        base.trace,
+        base.plan.inputs,
+        SolveOptions(passes=QUICK, mode="exact", objective="usd"),
     ).plan
     return Documents(plan, base.job, cluster, base.profile, base.trace)
 
@@ -44,7 +50,7 @@ def test_more_memory_never_takes_more_nodes():
 def test_a_step_of_one_prompt_has_a_front_although_few_rounds_say_little(samples):
     job = small_job({"prompts_per_step": 1, "samples_per_prompt": samples})
     base = solved()
-    plan = solve_fully(laptop(), job, small_profile(), heavy_trace(), base.plan.inputs, passes=QUICK).plan
+    plan = solve(laptop(), job, small_profile(), heavy_trace(), base.plan.inputs, SolveOptions(passes=QUICK)).plan
     assert all(point.length_ratio > 0 for point in plan.predicted.front)
 
 

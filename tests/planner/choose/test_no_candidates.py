@@ -53,7 +53,7 @@ def test_a_forced_exact_mode_without_a_cutoff_says_why_and_blames_no_dynamic_sam
 
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_dynamic_sampling_is_blamed_for_rounds_that_train_nothing_only_where_it_is_on(dynamic):
-    empty = column(ShortKey("sync", SYNC.prompts, SYNC.samples, 0, A), [1.0], groups=0.0)
+    empty = column(ShortKey("sync", SYNC.prompts, SYNC.samples, None, A), [1.0], groups=0.0)
     with pytest.raises(Infeasible) as error:
         solve_program([empty], [], NEEDS_LONG, limits(), P, dynamic_sampling=dynamic)
     assert ("algorithm.dynamic_sampling" in str(error.value)) is dynamic

@@ -11,7 +11,8 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass, is_plain
 from rlplan.planner.choose.plain_baseline import baseline_of, baseline_text, keeps_slo
 from rlplan.planner.lengths.copula_lengths import copula_lengths
-from rlplan.planner.solve import Solved, solve_fully
+from rlplan.planner.solve import Solved, solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.profiles.library import library_profile
 
 from ..conftest import small_job
@@ -32,7 +33,7 @@ def on_two_nodes(objective: str = "usd") -> Solved:
     cluster = gpu_cluster(nodes=2, usd_per_node_hour=40.0)
     profile = library_profile("H800", "Qwen2.5-7B")
     inputs = solved(mode="sync").plan.inputs
-    return solve_fully(cluster, job, profile, trace, inputs, passes=QUICK, objective=objective)
+    return solve(cluster, job, profile, trace, inputs, SolveOptions(passes=QUICK, objective=objective))
 
 
 def test_for_usd_plan_and_baseline_take_the_same_nodes_so_that_both_gains_are_one():

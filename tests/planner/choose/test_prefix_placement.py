@@ -7,10 +7,13 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, decode_cost
-from rlplan.planner.costs.round_costs import kinds
+from rlplan.planner.costs.round_costs import round_costs
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
-from rlplan.planner.solve import prepare, solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.rounds.balance import PrefixSharing
 
@@ -48,11 +51,11 @@ def test_samples_of_long_prompts_are_kept_together_and_those_of_short_ones_sprea
 
 def test_a_plan_that_keeps_samples_together_says_why_and_is_simulated_so(given, inputs) -> None:
     cluster, job, profile, trace = given(LONG_PROMPT)
-    plan = solve_fully(cluster, job, profile, trace, inputs, passes=QUICK, mode="sync").plan
+    plan = solve(cluster, job, profile, trace, inputs, SolveOptions(passes=QUICK, mode="sync")).plan
     prefix = plan.job.rounds.short.rollout.prefix
     assert prefix is not None
     assert "saves" in plan.job.why["rounds.short.rollout.prefix"]
-    short, _ = kinds(plan.job, profile)
+    short, _ = round_costs(plan.job, profile)
     assert short.decode.sharing == PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
     def mean_s(**changes) -> float:
@@ -81,7 +84,7 @@ def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps(given) -
         lengths = {
             (d, s): (f"p{d}", 1 + (37 * d + 11 * s + 5 * nth) % 90, False) for d in range(size) for s in range(8)
         }
-        asked = RealRound(1, 2, 90, lengths, 0.0)
+        asked = RealRound(EngineLayout(1, 2), 90, lengths, 0.0)
         seconds = simulated_s(asked, decode_cost(bare, bare.rollout[0]), bare, prompt_tokens)
         real.append(dataclasses.replace(asked, rollout_s=seconds))
     [found] = check_rounds(bare, real, prompt_tokens)

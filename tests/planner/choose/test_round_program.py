@@ -13,11 +13,11 @@ from rlplan.planner.choose.candidate_search import column_name
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import Column, Cycle, Limits, all_cycles
 from rlplan.planner.choose.round_program import solve_program
-from rlplan.planner.costs.phase_costs import LayoutKey
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
-A, B = LayoutKey(1, 2), LayoutKey(2, 1)
-SYNC, FREE, TIGHT = Law("sync", 16, 8, 0), Law("race", 20, 10, 0), Law("exact", 0, 0, 100)
+A, B = EngineLayout(1, 2), EngineLayout(2, 1)
+SYNC, FREE, TIGHT = Law("sync", 16, 8, None), Law("race", 20, 10, None), Law("exact", 0, 0, 100)
 NEEDS_LONG = {FREE, TIGHT}
 P, N = 16, 8
 
@@ -56,7 +56,7 @@ def instances(draw):
     shorts, longs = [], []
     for law in (SYNC, FREE, TIGHT):
         for layout, issue in itertools.product((A, B), range(draw(st.integers(0, 2)))):
-            key = ShortKey(law.mode, 16 + 4 * issue, 10 if law == FREE else 8, law.cutoff, layout)
+            key = ShortKey(law.mode, 16 + 4 * issue, 10 if law == FREE else 8, law.cutoff_tokens, layout)
             biased = law == FREE
             shorts.append(
                 column(
@@ -172,8 +172,8 @@ def test_changing_engines_is_paid_for_by_the_long_round() -> None:
 
 
 def test_for_usd_a_slower_plan_on_fewer_nodes_wins_when_it_is_cheaper() -> None:
-    wide = column(ShortKey("sync", 16, 8, 0, A), [4.0], moved=0.0)
-    narrow = column(ShortKey("sync", 16, 8, 0, B), [7.0], moved=0.0)
+    wide = column(ShortKey("sync", 16, 8, None, A), [4.0], moved=0.0)
+    narrow = column(ShortKey("sync", 16, 8, None, B), [7.0], moved=0.0)
 
     def solution(objective: str):
         bounds = limits(objective=objective, nodes={A: 2, B: 1}, usd_per_node_s=0.01)
@@ -187,10 +187,10 @@ def test_for_usd_a_slower_plan_on_fewer_nodes_wins_when_it_is_cheaper() -> None:
 
 
 def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
-    key = ShortKey("race", 20, 10, 0, A)
+    key = ShortKey("race", 20, 10, None, A)
     race = column(key, [1.0], excess_tokens=-0.1 * 50 * 128, excess_error=0.01 * 50 * 128)
     long = column(LongKey(FREE, 1, A), [1.5])
-    sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0)
+    sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0)
 
     def mode(budget: float) -> str:
         return solve_program([race, sync], [long], NEEDS_LONG, limits(bias_budget=budget), P).cycle.short.law.mode
@@ -204,7 +204,7 @@ def test_a_biased_mode_has_to_fit_the_budget_noise_included() -> None:
 def test_an_slo_keeps_slow_steps_to_one_in_twenty() -> None:
     exact = column(ShortKey("exact", 20, 8, 100, A), [1.0], moved=4.0)
     long = column(LongKey(TIGHT, 1, A), [5.0], slow=(1.0,))
-    sync = column(ShortKey("sync", 16, 8, 0, A), [3.0], moved=0.0, slow=(0.02,))
+    sync = column(ShortKey("sync", 16, 8, None, A), [3.0], moved=0.0, slow=(0.02,))
     free = solve_program([exact, sync], [long], NEEDS_LONG, limits(), P).cycle
     assert free.short.law.mode == "exact" and free.long_share() == pytest.approx(0.2)
     bound = solve_program([exact, sync], [long], NEEDS_LONG, limits(slo=True), P).cycle
@@ -222,7 +222,7 @@ def test_ties_go_to_the_first_by_name_whatever_the_order_of_columns() -> None:
 
 
 def test_infeasibility_names_the_limit_that_binds() -> None:
-    race = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-3000.0, slow=(0.5,))
+    race = column(ShortKey("race", 20, 10, None, A), [1.0], excess_tokens=-3000.0, slow=(0.5,))
     long = column(LongKey(FREE, 1, A), [1.5])
     with pytest.raises(Infeasible, match="bias budget"):
         solve_program([race], [long], NEEDS_LONG, limits(bias_budget=0.1), P)
@@ -235,7 +235,7 @@ def test_infeasibility_names_the_limit_that_binds() -> None:
 
 
 def test_bias_is_the_weighted_excess_over_the_mean() -> None:
-    short = column(ShortKey("race", 20, 10, 0, A), [1.0], excess_tokens=-640.0)
+    short = column(ShortKey("race", 20, 10, None, A), [1.0], excess_tokens=-640.0)
     long = column(LongKey(FREE, 1, A), [5.0], excess_tokens=-1280.0)
     # Per cycle of 4 short rounds and a long one: 4 x -640 - 1280 tokens over 5 x 128 samples of mean 50.
     expected = 1 + (4 * -640 - 1280) / (5 * 128) / 50
@@ -248,7 +248,7 @@ def test_a_node_limit_leaves_a_feasible_choice_with_an_honest_gap() -> None:
     shorts, longs = [], []
     for number, layout in itertools.product(range(12), (A, B)):
         law = Law("exact", 0, 0, 100 + number)
-        key = ShortKey("exact", 20, 8, law.cutoff, layout)
+        key = ShortKey("exact", 20, 8, law.cutoff_tokens, layout)
         shorts.append(column(key, [rng.uniform(1, 2), rng.uniform(1, 2)], moved=rng.uniform(1, 9), slow=(0.04, 0.02)))
         longs.append(column(LongKey(law, 1, layout), [rng.uniform(4, 9), rng.uniform(4, 9)], slow=(0.3, 0.1)))
     needs = {c.law for c in shorts}

@@ -10,10 +10,11 @@ from rlplan.planner.choose.candidates import enumerate_space
 from rlplan.planner.choose.prompt_supply import accepted_share
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.schedule import prompts_wanted
+from rlplan.rounds.round_spec import prompts_wanted
 
 from ..conftest import CAP, heavy_trace, laptop, small_job, small_profile
 from ..synthetic_run import QUICK, solved
@@ -67,7 +68,9 @@ def planned(prompts):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         profile = small_profile()
-        plan = solve_fully(laptop(), job, profile, trace, inputs, mode="sync", passes=QUICK, prompts=prompts).plan
+        plan = solve(
+            laptop(), job, profile, trace, inputs, SolveOptions(mode="sync", passes=QUICK, prompts=prompts)
+        ).plan
     run = simulate_plan(plan, job, profile, trace, steps=100, prompts=prompts)
     whole = sum(step.groups == 16 for step in run.steps) / 100
     return whole, [str(w.message) for w in caught if "further prompts" in str(w.message)]
@@ -91,9 +94,9 @@ def test_the_share_that_is_accepted_is_that_of_drawn_groups():
     model, rng = fit_lengths(trace), np.random.default_rng(0)
     key = next(k for k in enumerate_space(laptop(), job, small_profile(), model, MODES).short if k.mode == "exact")
     indices = np.repeat(np.arange(len(model.prompt_ids)), 200)
-    short = (model.draw_many(indices, (8,), rng) <= key.cutoff).all(axis=1)
+    short = (model.draw_many(indices, (8,), rng) <= key.cutoff_tokens).all(axis=1)
     mixed = np.array([len(set(rng.choice(model.rewards[k], 8))) > 1 for k in indices])
     assert accepted_share(model, key, 8, False) == pytest.approx(short.mean(), abs=0.02)
     assert accepted_share(model, key, 8, True) == pytest.approx((short & mixed).mean(), abs=0.02)
-    sync = key._replace(mode="sync", cutoff=0)
+    sync = key._replace(mode="sync", cutoff_tokens=None)
     assert accepted_share(model, sync, 8, False) == 1.0

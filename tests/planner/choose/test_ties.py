@@ -9,8 +9,9 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.ties import MOST, executable, issued_per_trained, simplest, simplicity, tolerance_of
-from rlplan.planner.costs.phase_costs import LayoutKey
-from rlplan.planner.solve import Solved, solve_fully
+from rlplan.planner.solve import Solved, solve
+from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.profile_schema import RoundCheck, Train
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
@@ -21,7 +22,7 @@ QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
 UPDATE = {"dp": 1, "micro_batch_tokens": 4096, "step_s": 0.05, "step_s_per_token_squared": 0.0}
 
 
-def check(layout: LayoutKey, error: float) -> RoundCheck:
+def check(layout: EngineLayout, error: float) -> RoundCheck:
     return RoundCheck(
         tp=layout.tp, engines=layout.engines, rounds=5, overhead_s=0.0, overhead_s_per_sample=0.0, factor=1.0,
         error=error,
@@ -32,7 +33,7 @@ def check(layout: LayoutKey, error: float) -> RoundCheck:
 def planned(one_engine_s: float, error: float, mode: str | None = "exact", recompute_s: float = 4e-4) -> Solved:
     """A job on two engines of tp 1, or on one of tp 2 whose decode steps take `one_engine_s` (they take 7 ms), with an
     update that computes activations again in `recompute_s` a token beside one that does not in 4e-4."""
-    layouts = (LayoutKey(1, 2), LayoutKey(2, 1))
+    layouts = (EngineLayout(1, 2), EngineLayout(2, 1))
     profile = small_profile(
         rollout=(rollout(1, 2, 7e-3, 3e-5), rollout(2, 1, one_engine_s, 3e-5)),
         checks=tuple(check(layout, error) for layout in layouts),
@@ -45,7 +46,7 @@ def planned(one_engine_s: float, error: float, mode: str | None = "exact", recom
         {"prompts_per_step": 8, "samples_per_prompt": 4}, search={"tp": [1, 2], "micro_batch_tokens": [4096]}
     )
     inputs = solved_small(mode="sync").plan.inputs
-    return solve_fully(laptop(), job, profile, heavy_trace(), inputs, passes=QUICK, mode=mode)
+    return solve(laptop(), job, profile, heavy_trace(), inputs, SolveOptions(passes=QUICK, mode=mode))
 
 
 @pytest.mark.parametrize("one_engine_s", [6.8e-3, 7.0e-3])
@@ -84,7 +85,8 @@ def test_no_schedule_within_the_tolerance_is_simpler_and_none_beyond_it_is_plann
 def test_what_is_given_up_is_bounded_by_the_error_and_by_five_percent():
     unsure, sure = planned(6.8e-3, 0.1), planned(6.8e-3, 1e-4)
     assert (
-        tolerance_of(unsure.search, unsure.solution.cycle, small_profile(checks=(check(LayoutKey(1, 2), 0.4),))) == MOST
+        tolerance_of(unsure.search, unsure.solution.cycle, small_profile(checks=(check(EngineLayout(1, 2), 0.4),)))
+        == MOST
     )
     for found in (unsure, sure):
         given_up = found.plan.solver.given_up or 0.0

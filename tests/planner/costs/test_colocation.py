@@ -5,10 +5,10 @@ import pytest
 from rlplan.planner.costs.colocation import host_bytes_per_s, optimizer_moves_s, sleep_and_wake_s
 from rlplan.planner.costs.phase_costs import decode_cost, train_cost_in
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.laws.train_law import TrainLayout
 from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile
 
+from ...profiles.public_laws import update_layout
 from ..conftest import small_profile
 from ..gpu_run import solved_on_gpus
 
@@ -40,7 +40,7 @@ def test_an_update_pays_for_its_optimizers_way_unless_it_stays_in_host_memory():
     law = library_profile("H100", "Qwen2.5-7B").train_law
     physics = physics_of(law)
     for offload in (False, True):
-        layout = TrainLayout(16, recompute="full", offload=offload)
+        layout = update_layout(16, recompute="full", offload=offload)
         moved_s = train_cost_in(law, layout).step_s - physics.update(layout).step_s
         # float32 weights and two moments of 7.6e9 parameters over 16 ranks, both ways over 47 % of PCIe 5
         assert moved_s == pytest.approx(0.0 if offload else 2 * 12 * 7.6e9 / 16 / (0.47 * 64e9), rel=0.01, abs=1e-9)

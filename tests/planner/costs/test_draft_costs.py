@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from rlplan.planner.costs.draft_costs import Drafts, affordable, beside_judge, drafted, worthwhile
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
+from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.rounds.round_spec import RoundKind
 
 # Flat up to 64 sequences: the weights are read once. Beyond the knee a step is bound by arithmetic.
 KNEE = DecodeCost(
-    key=LayoutKey(1, 1),
+    key=EngineLayout(1, 1),
     a=0.0,
     b=0.0,
     c=1e-7,
@@ -47,13 +49,13 @@ def test_long_contexts_gain_as_well_because_the_kv_is_read_once_a_step() -> None
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_tail_is_faster_by_what_a_step_emits(reference: bool) -> None:
-    setup = RoundSetup("short", False, 1, 1, 2, 2, 4096)
+    round_kind = RoundKind("short", 1, 1, 2, 2, 4096)
     luck = Luck(np.array([[2000, 2000]], dtype=np.int32), np.ones(1, dtype=np.int32), 4096, 1.0)
-    free = DecodeCost(LayoutKey(1, 1), 0.01, 0.0, 0.0, 0.0, 0.0, 10**6, 64, 0.0, 0)
+    free = DecodeCost(EngineLayout(1, 1), 0.01, 0.0, 0.0, 0.0, 0.0, 10**6, 64, 0.0, 0)
     reward = RewardCost(1, 0.0, 0.0)
     drafts = Drafts(3, 0.7, 8)
-    plain = play(setup, luck, free, reward, 9, reference=reference).times.end_s
-    fast = play(setup, luck, drafted(free, drafts), reward, 9, reference=reference).times.end_s
+    plain = play(round_kind, luck, free, reward, 9, reference=reference).times.end_s
+    fast = play(round_kind, luck, drafted(free, drafts), reward, 9, reference=reference).times.end_s
     assert plain / fast == pytest.approx(drafts.emitted)
 
 

@@ -15,14 +15,15 @@ from rlplan.planner.costs.device_memory import device_bars
 from rlplan.planner.costs.host_memory import engine_share, trainer_share
 from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar
 from rlplan.planner.costs.memory_table import memory_table
-from rlplan.planner.costs.phase_costs import LayoutKey, engines_of, train_costs
+from rlplan.planner.costs.phase_costs import engines_of, train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.rank_memory import STATE_BYTES
-from rlplan.profiles.laws.train_law import TrainLayout
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE
 from rlplan.profiles.library import library_names, library_profile
 
+from ...profiles.public_laws import update_layout
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 
 BF16 = WEIGHT_BYTES["bfloat16"]
@@ -52,7 +53,7 @@ def at(bars, place, phase):
 
 
 def test_every_phase_has_a_bar_of_a_device_and_one_of_a_host_and_none_is_the_sum_of_two():
-    bars = table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(8, tp=8))
+    bars = table("Qwen2.5-32B", EngineLayout(4, 16), update_layout(8, tp=8))
     assert {(bar.place, bar.phase) for bar in bars} == {(p, phase) for p in ("device", "host") for phase in PHASES}
     decoding, training = at(bars, "device", "rollout"), at(bars, "device", "train")
     assert {"engine_weights", "kv_cache"} <= set(decoding.holds_bytes)
@@ -74,7 +75,7 @@ def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
     assert len(costs) > 10
     for cost in costs:
         (bar,) = (
-            b for b in device_bars(profile, pool, BF16, engines_of(profile, LayoutKey(4, 16)), cost.layout)
+            b for b in device_bars(profile, pool, BF16, engines_of(profile, EngineLayout(4, 16)), cost.layout)
             if b.phase == "train"
         )  # fmt: skip
         assert bar.needed_bytes - bar.holds_bytes["asleep"] == pytest.approx(cost.peak_bytes, rel=1e-6)
@@ -82,22 +83,24 @@ def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
 
 
 def test_offloaded_states_of_32b_are_393_gb_of_a_nodes_host_memory():
-    bars = table("Qwen2.5-32B", LayoutKey(4, 2), TrainLayout(1, tp=8, offload=True), 1, host_memory_bytes=200 * 10**9)
+    bars = table(
+        "Qwen2.5-32B", EngineLayout(4, 2), update_layout(1, tp=8, offload=True), 1, host_memory_bytes=200 * 10**9
+    )
     for phase in PHASES:
         bar = at(bars, "host", phase)
         states = bar.holds_bytes["trainer_optimizer"] + bar.holds_bytes["trainer_parameters"]
         assert states == pytest.approx(393.2e9, rel=1e-3) and not bar.fits
     assert "trainer_optimizer" not in at(bars, "device", "train").holds_bytes
     assert at(bars, "host", "sync").holds_bytes["weights_under_way"] == pytest.approx(65.5e9, rel=1e-3)
-    spread = table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(8, tp=8, offload=True), 8)
+    spread = table("Qwen2.5-32B", EngineLayout(4, 16), update_layout(8, tp=8, offload=True), 8)
     assert at(spread, "host", "train").holds_bytes["trainer_optimizer"] == pytest.approx(393.2e9 * 2 / 3 / 8, rel=1e-3)
 
 
 def test_a_trainers_states_leave_the_device_while_engines_decode_unless_they_fit_beside_them():
-    few = table("Qwen2.5-7B", LayoutKey(2, 32), TrainLayout(64))
+    few = table("Qwen2.5-7B", EngineLayout(2, 32), update_layout(64))
     assert "trainer_optimizer" in at(few, "device", "rollout").holds_bytes
     assert "trainer_optimizer" not in at(few, "host", "rollout").holds_bytes
-    many = table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(8, tp=8))
+    many = table("Qwen2.5-32B", EngineLayout(4, 16), update_layout(8, tp=8))
     assert "trainer_optimizer" not in at(many, "device", "rollout").holds_bytes
     states = at(many, "host", "rollout").holds_bytes
     per_node = STATE_BYTES * library_profile("H100", "Qwen2.5-32B").model_parameters / 8
@@ -107,17 +110,17 @@ def test_a_trainers_states_leave_the_device_while_engines_decode_unless_they_fit
 
 
 def test_a_trainer_of_32b_without_recomputation_on_whole_sequences_fits_no_gpu():
-    bar = at(table("Qwen2.5-32B", LayoutKey(4, 16), TrainLayout(64, micro_batch_tokens=33792)), "device", "train")
+    bar = at(table("Qwen2.5-32B", EngineLayout(4, 16), update_layout(64, micro_batch_tokens=33792)), "device", "train")
     assert not bar.fits or bar.holds_bytes["trainer_activations"] < 40e9, "recomputed in full"
-    plain = TrainLayout(64, micro_batch_tokens=33792, recompute="none")
-    bar = at(table("Qwen2.5-32B", LayoutKey(4, 16), plain), "device", "train")
+    plain = update_layout(64, micro_batch_tokens=33792, recompute="none")
+    bar = at(table("Qwen2.5-32B", EngineLayout(4, 16), plain), "device", "train")
     assert bar.needed_bytes > 300e9 and not bar.fits
 
 
 def test_on_a_cpu_everything_is_held_by_the_host_and_engines_of_both_kinds_stay():
     profile = small_profile()
-    pool, small, wide = laptop().pools["main"], LayoutKey(1, 2), LayoutKey(2, 1)
-    kinds = [(engines_of(profile, layout), TrainLayout(1, micro_batch_tokens=1024)) for layout in (small, wide)]
+    pool, small, wide = laptop().pools["main"], EngineLayout(1, 2), EngineLayout(2, 1)
+    kinds = [(engines_of(profile, layout), update_layout(1, micro_batch_tokens=1024)) for layout in (small, wide)]
     bars = memory_table(profile, pool, 4, 1, kinds)
     held = engine_share(profile, kinds[0][0]).on_node(1) + engine_share(profile, kinds[1][0]).on_node(1)
     for phase in PHASES:
@@ -127,11 +130,11 @@ def test_on_a_cpu_everything_is_held_by_the_host_and_engines_of_both_kinds_stay(
     assert [bar.phase for bar in bars if bar.place == "device"] == ["rollout", "rollout"]
 
 
-layouts = st.builds(LayoutKey, st.sampled_from([1, 2, 4, 8]), st.integers(1, 64))
+layouts = st.builds(EngineLayout, st.sampled_from([1, 2, 4, 8]), st.integers(1, 64))
 trainers = st.builds(
-    TrainLayout,
+    update_layout,
     st.sampled_from([1, 2, 4, 8, 64]),
-    st.sampled_from([1, 2, 8]),
+    tp=st.sampled_from([1, 2, 8]),
     pp=st.sampled_from([1, 2]),
     offload=st.booleans(),
 )
@@ -147,7 +150,7 @@ def test_the_program_adds_up_host_memory_as_the_table_does(short, long, train, l
         profile, pool = small_profile(rollout=entries), laptop().pools["main"]
     else:
         known = sorted({entry.tp for entry in profile.rollout})
-        short, long = (LayoutKey(known[k.tp % len(known)], k.engines) for k in (short, long))
+        short, long = (EngineLayout(known[k.tp % len(known)], k.engines) for k in (short, long))
     kinds = [(engines_of(profile, k), t) for k, t in ((short, train), (long, long_train))]
     bars = [bar for bar in memory_table(profile, pool, BF16, nodes, kinds) if bar.place == "host"]
     limits = Limits(
@@ -193,7 +196,7 @@ def test_a_cpu_layout_beyond_the_kv_space_of_its_cores_is_no_candidate():
     profile = small_profile()  # 200,000 tokens of 4,096 bytes: 819 MB an engine
     accelerators = {"kind": "cpu", "name": "cpu", "per_node": 2, "memory_bytes": 600 * 10**6}
     _, decode, refused = feasible_layouts(laptop(accelerators=accelerators), small_job(), profile)
-    assert list(decode) == [LayoutKey(2, 1)] and "one of its accelerators would hold" in refused[0]
+    assert list(decode) == [EngineLayout(2, 1)] and "one of its accelerators would hold" in refused[0]
 
 
 def test_an_update_that_fits_beside_no_engines_says_what_it_would_take():
@@ -201,6 +204,6 @@ def test_an_update_that_fits_beside_no_engines_says_what_it_would_take():
     (cost, *_) = train_costs(profile, 1, (1024,))
     pool = laptop(host_memory_bytes=20 * 10**9).pools["main"]
     with pytest.raises(Infeasible, match="trainer optimizer 8 GB"):
-        fitting_beside([cost], [LayoutKey(2, 1)], profile, pool, 4)
+        fitting_beside([cost], [EngineLayout(2, 1)], profile, pool, 4)
     roomy = laptop(host_memory_bytes=40 * 10**9).pools["main"]
-    assert fitting_beside([cost], [LayoutKey(2, 1)], profile, roomy, 4)[0] == (cost,)
+    assert fitting_beside([cost], [EngineLayout(2, 1)], profile, roomy, 4)[0] == (cost,)

@@ -5,12 +5,14 @@ from pydantic import ValidationError
 
 from rlplan.planner.check.memory_rules import bars_as_they_are, priced
 from rlplan.planner.choose.candidates import feasible_layouts
-from rlplan.planner.costs.phase_costs import LayoutKey, checks_of, decode_cost, entry_of
-from rlplan.planner.costs.round_costs import kinds
+from rlplan.planner.costs.phase_costs import checks_of, decode_cost, entry_of
+from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.explain.cost_error import rollout_error
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import refit, replay_run
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.profile_schema import Machine, RoundCheck
 
 from ..conftest import CAP, heavy_trace, laptop, rollout, small_job, small_profile
@@ -19,7 +21,7 @@ from ..synthetic_run import QUICK, solved, synthesize
 ONE = rollout(1, 1, 7e-3, 3e-5)
 TWO = rollout(1, 2, 12e-3, 3e-5, kv_capacity_tokens=150_000).model_copy(update={"error": 0.2})
 GPUS = Machine(accelerator="gpu", kind="cuda", accelerators=2, cores=8, host_memory_bytes=10**12)
-PAIR = LayoutKey(1, 2)
+PAIR = EngineLayout(1, 2)
 
 
 def profile_of(*entries, **changes):
@@ -32,14 +34,14 @@ def test_solve_predict_check_simulate_and_tune_price_a_layout_by_one_and_the_sam
     accelerators = {"kind": "cuda", "name": "gpu", "per_node": 2, "memory_bytes": 80 * 10**9}
     cluster = laptop(accelerators=accelerators)
     job = small_job({"prompts_per_step": 8, "samples_per_prompt": 4}, search={"tp": [1], "micro_batch_tokens": [2048]})
-    found = solve_fully(
-        cluster, job, profile, heavy_trace(), solved(mode="sync").plan.inputs, passes=QUICK, mode="sync"
+    found = solve(
+        cluster, job, profile, heavy_trace(), solved(mode="sync").plan.inputs, SolveOptions(passes=QUICK, mode="sync")
     )
     plan, pool = found.plan, cluster.pools["main"]
-    assert LayoutKey(plan.job.rounds.short.rollout.tp, plan.job.rounds.short.rollout.engines) == PAIR
+    assert EngineLayout(plan.job.rounds.short.rollout.tp, plan.job.rounds.short.rollout.engines) == PAIR
     cost = found.search.space.decode[PAIR]
     assert cost == decode_cost(profile, TWO), "the entry that was measured with as many engines as the layout has"
-    assert kinds(plan.job, profile)[0].decode == cost
+    assert round_costs(plan.job, profile)[0].decode == cost
     kv = plan.predicted.rounds.short.memory.kv
     assert kv.capacity_bytes == TWO.kv_capacity_tokens * TWO.kv_bytes_per_token
     assert [*priced(plan, job, profile, pool), *bars_as_they_are(plan, profile, pool)] == []
@@ -52,12 +54,12 @@ def test_solve_predict_check_simulate_and_tune_price_a_layout_by_one_and_the_sam
 
 def test_without_one_of_as_many_engines_a_gpu_layout_takes_the_nearest_and_a_cpu_layout_none():
     profile = profile_of(ONE, TWO, rollout(1, 8, 20e-3, 3e-5))
-    nearest = {count: entry_of(profile, LayoutKey(1, count)).engines for count in (1, 2, 3, 4, 5, 64)}
+    nearest = {count: entry_of(profile, EngineLayout(1, count)).engines for count in (1, 2, 3, 4, 5, 64)}
     assert nearest == {1: 1, 2: 2, 3: 2, 4: 8, 5: 8, 64: 8}
     assert decode_cost(profile, TWO, 3).measured_engines == 2
     cpu = small_profile(rollout=(ONE, TWO), checks=())
-    assert entry_of(cpu, LayoutKey(1, 3)) is None and entry_of(cpu, PAIR) == TWO
-    assert entry_of(profile, LayoutKey(2, 1)) is None
+    assert entry_of(cpu, EngineLayout(1, 3)) is None and entry_of(cpu, PAIR) == TWO
+    assert entry_of(profile, EngineLayout(2, 1)) is None
 
 
 def test_a_layout_is_checked_by_its_own_rounds_then_by_its_entrys_then_by_all():
@@ -68,9 +70,9 @@ def test_a_layout_is_checked_by_its_own_rounds_then_by_its_entrys_then_by_all():
 
     of_one, of_four, other = check(1, 1, 1.1), check(1, 4, 1.4), check(2, 1, 2.0)
     profile = profile_of(ONE, rollout(2, 1, 5e-3, 3e-5), rollout(4, 1, 4e-3, 3e-5), checks=(of_one, of_four, other))
-    assert checks_of(profile, LayoutKey(1, 4)) == (of_four,)
-    assert checks_of(profile, LayoutKey(1, 8)) == checks_of(profile, LayoutKey(1, 1)) == (of_one,)
-    assert checks_of(profile, LayoutKey(4, 2)) == profile.checks
+    assert checks_of(profile, EngineLayout(1, 4)) == (of_four,)
+    assert checks_of(profile, EngineLayout(1, 8)) == checks_of(profile, EngineLayout(1, 1)) == (of_one,)
+    assert checks_of(profile, EngineLayout(4, 2)) == profile.checks
     assert decode_cost(profile, ONE, 4).a == pytest.approx(1.4 * ONE.step_s)
 
 
@@ -81,7 +83,7 @@ def test_a_plan_says_which_entry_prices_engines_that_were_not_measured_together(
 
     def why(*entries):
         profile, inputs = profile_of(*entries), base.plan.inputs
-        plan = solve_fully(cluster, job, profile, base.trace, inputs, passes=QUICK, mode="sync").plan
+        plan = solve(cluster, job, profile, base.trace, inputs, SolveOptions(passes=QUICK, mode="sync")).plan
         return plan.job.why.get("rounds.short.rollout.costs", "")
 
     assert "priced as 1 engine of tp 1 measured at once" in why(ONE) and why(ONE, TWO) == ""

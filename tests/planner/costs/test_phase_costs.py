@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, TrainCost, decode_cost, train_cost, train_costs
+from rlplan.planner.costs.phase_costs import DecodeCost, TrainCost, decode_cost, train_cost, train_costs
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.profiles.profile_schema import Machine, Profile, Rollout
 
 CURVE = {"curve_sequences": (1, 8, 64), "curve_s": (5e-3, 6e-3, 12e-3)}
@@ -18,7 +19,7 @@ CURVE = {"curve_sequences": (1, 8, 64), "curve_s": (5e-3, 6e-3, 12e-3)}
 
 def cost(**changes: Any) -> DecodeCost:
     fields: dict[str, Any] = {
-        "key": LayoutKey(1, 1), "a": 2e-3, "b": 1e-4, "c": 1e-8, "prefill_s": 1e-3, "prefill_s_per_token": 1e-5,
+        "key": EngineLayout(1, 1), "a": 2e-3, "b": 1e-4, "c": 1e-8, "prefill_s": 1e-3, "prefill_s_per_token": 1e-5,
         "kv_capacity_tokens": 10**5, "max_sequences": 64, "sync_s": 0.1, "host_bytes": 0,
     }  # fmt: skip
     return DecodeCost(**{**fields, **changes})
@@ -65,7 +66,7 @@ def test_one_engine_stands_for_many_on_gpus_only(
     gpu = Machine(accelerator="H100", kind="cuda", accelerators=8, cores=8, host_memory_bytes=10**12)
     profile = make_profile(rollout=(one,), machine=gpu)
     many = decode_cost(profile, one, engines=8)
-    assert many.key == LayoutKey(1, 8)
+    assert many.key == EngineLayout(1, 8)
     assert many.host_bytes == 8 * decode_cost(profile, one).host_bytes
     with pytest.raises(ValueError, match="8 engines of tp 1 were not measured, 1 were"):
         decode_cost(make_profile(rollout=(one,)), one, engines=8)
@@ -112,12 +113,12 @@ def test_a_profile_is_whole(make_profile: Callable[..., Profile]) -> None:
 def test_measured_updates_go_before_a_law(make_profile: Callable[..., Profile]) -> None:
     profile = make_profile()
     found = train_costs(profile, 1, (1024, 4096))
-    assert [c.micro_batch_tokens for c in found] == [1024, 4096]
+    assert [c.layout.micro_batch_tokens for c in found] == [1024, 4096]
     assert found[0] == train_cost(profile.train[0])
     assert train_costs(profile, 2, (1024, 4096)) == ()
 
 
 def test_padded_samples_cost_by_their_number_too() -> None:
-    padded = TrainCost(1, 4096, 0.5, 1e-4, 1e-9, per_sample_s=0.01)
+    padded = TrainCost(UpdateLayout(dp=1, micro_batch_tokens=4096), 0.5, 1e-4, 1e-9, per_sample_s=0.01)
     assert padded.update_s(1000, 10**6, 10) == pytest.approx(0.5 + 0.1 + 1e-3 + 0.1)
     assert np.isclose(padded.update_s(1000, 10**6), 0.601)

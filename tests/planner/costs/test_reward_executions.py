@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from rlplan.planner.costs.phase_costs import NO_TIMEOUT, RewardCost, decode_cost, train_cost
 from rlplan.planner.costs.reward_executions import Executions
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_run
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
 PUBLISHED = TimeoutSpec(30.0, 2.0, 1.5)
@@ -75,7 +75,7 @@ def test_a_whole_run_learns_its_deadlines_from_the_first_epoch_and_pays_less_in_
     make_profile, make_trace
 ) -> None:
     profile = make_profile()
-    kind = Kind(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[2]))
+    kind = RoundCosts(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[2]))
     spec = RoundSpec("sync", 4, 4, 1024, short_prompts=4, short_samples=4)
     draws = Draws(fit_lengths(make_trace()), 0, 4)
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.phase_costs import RewardCost
-from rlplan.planner.costs.round_costs import Kind, kinds, scoring
+from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
 from rlplan.plans.schema.plan import (
     Bias,
     LossPlan,
@@ -15,11 +15,11 @@ from rlplan.plans.schema.plan import (
     RoundIssue,
     RoundRollout,
     Rounds,
-    RoundTrain,
     ShortRound,
     StepIssue,
     SyncPlan,
 )
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import RewardJudge
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
@@ -31,7 +31,7 @@ def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
         issue=RoundIssue(prompts=8, samples=4),
         cutoff_tokens=None,
         rollout=RoundRollout(pool="main", engines=engines, tp=engine_tp, max_num_seqs=64),
-        train=RoundTrain(**{"dp": 1, "micro_batch_tokens": 8192, **train}),
+        train=UpdateLayout(**{"dp": 1, "micro_batch_tokens": 8192, **train}),
     )
     return PlannedJob(
         name="toy",
@@ -47,38 +47,38 @@ def planned(engines: int, engine_tp: int, **train) -> PlannedJob:
 
 def test_one_engine_of_a_gpu_profile_prices_as_many_as_the_plan_has() -> None:
     profile = library_profile("H800", "Qwen2.5-14B")
-    short, long = kinds(planned(16, 2, dp=8, tp=4), profile)
+    short, long = round_costs(planned(16, 2, dp=8, tp=4), profile)
     assert long is short
     assert (short.decode.key.engines, short.decode.key.tp, short.max_num_seqs) == (16, 2, 64)
-    assert (short.train.dp, short.train.tp, short.train.accelerators) == (8, 4, 32)
-    wide, _ = kinds(planned(16, 2, dp=32), profile)
+    assert (short.train.layout.dp, short.train.layout.tp, short.train.layout.accelerators) == (8, 4, 32)
+    wide, _ = round_costs(planned(16, 2, dp=32), profile)
     assert wide.train.per_token_s != short.train.per_token_s
 
 
 def test_what_a_measured_profile_lacks_is_said_with_what_it_has(make_profile) -> None:
     profile = make_profile()
-    assert kinds(planned(2, 1), profile)[0].train.micro_batch_tokens == 8192
+    assert round_costs(planned(2, 1), profile)[0].train.layout.micro_batch_tokens == 8192
     with pytest.raises(InputError, match=r"no layout of 3 engine\(s\) with tp 1, it has 2 x tp 1, 1 x tp 2"):
-        kinds(planned(3, 1), profile)
+        round_costs(planned(3, 1), profile)
     with pytest.raises(InputError, match="no update with micro-batches of 999 tokens"):
-        kinds(planned(2, 1, micro_batch_tokens=999), profile)
+        round_costs(planned(2, 1, micro_batch_tokens=999), profile)
     with pytest.raises(InputError, match="no update"):
-        kinds(planned(2, 1, tp=2), profile)
+        round_costs(planned(2, 1, tp=2), profile)
 
 
 def test_an_update_that_cannot_be_is_one_line() -> None:
     with pytest.raises(InputError, match="cannot be"):
-        kinds(planned(4, 2, tp=16), library_profile("H800", "Qwen2.5-14B"))
+        round_costs(planned(4, 2, tp=16), library_profile("H800", "Qwen2.5-14B"))
 
 
 def test_a_judge_takes_the_workers_place_and_slows_what_it_stands_beside(make_profile) -> None:
     judge = Judge(per_sample_s=0.02, per_token_s=1e-4, beside_factor=1.4, rollout_factor=1.25)
     profile = make_profile(judge=judge)
 
-    def priced(**levers: object) -> tuple[Kind, RewardCost]:
+    def priced(**levers: object) -> tuple[RoundCosts, RewardCost]:
         plan = planned(2, 1)
         plan = plan.model_copy(update={"reward": plan.reward.model_copy(update=levers)})
-        return kinds(plan, profile)[0], scoring(plan, profile)
+        return round_costs(plan, profile)[0], scoring(plan, profile)
 
     plain, workers = priced()
     own, of_its_own = priced(judge=RewardJudge(place="own", instances=3))

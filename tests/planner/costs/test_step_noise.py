@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.phase_costs import LayoutKey, train_cost
+from rlplan.planner.costs.phase_costs import train_cost
 from rlplan.planner.costs.step_noise import share_within, spread_of, step_deviations
 from rlplan.planner.explain.cost_error import noise_of
 from rlplan.planner.simulate.columns.round_log import RoundLog
 from rlplan.plans.schema.predicted import StepNoise
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.profiles.profile_schema import RoundCheck, Spread
 from rlplan.traces.report import report
 
@@ -49,7 +50,7 @@ def test_independent_phases_add_their_variances(make_profile):
 
 
 def test_a_profile_tells_the_noise_of_what_it_measured_and_none_of_what_was_derived(make_profile):
-    train, layout = train_cost(make_profile().train[0]), LayoutKey(1, 2)
+    train, layout = train_cost(make_profile().train[0]), EngineLayout(1, 2)
     check = make_profile().checks[0]
     stated = noise_of(make_profile(checks=(check.model_copy(update={"noise": 0.07}),)), layout, train)
     assert stated.rollout == 0.07

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from rlplan.planner.explain.assumed_effects import AssumedEffects, Effect, Outcome
-from rlplan.planner.explain.assumed_why import assumed_why
+from rlplan.planner.explain.assumed_effects import AssumedEffects, Effect, Outcome, assumed_why
 from rlplan.planner.lengths.table_lengths import TableTrace
 from rlplan.profiles.length_tables import parse_quantiles
 from rlplan.profiles.reward_tables import reward_table
@@ -30,21 +29,21 @@ def test_an_end_at_which_nothing_is_trained_counts_by_the_other_one() -> None:
     assert effect.log_deviation(OWN) == pytest.approx(math.log(2))
     assert Effect(None, None).log_deviation(OWN) == 0
     effects = AssumedEffects(OWN, OWN.speedup, {"scale": effect})
-    assert "twice: no group ends within the cutoff" in effects.words("scale", "half", "twice")
+    assert "twice: no group ends within the cutoff" in effects.text("scale", "half", "twice")
 
 
 def test_nothing_assumed_is_no_error_and_no_words() -> None:
     effects = AssumedEffects()
     assert effects.lengths_error == effects.rewards_error == 0
-    assert assumed_why(effects, None, None) == {} and effects.words("scale", "half", "twice") == ""
+    assert assumed_why(effects, None, None) == {} and effects.text("scale", "half", "twice") == ""
 
 
 def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> None:
     effects = AssumedEffects(OWN, OWN.speedup, {"scale": ends(1.0, 3.0)}, {"seconds": ends(2.0, 2.0001)})
-    assert effects.words("scale", "half", "twice") == (
+    assert effects.text("scale", "half", "twice") == (
         "half: 0.50x the seconds, 1.50x plain rounds; twice: 1.50x the seconds, 1.10x plain rounds"
     )
-    assert effects.words("seconds", "half", "twice") == "half or twice, the seconds are the same"
+    assert effects.text("seconds", "half", "twice") == "half or twice, the seconds are the same"
     trace = TableTrace(parse_quantiles("p50=800,p95=4000,max=16384"))
     why = assumed_why(effects, trace, reward_table("math"))
     assert list(why) == ["lengths", "reward.seconds"]

@@ -9,7 +9,8 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.lengths.draws import Draws
-from rlplan.planner.solve import Solved, solve_fully
+from rlplan.planner.solve import Solved, solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.length_evidence import LengthBasis, few_lengths
 from rlplan.profiles.length_trace import LengthTrace
 
@@ -30,7 +31,7 @@ def planned(tokens: int | None) -> Solved:
     trace = heavy_trace() if tokens is None else never_longer_than(tokens)
     job = small_job({"prompts_per_step": 8, "samples_per_prompt": 4}, search={"tp": [1], "micro_batch_tokens": [4096]})
     inputs = solved(mode="sync").plan.inputs
-    return solve_fully(laptop(), job, small_profile(), trace, inputs, passes=QUICK, mode="exact")
+    return solve(laptop(), job, small_profile(), trace, inputs, SolveOptions(passes=QUICK, mode="exact"))
 
 
 def test_a_trace_that_reaches_the_cap_leaves_nothing_to_extrapolate():

@@ -7,7 +7,8 @@ import pytest
 
 from rlplan.planner.explain.length_error import REDRAWS, TRACES, length_error
 from rlplan.planner.lengths.length_model import LengthModel
-from rlplan.planner.solve import Solved, solve_fully
+from rlplan.planner.solve import Solved, solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.base import Mode
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
@@ -42,7 +43,7 @@ def planned(trace: LengthTrace, mode: Mode, samples: int = 4, **algorithm: objec
     sizes = {"prompts_per_step": 4, "samples_per_prompt": samples}
     job = small_job(sizes, algorithm={"name": "grpo", "learning_rate": 1e-3, **algorithm})
     inputs = solved(mode="sync").plan.inputs
-    return solve_fully(laptop(), job, small_profile(), trace, inputs, mode=mode, passes=QUICK)
+    return solve(laptop(), job, small_profile(), trace, inputs, SolveOptions(mode=mode, passes=QUICK))
 
 
 @pytest.mark.filterwarnings("ignore:the length trace holds")

@@ -6,11 +6,12 @@ from collections import defaultdict
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, entry_of
-from rlplan.planner.explain.round_picture import RoundWatch
+from rlplan.planner.costs.phase_costs import decode_cost, entry_of
+from rlplan.planner.explain.watched_rounds import RoundWatch
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.whole_run import Watch, simulate_plan
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.facts.critical_path import critical_path
 from rlplan.rounds.round_shape import tail_begins_s
 
@@ -30,7 +31,7 @@ def solved():
     profile = ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured")
     inputs = Inputs(cluster=file("cluster.yaml"), job=file("job.yaml"), profile=profile, lengths=file("lengths.jsonl"))
     trace, costs, job = heavy_trace(), small_profile(), small_job(SMALL)
-    plan = solve_fully(laptop(), job, costs, trace, inputs, mode="exact", passes=QUICK).plan
+    plan = solve(laptop(), job, costs, trace, inputs, SolveOptions(mode="exact", passes=QUICK)).plan
     return plan, job, costs, trace
 
 
@@ -60,7 +61,7 @@ def test_memory_is_that_of_the_layouts_that_the_plan_uses(solved):
     plan, _, profile, _ = solved
     layouts = set()
     for kind, round_ in zip(kinds(plan).values(), (plan.job.rounds.short, plan.job.rounds.long), strict=True):
-        layout = LayoutKey(round_.rollout.tp, round_.rollout.engines)
+        layout = round_.rollout.layout
         entry = entry_of(profile, layout)
         assert kind.memory.kv.capacity_bytes == entry.kv_capacity_tokens * entry.kv_bytes_per_token
         assert 0 < kind.memory.kv.needed_bytes <= kind.memory.kv.capacity_bytes

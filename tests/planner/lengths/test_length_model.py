@@ -67,15 +67,15 @@ def test_one_response_to_each_prompt_shows_the_marginal_and_an_icc_is_assumed(pr
 
 def test_a_deferred_prompt_is_long_again_as_often_as_it_really_is_where_a_plain_bootstrap_says_too_often() -> None:
     first, second = np.split(sometimes_lost(20_000, 2 * GROUP, np.random.default_rng(1)), 2, axis=1)
-    cutoff = int(np.quantile(first.max(axis=1), 0.9))
-    truth = (second.max(axis=1) > cutoff)[first.max(axis=1) > cutoff].mean()
+    cutoff_tokens = int(np.quantile(first.max(axis=1), 0.9))
+    truth = (second.max(axis=1) > cutoff_tokens)[first.max(axis=1) > cutoff_tokens].mean()
     model, bootstrap, share = [], [], []
     for seed in range(8):
         lengths = sometimes_lost(64, 16, np.random.default_rng(100 + seed))
-        fitted = fit_lengths(trace_of(lengths)).share_beyond(cutoff)
+        fitted = fit_lengths(trace_of(lengths)).share_beyond(cutoff_tokens)
         model.append(again_long(fitted))
         share.append(1 - ((1 - fitted) ** GROUP).mean())
-        bootstrap.append(again_long((lengths > cutoff).mean(axis=1)))
+        bootstrap.append(again_long((lengths > cutoff_tokens).mean(axis=1)))
     assert np.mean(share) == pytest.approx(0.1, abs=0.035)
     assert abs(np.mean(model) - truth) < 0.12
     assert np.mean(bootstrap) > truth + 0.12
@@ -86,8 +86,8 @@ def test_groups_left_out_are_long_as_often_as_predicted(make_trace) -> None:
     for seed in range(4):
         check = check_model(make_trace(seed=seed), GROUP)
         assert check.groups == 64
-        for cutoff in check.cutoffs:
-            assert abs(cutoff.predicted - cutoff.observed) <= 3.5 * cutoff.standard_error + 0.02
+        for cutoff_tokens in check.cutoffs:
+            assert abs(cutoff_tokens.predicted - cutoff_tokens.observed) <= 3.5 * cutoff_tokens.standard_error + 0.02
         ratios.append(check.predicted_group_max_tokens / check.observed_group_max_tokens)
     # One half of a prompt's samples says little about the mean of the other half's maxima; four traces say more.
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.12)
@@ -186,9 +186,11 @@ def test_checking_needs_groups_to_leave_out() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 80), min_size=1, max_size=6), min_size=1, max_size=6),
-    cutoff=st.integers(1, 80),
+    cutoff_tokens=st.integers(1, 80),
 )
-def test_tables_are_lengths_and_quantiles_are_those_of_the_group_maximum(lengths: list[list[int]], cutoff: int) -> None:
+def test_tables_are_lengths_and_quantiles_are_those_of_the_group_maximum(
+    lengths: list[list[int]], cutoff_tokens: int
+) -> None:
     rows = [
         LengthRow(f"k{i}", 0, j, min(x, 64), x >= 64, 0.0, 3)
         for i, own in enumerate(lengths)
@@ -201,8 +203,8 @@ def test_tables_are_lengths_and_quantiles_are_those_of_the_group_maximum(lengths
     # The quantile is the least value that a share of at least 0.9 of the groups stays within.
     below = (np.array([(row <= high).mean() for row in model.tables]) ** 4).mean()
     assert below >= 0.9 - 1e-9
-    within = ((model.tables <= cutoff) & (model.tables < 64)).mean(axis=1)
-    assert model.short_groups(cutoff, 4) == pytest.approx((within**4).mean())
+    within = ((model.tables <= cutoff_tokens) & (model.tables < 64)).mean(axis=1)
+    assert model.short_groups(cutoff_tokens, 4) == pytest.approx((within**4).mean())
 
 
 def longest_by_all_values(tables: np.ndarray, size: int, levels: tuple[float, ...]) -> tuple[int, ...]:

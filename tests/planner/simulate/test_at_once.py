@@ -9,26 +9,28 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost
+from rlplan.planner.costs.phase_costs import decode_cost, reward_cost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, long_draws
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
-from rlplan.rounds.events import Finished, SampleKey
-from rlplan.rounds.exact import MAX_DRAWS, ExactLongRound, most_draws_at_once
-from rlplan.rounds.race import RaceRound
+from rlplan.rounds.machines.events import Finished, SampleKey
+from rlplan.rounds.machines.exact import MAX_DRAWS, most_draws_at_once
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP, heavy_trace, small_profile
 from ..synthetic_run import solved
 
-TARGET, GROUP, LAYOUT = 4, 4, LayoutKey(1, 2)
+TARGET, GROUP, LAYOUT = 4, 4, EngineLayout(1, 2)
 
 
 @pytest.fixture(scope="module")
 def setting() -> Setting:
     profile = small_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     # Prompts that are alike are long now and then, and seldom: their long rounds take many waves.
     draws = Draws(fit_lengths(heavy_trace(icc=0.05)), 0, 8)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws)
@@ -43,7 +45,7 @@ def most_running(setting, key):
             seen.append(b)
 
     column = LongColumn(replace(setting, watch=lambda: observe), key)
-    column.extend(6, long_draws(setting.draws, GROUP, key.law.cutoff, 6 * TARGET))
+    column.extend(6, long_draws(setting.draws, GROUP, key.law.cutoff_tokens, 6 * TARGET))
     return max(seen), column
 
 
@@ -69,30 +71,29 @@ def test_the_plan_writes_what_the_columns_of_its_rounds_were_simulated_with(monk
     seen = {}
     play = columns.play
 
-    def recorded(setup, luck, decode, reward, max_num_seqs, *rest, **options):
-        seen.setdefault((setup.kind, setup.prompts, setup.cutoff_tokens, setup.copies, decode.key), set()).add(
-            max_num_seqs
-        )
-        return play(setup, luck, decode, reward, max_num_seqs, *rest, **options)
+    def recorded(round_kind, luck, decode, reward, max_num_seqs, *rest, **options):
+        key = (round_kind.name, round_kind.prompts, round_kind.cutoff_tokens, round_kind.copies, decode.key)
+        seen.setdefault(key, set()).add(max_num_seqs)
+        return play(round_kind, luck, decode, reward, max_num_seqs, *rest, **options)
 
     monkeypatch.setattr(columns, "play", recorded)
     rounds = solved(mode="exact").plan.job.rounds
     for kind, of, copies in (("short", rounds.short, 1), ("long", rounds.long, rounds.long.issue.copies)):
-        layout = LayoutKey(of.rollout.tp, of.rollout.engines)
+        layout = of.rollout.layout
         simulated = seen[kind, of.issue.prompts, rounds.short.cutoff_tokens, copies, layout]
         assert simulated == {of.rollout.max_num_seqs}
 
 
 def test_no_sample_waits_where_more_was_measured_than_a_round_can_have_in_flight(setting):
-    short = ShortKey("race", 6, 5, 0, LAYOUT)
+    short = ShortKey("race", 6, 5, None, LAYOUT)
     assert setting.at_once(short) == 15
     assert setting.at_once(LongKey(short.law, 1, LAYOUT)) == TARGET * GROUP // 2
-    assert setting.at_once(ShortKey("sync", 4, 4, 0, LayoutKey(2, 1))) == 16
+    assert setting.at_once(ShortKey("sync", 4, 4, None, EngineLayout(2, 1))) == 16
 
 
 def sharing_setting(setting, lead, engines):
     """`setting` with engines that keep a prompt together up to a lead of `lead` samples for the longest prompt."""
-    layout = LayoutKey(1, engines)
+    layout = EngineLayout(1, engines)
     cost = replace(setting.decode[LAYOUT], key=layout, sharing=PrefixSharing(16, 320 // lead))
     return replace(setting, decode={layout: cost}, max_prompt_tokens=321), layout
 
@@ -114,7 +115,7 @@ def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are
     together, layout = sharing_setting(setting, lead, engines)
     sharing, names = together.decode[layout].sharing, [f"k{p}" for p in range(prompts)]
     rng = random.Random(prompts)
-    short = ShortKey("race", prompts, samples, 0, layout)
+    short = ShortKey("race", prompts, samples, None, layout)
     for _ in range(20):
         tokens = {name: rng.choice((1, 100, 321)) for name in names}
         for of in (tokens.__getitem__, lambda name: 321):
@@ -127,7 +128,7 @@ def test_with_the_plans_cap_no_sample_of_the_first_issue_waits_where_prompts_are
 
 def test_one_engine_gets_ahead_of_an_even_share_and_the_cap_grows_by_no_more_than_the_lead(setting):
     together, layout = sharing_setting(setting, 4, 2)
-    key, even = ShortKey("race", 5, 4, 0, layout), 10
+    key, even = ShortKey("race", 5, 4, None, layout), 10
     names = [f"k{p}" for p in range(5)]
     most = max(placed(RaceRound(names, TARGET, GROUP, 4, CAP), together.decode[layout].sharing, 2, lambda _: 321))
     assert even < most <= together.at_once(key) <= even + 4

@@ -5,6 +5,7 @@ import pytest
 
 from rlplan.planner.costs.phase_costs import decode_cost
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
+from rlplan.plans.schema.sections.layouts import EngineLayout
 
 PROMPT_TOKENS = 20
 
@@ -20,9 +21,9 @@ def rounds(profile, seconds, caps=(60, 500), sizes=(16, 32)):
         lengths = {
             (d, s): (f"p{d:02d}", int(drawn[d, s]), bool(drawn[d, s] == cap)) for d in range(size) for s in range(4)
         }
-        real = RealRound(1, 2, cap, lengths, 0.0)
+        real = RealRound(EngineLayout(1, 2), cap, lengths, 0.0)
         simulated = simulated_s(real, decode, profile, dict.fromkeys((f"p{d:02d}" for d in range(size)), PROMPT_TOKENS))
-        found.append(RealRound(1, 2, cap, lengths, seconds(4 * size, simulated)))
+        found.append(RealRound(EngineLayout(1, 2), cap, lengths, seconds(4 * size, simulated)))
     return found
 
 

@@ -8,25 +8,27 @@ import pytest
 from rlplan.planner.choose.candidate_search import Pass, column_name
 from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import LayoutKey, TrainCost, decode_cost, reward_cost, train_cost, train_costs
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.phase_costs import TrainCost, decode_cost, reward_cost, train_cost, train_costs
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
-from rlplan.planner.solve import solve_fully
+from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.hand_over import HandOverSpec
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 from ..conftest import small_job
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
-LAYOUT = LayoutKey(1, 2)
+LAYOUT = EngineLayout(1, 2)
 SHORT = ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT)
 SIZES = {"tp": [1, 2], "micro_batch_tokens": [1024, 2048, 4096, 8192]}
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
@@ -36,7 +38,7 @@ QUICK = (Pass(5, 2, math.inf), Pass(20, 8, 0.1))
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
     fast = {(LAYOUT, 3): drafted(decode[LAYOUT], Drafts(3, 0.7, 16))}
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
@@ -100,8 +102,8 @@ def test_a_whole_run_with_levers_agrees_with_the_columns_that_it_is_made_of(sett
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
     cost, fast = setting.decode[LAYOUT], setting.drafted[LAYOUT, 3]
     kinds = (
-        Kind(cost, cost.max_sequences, slow_train),
-        Kind(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
+        RoundCosts(cost, cost.max_sequences, slow_train),
+        RoundCosts(fast, fast.max_sequences, slow_train, HandOverSpec(key.freed_engines, key.hand_over)),
     )
     run = simulate_run(spec, *kinds, setting.reward, setting.draws, steps=300, prompts=1200)
     steps = [s for s in run.steps if s.kind == "long" and s.groups == TARGET]
@@ -127,7 +129,7 @@ def solved(make_cluster, make_profile, make_trace, make_job, inputs):
         slower = [t.model_copy(update={"step_s_per_token": train_factor * t.step_s_per_token}) for t in profile.train]
         profile = profile.model_copy(update={"train": tuple(slower), "rollout": profile.rollout[:1]})
         job = make_job(SMALL, search={**SIZES, **search})
-        return solve_fully(make_cluster(), job, profile, make_trace(), inputs, passes=QUICK), job, profile
+        return solve(make_cluster(), job, profile, make_trace(), inputs, SolveOptions(passes=QUICK)), job, profile
 
     return solve_with
 
@@ -138,7 +140,9 @@ def test_levers_of_long_rounds_are_told_beside_races_that_have_none(
     # A race over samples alone defers nobody.
     levers = {"hand_over": [0.5], "drafts": {"tokens": [2], "acceptance": 0.6}}
     job = make_job(SMALL, search={**SIZES, **levers})
-    plan = solve_fully(make_cluster(), job, make_profile(), make_trace(), inputs, passes=QUICK, mode="race").plan
+    plan = solve(
+        make_cluster(), job, make_profile(), make_trace(), inputs, SolveOptions(passes=QUICK, mode="race")
+    ).plan
     assert plan.job.bias.mode == "race" and "bias.mode" in plan.job.why
 
 

@@ -3,18 +3,18 @@
 import pytest
 
 from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_run
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 
 def test_predict_gains_with_the_dependence_inside_prompts_and_trains_on_the_same_lengths(
     make_trace, make_profile
 ) -> None:
     profile = make_profile()
-    kind = Kind(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[-1]))
+    kind = RoundCosts(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[-1]))
     gains = {}
     for icc in (0.2, 0.9):
         model = fit_lengths(make_trace(icc=icc))

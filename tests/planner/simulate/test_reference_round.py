@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
 from rlplan.planner.simulate.reference_engine import Engine, Sample
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
-from rlplan.rounds.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
-from rlplan.rounds.exact import ExactLongRound, ExactShortRound
-from rlplan.rounds.outcome import Fate
-from rlplan.rounds.race import RaceRound
-from rlplan.rounds.round import Round
+from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
+from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_short import ExactShortRound
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.machines.round import Round
 
 CAP = 60
 
@@ -32,7 +34,7 @@ def cost(engines: int = 1, capacity: int = 10**6, **changes: Any) -> DecodeCost:
         "finish_s": Fraction(3, 19),
     }
     return DecodeCost(
-        key=LayoutKey(1, engines),
+        key=EngineLayout(1, engines),
         kv_capacity_tokens=capacity,
         max_sequences=64,
         sync_s=0,
@@ -251,7 +253,7 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
                         "have": 0,
                         "tokens": min(length, limit_tokens),
                         "cut": length > limit_tokens or length >= CAP,
-                        "watch": action.watch_tokens,
+                        "watch": action.cutoff_tokens,
                     }
                 )
             elif isinstance(action, Abort):
@@ -297,14 +299,14 @@ def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, l
     return now
 
 
-def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Round:
+def build(kind: str, prompts: int, samples: int, cutoff_tokens: int, copies: int) -> Round:
     names = [f"p{i}" for i in range(prompts)]
     if kind == "race":
         return RaceRound(names, max(1, prompts - 1), max(1, samples - 1), samples, CAP)
     if kind == "short":
-        return ExactShortRound(names, max(1, prompts - 1), samples, cutoff, CAP)
+        return ExactShortRound(names, max(1, prompts - 1), samples, cutoff_tokens, CAP)
     if kind == "long":
-        return ExactLongRound(names, samples, cutoff, copies, CAP)
+        return ExactLongRound(names, samples, cutoff_tokens, copies, CAP)
     return RaceRound(names, prompts, samples, samples, CAP)
 
 
@@ -313,7 +315,7 @@ def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Ro
     kind=st.sampled_from(["sync", "race", "short", "long"]),
     prompts=st.integers(1, 5),
     samples=st.integers(1, 4),
-    cutoff=st.integers(1, 40),
+    cutoff_tokens=st.integers(1, 40),
     copies=st.integers(1, 3),
     engines=st.integers(1, 3),
     limit=st.integers(1, 12),
@@ -321,11 +323,14 @@ def build(kind: str, prompts: int, samples: int, cutoff: int, copies: int) -> Ro
     data=st.data(),
 )
 def test_closed_forms_agree_exactly_with_a_loop_over_every_step(
-    kind: str, prompts: int, samples: int, cutoff: int, copies: int, engines: int, limit: int, block: int, data
+    kind: str, prompts: int, samples: int, cutoff_tokens: int, copies: int, engines: int, limit: int, block: int, data
 ) -> None:
     lists = st.lists(st.integers(1, CAP), min_size=8, max_size=8)
     lengths = table({f"p{i}": data.draw(lists) for i in range(prompts)})
-    fast, slow = build(kind, prompts, samples, cutoff, copies), build(kind, prompts, samples, cutoff, copies)
+    fast, slow = (
+        build(kind, prompts, samples, cutoff_tokens, copies),
+        build(kind, prompts, samples, cutoff_tokens, copies),
+    )
     priced = cost(engines, block_tokens=block)
     times = simulate_round(fast, lengths, priced, FAST_REWARD, limit)
     assert times.end_s == naive(slow, lengths, priced, FAST_REWARD.delay_s, limit)

@@ -6,12 +6,12 @@ from itertools import pairwise
 import pytest
 
 from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.run_timeline import ENGINES, REWARDS, SCHEDULE, SYNC, TRAINERS, Timeline
 from rlplan.planner.simulate.whole_run import simulate_run
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 STEPS = 12
 
@@ -21,7 +21,7 @@ def drawn():
     from ..conftest import heavy_trace, rollout, small_profile
 
     profile = small_profile(rollout=(rollout(1, 2, 7e-3, 3e-5, kv_capacity_tokens=1800),))
-    kind = Kind(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[2]))
+    kind = RoundCosts(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[2]))
     spec = RoundSpec("exact", 4, 4, 1024, short_prompts=6, short_samples=4, cutoff_tokens=120)
     timeline = Timeline(STEPS)
     draws = Draws(fit_lengths(heavy_trace(24, 8)), 0, 4)

@@ -5,27 +5,30 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, Played, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck, Played
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.rounds.round_spec import RoundKind
 
 REWARD = RewardCost(8, 0.0, 0.0)
 
 
 # Seconds are tokens over 10, and a second for the optimizer.
-TRAIN = TrainCost(dp=1, micro_batch_tokens=1, step_s=1.0, per_token_s=0.1, per_token_squared_s=0.0)
+ONE_REPLICA = UpdateLayout(dp=1, micro_batch_tokens=1)
+TRAIN = TrainCost(ONE_REPLICA, step_s=1.0, per_token_s=0.1, per_token_squared_s=0.0)
 
 
 def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool = False) -> Played:
     """16 samples on 4 engines: 12 end at 100 tokens, one of each engine's at 1000."""
     lengths = np.full((16, 1), 100, dtype=np.int32)
     lengths[:4] = 1000
-    setup = RoundSetup("short", False, 16, 16, 1, 1, 4096)
+    round_kind = RoundKind("short", 16, 16, 1, 1, 4096)
     luck = Luck(lengths, np.full(16, 10, dtype=np.int32), 4096, 1.0)
-    decode = DecodeCost(LayoutKey(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
-    return play(setup, luck, decode, REWARD, 64, hand_over, reference=reference)
+    decode = DecodeCost(EngineLayout(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
+    return play(round_kind, luck, decode, REWARD, 64, hand_over, reference=reference)
 
 
 @pytest.mark.parametrize("reference", [False, True])

@@ -12,23 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, LayoutKey, RewardCost
+from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, RewardCost
 from rlplan.planner.costs.reward_executions import Executions
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut, RoundSetup
-from rlplan.rounds import exact
+from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
 from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.rounds.machines import exact
+from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
 CAP = 60
 
 
-def assert_same(setup: RoundSetup, luck: Luck, *costs_: Any) -> Played:
-    reference = play(setup, luck, *costs_, reference=True)
-    twin = play(setup, luck, *costs_)
+def assert_same(round_kind: RoundKind, luck: Luck, *costs_: Any) -> Played:
+    reference = play(round_kind, luck, *costs_, reference=True)
+    twin = play(round_kind, luck, *costs_)
     assert twin.times == reference.times
     assert np.array_equal(twin.ready_s, reference.ready_s, equal_nan=True)
     for field in ("row", "prompt", "fate", "kept", "exhausted"):
@@ -37,32 +39,33 @@ def assert_same(setup: RoundSetup, luck: Luck, *costs_: Any) -> Played:
 
 
 @st.composite
-def rounds(draw) -> tuple[RoundSetup, Luck]:
+def rounds(draw) -> tuple[RoundKind, Luck]:
     exact, kind = draw(st.booleans()), draw(st.sampled_from(["short", "long"]))
     prompts, group = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    setup = RoundSetup(
-        kind=kind,
-        exact=exact,
+    round_kind = RoundKind(
+        name=kind,
         prompts=prompts,
         target=draw(st.integers(1, prompts)),
         group_size=group,
         samples=group + (0 if exact else draw(st.integers(0, 2))),
         max_tokens=CAP,
-        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else 0,
+        cutoff_tokens=draw(st.integers(1, CAP - 1)) if exact else None,
         copies=draw(st.integers(1, 3)),
         dynamic_sampling=draw(st.booleans()),
     )
     fresh = draw(st.integers(0, 5)) if kind == "short" else 0
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    return setup, make_luck(
-        setup, prompts + fresh, draw(st.sampled_from([0.02, 0.05, 0.3])), draw(st.sampled_from([1.0, 17.3])), rng
+    return round_kind, make_luck(
+        round_kind, prompts + fresh, draw(st.sampled_from([0.02, 0.05, 0.3])), draw(st.sampled_from([1.0, 17.3])), rng
     )
 
 
-def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: float, rng: np.random.Generator) -> Luck:
+def make_luck(
+    round_kind: RoundKind, prompts: int, ends: float, expected_tokens: float, rng: np.random.Generator
+) -> Luck:
     """Lengths that end with probability `ends` at each token, many of them equal, so that many events are at once."""
-    each = MAX_DRAWS if setup.redraws else 1
-    shape = (prompts * each, setup.samples)
+    each = MAX_DRAWS if round_kind.redraws else 1
+    shape = (prompts * each, round_kind.samples)
     return Luck(
         lengths=np.minimum(rng.geometric(ends, size=shape), CAP).astype(np.int32),
         prompt_tokens=rng.integers(1, 9, size=prompts).astype(np.int32),
@@ -71,7 +74,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
         rewards=rng.integers(0, 2, size=shape).astype(float),
         reward_luck=rng.random(size=shape),
         prompt_luck=rng.random(size=prompts),
-        offset=np.arange(prompts + 1) * each if setup.redraws else None,
+        offset=np.arange(prompts + 1) * each if round_kind.redraws else None,
     )
 
 
@@ -79,7 +82,7 @@ def make_luck(setup: RoundSetup, prompts: int, ends: float, expected_tokens: flo
 def costs(draw, engines: int = 1) -> DecodeCost:
     unit = draw(st.sampled_from([1.0, 0.137]))  # whole numbers make events of several engines simultaneous
     plain = DecodeCost(
-        key=LayoutKey(1, draw(st.integers(engines, 4))),
+        key=EngineLayout(1, draw(st.integers(engines, 4))),
         a=7 * unit,
         b=draw(st.sampled_from([0.0, 0.6])) * unit,
         c=draw(st.sampled_from([0.0, 0.09])) * unit,
@@ -144,30 +147,32 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
 @pytest.mark.parametrize(
     "setup",
     [
-        RoundSetup("short", False, 30, 24, 4, 5, CAP),
-        RoundSetup("short", True, 30, 24, 4, 4, CAP, cutoff_tokens=25),
-        RoundSetup("long", True, 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
+        RoundKind("short", 30, 24, 4, 5, CAP),
+        RoundKind("short", 30, 24, 4, 4, CAP, cutoff_tokens=25),
+        RoundKind("long", 30, 30, 4, 4, CAP, cutoff_tokens=25, copies=2),
     ],
 )
 @pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
-def test_a_large_round_under_memory_pressure_is_the_same_too(setup: RoundSetup, sharing: PrefixSharing | None) -> None:
-    luck = make_luck(setup, 48 if setup.kind == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
-    decode = DecodeCost(LayoutKey(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
+def test_a_large_round_under_memory_pressure_is_the_same_too(
+    round_kind: RoundKind, sharing: PrefixSharing | None
+) -> None:
+    luck = make_luck(round_kind, 48 if round_kind.name == "short" else 30, 0.07, 13.7, np.random.default_rng(3))
+    decode = DecodeCost(EngineLayout(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)
     decode = dataclasses.replace(decode, block_tokens=3 if sharing else 16, sharing=sharing)
-    assert assert_same(setup, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
+    assert assert_same(round_kind, luck, decode, RewardCost(2, 0.013, 0.41), 64).times.preemptions > 10
 
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool) -> None:
-    decode = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1)
+    decode = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, 10**6, 99, 0.0, 1)
     costs_ = (decode, RewardCost(1, 0.0, 0.0), 9)
     lengths, ones = np.array([[5, 5], [40, 5]], dtype=np.int32), np.ones(2, dtype=np.int32)
-    short = RoundSetup("short", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    short = RoundKind("short", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
         play(short, Luck(lengths, ones, CAP, 1.0, more=True), *costs_, reference=reference)
     ended = play(short, Luck(lengths, ones, CAP, 1.0), *costs_, reference=reference)
     assert ended.fate.tolist() == [state.TRAINED, state.DEFERRED]
-    long = RoundSetup("long", True, 2, 2, 2, 2, CAP, cutoff_tokens=10)
+    long = RoundKind("long", 2, 2, 2, 2, CAP, cutoff_tokens=10)
     with pytest.raises(RanOut):
         play(long, Luck(lengths, ones, CAP, 1.0, offset=np.array([0, 1, 2])), *costs_, reference=reference)
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey
 from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
@@ -20,7 +20,7 @@ from rlplan.planner.simulate.columns.whole_columns import (
 from rlplan.planner.simulate.run_summary import BusyMeter, quantile
 from rlplan.planner.simulate.run_timeline import Timeline
 from rlplan.planner.simulate.whole_run import simulate_run
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 EXACT = RoundSpec("exact", 4, 4, 1024, short_prompts=6, short_samples=4, cutoff_tokens=120)
 SYNC = RoundSpec("sync", 4, 4, 1024, short_prompts=4, short_samples=4)
@@ -30,7 +30,7 @@ SYNC = RoundSpec("sync", 4, 4, 1024, short_prompts=4, short_samples=4)
 def run(make_profile, make_trace):
     profile, model = make_profile(), fit_lengths(make_trace(24, 8))
     train = train_cost(profile.train[2])
-    two, one = (Kind(decode_cost(profile, entry), 64, train) for entry in profile.rollout)
+    two, one = (RoundCosts(decode_cost(profile, entry), 64, train) for entry in profile.rollout)
 
     def simulate(spec, steps=30, prompts=200, long_on_other=False, **options):
         reward = reward_cost(profile.reward, 1)
@@ -66,21 +66,21 @@ def test_the_last_round_of_what_is_owed_counts_by_its_prompts(run):
 
 def test_the_seconds_that_columns_predict_are_those_of_whole_epochs_of_eight_steps(run, make_profile, make_trace):
     """Epochs that ended in smaller rounds took 4 to 9 % longer a trained group than the columns say."""
-    profile, group, cutoff = make_profile(), 4, 150
+    profile, group, cutoff_tokens = make_profile(), 4, 150
     decode = decode_cost(profile, profile.rollout[0])
     train = train_cost(profile.train[2])
-    kind = Kind(decode, decode.max_sequences, train)
+    kind = RoundCosts(decode, decode.max_sequences, train)
     # 64 prompts are the trace's own, so a data set of them is as long as the model says.
     draws = Draws(fit_lengths(make_trace(64, 8)), 0, group)
     reward = reward_cost(profile.reward, 1)
     setting = Setting(8, group, 1024, False, {decode.key: decode}, reward, draws)
-    key = ShortKey("exact", 12, group, cutoff, decode.key)
+    key = ShortKey("exact", 12, group, cutoff_tokens, decode.key)
     short, long = ShortColumn(setting, key), LongColumn(setting, LongKey(key.law, 1, decode.key))
     short.extend(300)
-    long.extend(150, long_draws(draws, group, cutoff, 150 * 8))
+    long.extend(150, long_draws(draws, group, cutoff_tokens, 150 * 8))
     share = expected_deferrals(short, setting) / 8
     predicted = (mean(short.log.step_s(train)) + share * mean(long.log.step_s(train))) / (1 + share)
-    spec = RoundSpec("exact", 8, group, 1024, 12, group, cutoff_tokens=cutoff)
+    spec = RoundSpec("exact", 8, group, 1024, 12, group, cutoff_tokens=cutoff_tokens)
     simulated = simulate_run(spec, kind, kind, reward, draws, steps=8 * 20, prompts=64)
     assert {s.groups for s in simulated.steps} == {8}
     assert mean([s.step_s for s in simulated.steps]) == pytest.approx(predicted, rel=0.04)

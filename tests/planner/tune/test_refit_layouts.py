@@ -5,12 +5,13 @@ import math
 
 import pytest
 
-from rlplan.planner.costs.phase_costs import LayoutKey, layout_cost
+from rlplan.planner.costs.phase_costs import layout_cost
 from rlplan.planner.costs.round_costs import decode_of, train_of
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
-from rlplan.plans.schema.plan import RoundRollout, RoundTrain
+from rlplan.plans.schema.plan import RoundRollout
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from rlplan.profiles.profile_schema import RoundCheck
 
 from ..conftest import CAP
@@ -40,7 +41,7 @@ def sharded(documents):
     """The documents with trainers of one replica: of few tokens a data parallel update is all gathering, and a run of
     it tells nothing of what a token takes."""
     rounds = documents.plan.job.rounds
-    train = RoundTrain(dp=1, tp=8, micro_batch_tokens=4096)
+    train = UpdateLayout(dp=1, tp=8, micro_batch_tokens=4096)
     kinds = {"short": rounds.short, **({"long": rounds.long} if rounds.long else {})}
     edited = {kind: of.model_copy(update={"train": train}) for kind, of in kinds.items()}
     job = documents.plan.job.model_copy(update={"rounds": rounds.model_copy(update=edited)})
@@ -48,7 +49,7 @@ def sharded(documents):
 
 
 def by_layout(profile, tp, engines):
-    return layout_cost(profile, LayoutKey(tp, engines)).base_s(16)
+    return layout_cost(profile, EngineLayout(tp, engines)).base_s(16)
 
 
 def test_a_run_slower_than_a_shipped_profile_is_corrected_by_as_much_in_every_phase_that_was(tmp_path):

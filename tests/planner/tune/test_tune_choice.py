@@ -75,14 +75,14 @@ def test_a_forced_mode_is_tuned_within_the_bias_budget_that_was_asked_for_and_no
     if budget is None:
         # What was predicted is no bound: by the refitted lengths the plan may well be over it.
         assert documents.plan.job.bias.budget > 0 and "forced_budget" not in dump(documents.plan)
-    searches, solve_fully = [], tuning.solve_fully
+    searches, solve = [], tuning.solve
 
     def recorded(*args, **options):
-        found = solve_fully(*args, **options)
+        found = solve(*args, **options)
         searches.append(found.search)
         return found
 
-    monkeypatch.setattr(tuning, "solve_fully", recorded)
+    monkeypatch.setattr(tuning, "solve", recorded)
     result = tuned(documents, tmp_path / "r")
     [search] = searches
     assert search.limits.bias_budget == (math.inf if budget is None else budget)

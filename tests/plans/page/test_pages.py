@@ -12,8 +12,8 @@ import pytest
 from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
 from rlplan.plans.page.charts.charts_many_runs import smoothed
 from rlplan.plans.page.charts.charts_plan import share_within
-from rlplan.plans.page.page_text import count, digits, listed, seconds, size, span, usd
 from rlplan.plans.page.palette import contrast, job_colours, text_on
+from rlplan.plans.phrases.numbers import seconds
 from rlplan.traces.report import report
 
 from .conftest import as_text, changed, payloads, points
@@ -144,20 +144,6 @@ def test_the_text_of_a_cutoff_stands_above_the_curves(plan):
     [layout] = [f["layout"] for f in payloads(html) if f["layout"]["xaxis"]["title"]["text"] == "response tokens"]
     [text] = layout["annotations"]
     assert (text["y"], text["yref"], text["yanchor"]) == (1, "paper", "bottom") and layout["margin"]["t"] >= 30
-
-
-def test_figures_have_three_digits_units_and_thousands_separators():
-    assert [digits(v) for v in (0, 0.000123, 0.5, 2.1399, 77.81, 123.4, 98765.4)] == [
-        "0", "0.000123", "0.500", "2.14", "77.8", "123", "98,765",
-    ]  # fmt: skip
-    assert [seconds(v) for v in (None, 0, 0.0051, 0.067, 0.325, 214.3, 6695.0)] == [
-        "–", "0 s", "5.1 ms", "67 ms", "0.325 s", "214 s", "6,695 s",
-    ]  # fmt: skip
-    assert (span(0.0, 0.007), span(1.285, 1.548), span(0.0666, 0.0666)) == ("0–7 ms", "1.28–1.55 s", "67 ms")
-    assert (usd(337.92), usd(0.000929), usd(12345.6), size(1.6e13), size(9.66e11)) == (
-        "337.92", "0.000929", "12,346", "16.0 TB", "966 GB",
-    )  # fmt: skip
-    assert (count(1, "step"), count(3363, "step"), listed("abc")) == ("1 step", "3,363 steps", "a, b and c")
 
 
 def test_the_share_within_a_cutoff_lies_between_the_quantiles_around_it():

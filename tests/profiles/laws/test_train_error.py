@@ -5,16 +5,24 @@ from dataclasses import replace
 
 import pytest
 
+from rlplan.planner.costs.colocation import optimizer_moves_s
 from rlplan.planner.costs.phase_costs import train_cost_in
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, update_error
 from rlplan.profiles.laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR, law_error, physics_only
-from rlplan.profiles.laws.train_law import TrainLayout
+from rlplan.profiles.laws.train_law import TrainerKind
+from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_names, library_profile
 
-from ..public_laws import train_law
+from ..public_laws import train_law, update_layout
 
-MEASURED = TrainLayout(8)
-GUESSED = (TrainLayout(4, tp=2), TrainLayout(4, cp=2), TrainLayout(4, pp=2), TrainLayout(16), TrainLayout(8, ep=8))
+MEASURED = update_layout(8)
+GUESSED = (
+    update_layout(4, tp=2),
+    update_layout(4, cp=2),
+    update_layout(4, pp=2),
+    update_layout(16),
+    update_layout(8, ep=8),
+)
 
 
 def test_layouts_of_which_no_run_is_public_carry_a_larger_error_than_those_that_were_fitted():
@@ -32,7 +40,7 @@ def test_a_profile_that_does_not_state_it_is_no_surer():
 def test_the_error_of_a_step_takes_the_layouts_own():
     profile = library_profile("H100", "Qwen2.5-32B")
     law = profile.train_law
-    one, two = (train_cost_in(law, TrainLayout(dp, recompute="full")) for dp in (8, 64))
+    one, two = (train_cost_in(law, update_layout(dp, recompute="full")) for dp in (8, 64))
     assert update_error(profile, one) == pytest.approx(law.error / MEAN_OVER_DEVIATION)
     assert update_error(profile, two) > 1.5 * update_error(profile, one)
 
@@ -51,14 +59,16 @@ def test_published_updates_of_parallel_layouts_are_within_two_and_a_half_deviati
     """RollPacker's updates of 1,024 samples on H800 (figure 10c, figure 9), of about 800 tokens each in short rounds
     and 1,250 in plain ones, prompts included. Physics is never too slow, and often too fast."""
     profile = library_profile("H800", model)
-    padded = TrainLayout(gpus, micro_batch_tokens=2048, recompute="full", sharded=False, packed=False)
     sizes = {key: value for key, value in layout.items() if key != "pad_to_tokens"}
-    replica = math.prod(sizes.values())
-    padded = replace(padded, dp=gpus // replica, **layout)
-    cost = train_cost_in(profile.train_law, padded)
+    padded = update_layout(gpus // math.prod(sizes.values()), micro_batch_tokens=2048, **sizes)
+    megatron = TrainerKind(sharded=False, packed=False, pad_to_tokens=layout["pad_to_tokens"])
+    physics = replace(physics_of(profile.train_law), trainer=megatron)
+    update = physics.update(padded)
+    step_s = update.step_s + optimizer_moves_s(physics.gpu, physics.architecture.parameters, gpus, offload=False)
     deviation = law_error(profile.train_law, padded) / MEAN_OVER_DEVIATION
     for tokens, published_s in ((800, short_s), (1250, plain_s)):
-        ours_s = cost.update_s(1024 * tokens, 2 * 1024 * tokens**2, 1024)
+        tokens_s = update.per_token_s * 1024 * tokens + update.per_token_squared_s * 2 * 1024 * tokens**2
+        ours_s = step_s + tokens_s + update.per_sample_s * 1024
         assert 0.9 * ours_s < published_s < ours_s * (1 + 2.5 * deviation)
 
 
@@ -66,7 +76,7 @@ def test_a_packed_update_of_the_32b_model_takes_what_is_realistic_and_its_error_
     """0.9 million tokens on 64 GPUs: 9 s at 400 TFLOP/s with all activations computed again, about 25 s by
     RollPacker's 163 s without its padding."""
     profile = library_profile("H100", "Qwen2.5-32B")
-    cost = train_cost_in(profile.train_law, TrainLayout(64, micro_batch_tokens=16896, recompute="full"))
+    cost = train_cost_in(profile.train_law, update_layout(64, micro_batch_tokens=16896, recompute="full"))
     seconds = cost.update_s(0.9e6, 2 * 1024 * 880**2)
     deviation = update_error(profile, cost) * seconds
     assert 12 < seconds < 25

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.architecture import Architecture, architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, train_memory
-from rlplan.profiles.laws.train_law import TrainLayout, TrainPhysics, fits_heads
+from rlplan.profiles.laws.train_law import TrainerKind, TrainPhysics, fits_heads
 from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, train_layouts
 
-from ..public_laws import neutral, train_law
+from ..public_laws import neutral, train_law, update_layout
 
 
 def shape(model: str) -> Architecture:
@@ -26,7 +27,7 @@ def physics(model: str = "Qwen2.5-7B", gpu: str = "H100") -> TrainPhysics:
 
 
 layouts = st.builds(
-    TrainLayout,
+    update_layout,
     dp=st.sampled_from([1, 2, 8]),
     tp=st.sampled_from([1, 2, 4]),
     cp=st.sampled_from([1, 2]),
@@ -34,31 +35,30 @@ layouts = st.builds(
     micro_batch_tokens=st.sampled_from([4096, 16384]),
     recompute=st.sampled_from(["none", "selective", "full"]),
     offload=st.booleans(),
-    sharded=st.booleans(),
-    packed=st.booleans(),
 )
+trainers = st.builds(TrainerKind, sharded=st.booleans(), packed=st.booleans())
 
 
 @settings(max_examples=60, deadline=None)
-@given(layouts)
-def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout: TrainLayout) -> None:
-    found = physics()
+@given(layouts, trainers)
+def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout: UpdateLayout, trainer: TrainerKind) -> None:
+    found = replace(physics(), trainer=trainer)
     update = found.update(layout)
     operations = 6.0 * found.architecture.active_parameters * 10**6
-    assert update.step_s + update.per_token_s * 10**6 > operations / (layout.ranks * found.gpu.bf16_flops)
+    assert update.step_s + update.per_token_s * 10**6 > operations / (layout.accelerators * found.gpu.bf16_flops)
     assert min(update.step_s, update.per_token_s, update.per_token_squared_s) > 0 <= update.per_sample_s
 
 
 @settings(max_examples=60, deadline=None)
-@given(layouts)
-def test_recomputation_trades_time_for_memory(layout: TrainLayout) -> None:
+@given(layouts, trainers)
+def test_recomputation_trades_time_for_memory(layout: UpdateLayout, trainer: TrainerKind) -> None:
     times, memories = [], []
     for again in ("none", "selective", "full"):
-        other = replace(layout, recompute=again)
-        update = physics().update(other)
+        other = layout.model_copy(update={"recompute": again})
+        update = replace(physics(), trainer=trainer).update(other)
+        memory = train_memory(shape("Qwen2.5-7B"), other, sharded=trainer.sharded)
         times.append(update.step_s + 1e6 * update.per_token_s + 1e9 * update.per_token_squared_s)
-        memories.append(train_memory(shape("Qwen2.5-7B"), other).persistent
-                        + train_memory(shape("Qwen2.5-7B"), other).instants["micro_batch"])  # fmt: skip
+        memories.append(memory.persistent + memory.instants["micro_batch"])
     assert times == sorted(times)
     # A stage of very few layers may need more for the one it computes again than it saves.
     if layout.pp == 1:
@@ -66,7 +66,7 @@ def test_recomputation_trades_time_for_memory(layout: TrainLayout) -> None:
 
 
 def test_memory_is_persistent_bytes_and_one_instant_never_their_sum() -> None:
-    memory = train_memory(shape("Qwen2.5-7B"), TrainLayout(8))
+    memory = train_memory(shape("Qwen2.5-7B"), update_layout(8))
     assert memory.peak_bytes == round(memory.persistent + max(memory.instants.values()))
     assert memory.peak_bytes < memory.persistent + sum(memory.instants.values())
     # weights, gradients and two moments in float32, over eight ranks
@@ -75,44 +75,45 @@ def test_memory_is_persistent_bytes_and_one_instant_never_their_sum() -> None:
 
 def test_offloading_sharding_and_more_ranks_each_free_memory() -> None:
     a = shape("Qwen2.5-14B")
-    plain = train_memory(a, TrainLayout(8)).peak_bytes
-    assert train_memory(a, TrainLayout(8, offload=True)).peak_bytes < plain
-    assert train_memory(a, TrainLayout(16)).peak_bytes < plain
-    assert train_memory(a, TrainLayout(8, tp=2)).peak_bytes < plain
-    assert train_memory(a, TrainLayout(8, sharded=False)).peak_bytes > plain
+    plain = train_memory(a, update_layout(8)).peak_bytes
+    assert train_memory(a, update_layout(8, offload=True)).peak_bytes < plain
+    assert train_memory(a, update_layout(16)).peak_bytes < plain
+    assert train_memory(a, update_layout(8, tp=2)).peak_bytes < plain
+    assert train_memory(a, update_layout(8), sharded=False).peak_bytes > plain
 
 
 def test_a_pipeline_idles_and_packing_saves() -> None:
     found = physics("Qwen2.5-14B")
-    flat, deep = (found.update(TrainLayout(8 // pp, pp=pp, sharded=False)) for pp in (1, 4))
-    assert deep.step_s > flat.step_s + 2 * 16384 * found.token_s(TrainLayout(2, pp=4))
+    megatron = replace(found, trainer=TrainerKind(sharded=False))
+    flat, deep = (megatron.update(update_layout(8 // pp, pp=pp)) for pp in (1, 4))
+    assert deep.step_s > flat.step_s + 2 * 16384 * found.token_s(update_layout(2, pp=4))
     tokens, samples = 900_000, 1024  # 879 tokens a sample
-    padded = found.update(TrainLayout(8, packed=False, pad_to_tokens=2048))
-    packed = found.update(TrainLayout(8))
+    padded = replace(found, trainer=TrainerKind(packed=False, pad_to_tokens=2048)).update(update_layout(8))
+    packed = found.update(update_layout(8))
     slow = padded.step_s + padded.per_token_s * tokens + padded.per_sample_s * samples
     assert slow > 1.8 * (packed.step_s + packed.per_token_s * tokens)
 
 
 def test_exchanges_cost_and_slow_links_cost_more() -> None:
     fast, slow = physics("Qwen2.5-14B", "H100"), physics("Qwen2.5-14B", "H800")
-    for layout in (TrainLayout(1, tp=8), TrainLayout(1, cp=8), TrainLayout(2, tp=4)):
-        assert slow.token_s(layout) > fast.token_s(layout) > fast.token_s(TrainLayout(1)) / layout.replica
-    assert slow.token_s(TrainLayout(1)) == fast.token_s(TrainLayout(1))
+    for layout in (update_layout(1, tp=8), update_layout(1, cp=8), update_layout(2, tp=4)):
+        assert slow.token_s(layout) > fast.token_s(layout) > fast.token_s(update_layout(1)) / layout.replica
+    assert slow.token_s(update_layout(1)) == fast.token_s(update_layout(1))
     moe = physics("Qwen3-30B-A3B")
-    assert moe.token_s(TrainLayout(8, ep=8)) > moe.token_s(TrainLayout(8))
+    assert moe.token_s(update_layout(8, ep=8)) > moe.token_s(update_layout(8))
 
 
 @pytest.mark.parametrize(
     ("model", "layout", "says"),
     [
-        ("Qwen2.5-7B", TrainLayout(1, tp=8), "heads"),
-        ("Qwen2.5-14B", TrainLayout(1, pp=5), "layers"),
-        ("Qwen2.5-14B", TrainLayout(1, ep=2), "experts"),
-        ("Qwen3-30B-A3B", TrainLayout(2, ep=8), "experts"),
-        ("Qwen2.5-14B", TrainLayout(1, cp=3), "micro-batch"),
+        ("Qwen2.5-7B", update_layout(1, tp=8), "heads"),
+        ("Qwen2.5-14B", update_layout(1, pp=5), "layers"),
+        ("Qwen2.5-14B", update_layout(1, ep=2), "experts"),
+        ("Qwen3-30B-A3B", update_layout(2, ep=8), "experts"),
+        ("Qwen2.5-14B", update_layout(1, cp=3), "micro-batch"),
     ],
 )
-def test_a_layout_that_cannot_be_is_refused_with_its_reason(model: str, layout: TrainLayout, says: str) -> None:
+def test_a_layout_that_cannot_be_is_refused_with_its_reason(model: str, layout: UpdateLayout, says: str) -> None:
     assert says in (fits_heads(shape(model), layout) or "")
 
 
@@ -122,10 +123,10 @@ def test_layouts_use_every_accelerator_fit_and_save_only_memory_that_is_short() 
     assert found and len(set(found)) == len(found)
     p = TrainPhysics(shape("Qwen2.5-32B"), GPUS["H100"], law.factors)
     for layout in found:
-        assert layout.ranks == 16
+        assert layout.accelerators == 16
         assert peak_bytes(p, layout, law.memory_factors) <= MEMORY_SHARE * GPUS["H100"].memory_bytes
         if layout.recompute == "full" and not layout.offload:
-            roomier = replace(layout, recompute="none")
+            roomier = layout.model_copy(update={"recompute": "none"})
             assert peak_bytes(p, roomier, law.memory_factors) > MEMORY_SHARE * GPUS["H100"].memory_bytes
     assert not list(train_layouts(law, 1, (16384,)))
     assert {layout.pp for layout in train_layouts(law, 16, (16384,), pp=(1,))} == {1}

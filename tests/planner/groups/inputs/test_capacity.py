@@ -47,7 +47,7 @@ def test_looser_bounds_need_less_and_a_margin_needs_more():
 def test_memory_that_all_nodes_together_lack_is_named():
     loose = {name: job(name, slo=9.0, state=6e11) for name in "xyz"}
     [short] = shortages(loose, node_types(1, memory=1e12), Rules())
-    assert "host memory" in short.what and short.needed == pytest.approx(1.8)
+    assert "host memory" in short.needed_for and short.needed == pytest.approx(1.8)
 
 
 def test_a_phase_that_could_run_elsewhere_is_not_held_against_the_pool():

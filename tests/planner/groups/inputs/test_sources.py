@@ -27,7 +27,7 @@ from ...synthetic_run import solved, synthesize
 def executed(tmp_path_factory):
     """A plan's file and the folder of a run of it that went as predicted."""
     folder = tmp_path_factory.mktemp("executed")
-    documents = solved(placement="sync")
+    documents = solved(mode="sync")
     dump(documents.plan, folder / "plan.yaml")
     synthesize(folder / "run", documents.plan, documents.job, documents.profile, documents.trace, noise=0.0, steps=60)
     return folder

@@ -178,6 +178,6 @@ def test_a_steady_period_has_every_turn_once_and_no_unit_twice_at_a_time() -> No
             # A few seconds of chain more than the period are as far as `NEARLY` the same state is from the same.
             assert found.chain.seconds <= found.period_s * (1 + 2e-3)
         for unit in range(len(made.nodes)):
-            on = [slot for slot in found.slots if unit in slot.units]
+            on = [slot for slot in found.held if unit in slot.units]
             assert all(a.end_s <= b.start_s + 1e-6 for a, b in pairwise(on))
             assert sum(slot.end_s - slot.start_s for slot in on) == pytest.approx(found.busy[unit] * found.period_s)

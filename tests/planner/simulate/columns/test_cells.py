@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, TrainCost
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
 from rlplan.planner.costs.reward_executions import Executions
 from rlplan.planner.costs.step_noise import spread_of
 from rlplan.planner.lengths.draws import Draws
@@ -19,16 +19,18 @@ from rlplan.planner.simulate.columns.composed_log import deal
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import FATES, Luck, Played, RoundSetup
-from rlplan.rounds.outcome import Fate
+from rlplan.planner.simulate.round_arrays import FATES, Luck, Played
+from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.rounds.machines.outcome import Fate
+from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
 from ...conftest import heavy_trace
 
 TARGET, GROUP, CAP, CELL = 640, 4, 1024, 128
-LAYOUT = LayoutKey(2, 40)
+LAYOUT = EngineLayout(2, 40)
 COST = DecodeCost(LAYOUT, 7e-3, 3e-5, 2e-8, 2e-4, 1e-5, 60_000, 512, 0.15, 1)
-TRAIN = TrainCost(dp=64, micro_batch_tokens=2048, step_s=0.05, per_token_s=2e-6, per_token_squared_s=0.0)
+TRAIN = TrainCost(UpdateLayout(dp=64, micro_batch_tokens=2048), step_s=0.05, per_token_s=2e-6, per_token_squared_s=0.0)
 REWARD = RewardCost(workers=64, per_sample_s=1e-3, delay_s=0.01)
 
 
@@ -55,7 +57,7 @@ def logs(setting: Setting, key: ShortKey, rounds: int) -> list[RoundLog]:
         return [short.log]
     wanted = rounds * setting.simulated_target // 2
     if key.mode == "exact":
-        pool = long_draws(setting.draws, GROUP, key.cutoff, wanted)
+        pool = long_draws(setting.draws, GROUP, key.cutoff_tokens, wanted)
     else:
         pool = setting.earlier.long_prompts(key.long_share, wanted) if key.mode == "predict" else short.deferred_prompts
     long = long_column(setting, LongKey(key.law, 1, LAYOUT))
@@ -80,11 +82,11 @@ def assert_close(setting: Setting, key: ShortKey, rounds: int, p95: bool = True)
 @pytest.mark.parametrize(
     "key",
     [
-        ShortKey("race", 800, 6, 0, LAYOUT),
-        ShortKey("defer", 720, GROUP, 0, LAYOUT),
+        ShortKey("race", 800, 6, None, LAYOUT),
+        ShortKey("defer", 720, GROUP, None, LAYOUT),
         ShortKey("exact", 1190, GROUP, 200, LAYOUT),
         ShortKey("exact", 700, GROUP, 200, LAYOUT),
-        ShortKey("predict", TARGET, GROUP, 0, LAYOUT, 0.2),
+        ShortKey("predict", TARGET, GROUP, None, LAYOUT, 0.2),
     ],
     ids=lambda key: f"{key.mode}-{key.prompts}",
 )
@@ -99,7 +101,7 @@ def test_and_so_they_do_where_dynamic_sampling_refills_the_row(make_setting) -> 
 
 # 16 engines and samples of four: prompt p is on engines 4 (p mod 4) to 4 (p mod 4) + 3, a cell of its own.
 SIDES = 4
-TIGHT = dataclasses.replace(COST, key=LayoutKey(2, 16), kv_capacity_tokens=1100)
+TIGHT = dataclasses.replace(COST, key=EngineLayout(2, 16), kv_capacity_tokens=1100)
 MANY = RewardCost(workers=1000, per_sample_s=0.2, delay_s=0.3)
 
 
@@ -111,20 +113,20 @@ def luck() -> Luck:
     return Luck(np.clip(lengths, 1, CAP).astype(np.int32), tokens, CAP, 60.0)
 
 
-def play_sides(setup: RoundSetup, luck: Luck, targets: list[int]) -> list[Played]:
+def play_sides(round_kind: RoundKind, luck: Luck, targets: list[int]) -> list[Played]:
     """The four cells of a round, each with the prompts that are on its engines."""
     found = []
     for side, target in enumerate(targets):
         lengths, tokens = luck.lengths[side::SIDES], luck.prompt_tokens[side::SIDES]
         mine = dataclasses.replace(luck, lengths=lengths, prompt_tokens=tokens)
-        part = dataclasses.replace(setup, prompts=setup.prompts // SIDES, target=target)
+        part = dataclasses.replace(round_kind, prompts=round_kind.prompts // SIDES, target=target)
         found.append(play(part, mine, on_engines(TIGHT, 4), MANY, 16))
     return found
 
 
 def test_a_plain_round_ends_with_the_last_of_its_cells(luck: Luck) -> None:
-    setup = RoundSetup("short", False, 64, 64, 4, 4, CAP)
-    whole, cells = play(setup, luck, TIGHT, MANY, 16), play_sides(setup, luck, [16] * SIDES)
+    round_kind = RoundKind("short", 64, 64, 4, 4, CAP)
+    whole, cells = play(round_kind, luck, TIGHT, MANY, 16), play_sides(round_kind, luck, [16] * SIDES)
     assert whole.times.preemptions == sum(cell.times.preemptions for cell in cells) > 0
     assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
     assert whole.times.end_s == max(cell.times.end_s for cell in cells)
@@ -132,8 +134,8 @@ def test_a_plain_round_ends_with_the_last_of_its_cells(luck: Luck) -> None:
 
 
 def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(luck: Luck) -> None:
-    setup = RoundSetup("short", False, 64, 48, 3, 4, CAP)
-    whole, cells = play(setup, luck, TIGHT, MANY, 16), play_sides(setup, luck, [16] * SIDES)
+    round_kind = RoundKind("short", 64, 48, 3, 4, CAP)
+    whole, cells = play(round_kind, luck, TIGHT, MANY, 16), play_sides(round_kind, luck, [16] * SIDES)
     ready = np.sort(np.concatenate([cell.ready_s for cell in cells]))
     assert whole.times.end_s == ready[47] < ready[48]
     trained = {side: np.flatnonzero(played.ready_s <= ready[47]) for side, played in enumerate(cells)}
@@ -143,14 +145,14 @@ def test_a_race_ends_with_the_last_needed_of_the_groups_of_all_cells(luck: Luck)
 
 
 def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_cell(luck: Luck) -> None:
-    cutoff, counting = 300, 44
-    accepted = luck.lengths.max(axis=1) <= cutoff
+    cutoff_tokens, counting = 300, 44
+    accepted = luck.lengths.max(axis=1) <= cutoff_tokens
     accepted[counting - SIDES : counting] = True  # each cell's last draw that counts is short
-    lengths = np.where(accepted[:, None], np.minimum(luck.lengths, cutoff), luck.lengths)
+    lengths = np.where(accepted[:, None], np.minimum(luck.lengths, cutoff_tokens), luck.lengths)
     mine = dataclasses.replace(luck, lengths=lengths.astype(np.int32))
-    setup = RoundSetup("short", True, 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff)
-    whole = play(setup, mine, TIGHT, MANY, 16)
-    cells = play_sides(setup, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
+    round_kind = RoundKind("short", 64, int(accepted[:counting].sum()), 4, 4, CAP, cutoff_tokens)
+    whole = play(round_kind, mine, TIGHT, MANY, 16)
+    cells = play_sides(round_kind, mine, [int(accepted[side:counting:SIDES].sum()) for side in range(SIDES)])
     assert (whole.fate == FATES[Fate.DEFERRED]).sum() > 0 and (whole.fate == FATES[Fate.RETURNED]).sum() > 0
     assert whole.times.decode_end_s == max(cell.times.decode_end_s for cell in cells)
     for fate in (Fate.TRAINED, Fate.DEFERRED):
@@ -158,7 +160,7 @@ def test_an_exact_round_ends_when_the_draws_that_count_are_classified_in_every_c
 
 
 def test_a_race_by_cells_is_as_biased_and_puts_off_prompts_as_hard(make_setting, model: LengthModel) -> None:
-    key = ShortKey("race", 800, 6, 0, LAYOUT)
+    key = ShortKey("race", 800, 6, None, LAYOUT)
 
     def seen(setting: Setting) -> tuple[float, float, float]:
         column = short_column(setting, key)
@@ -208,10 +210,10 @@ def test_a_cell_is_as_crowded_as_its_round(engines: int, target: int) -> None:
 
 
 def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer_of_them(make_setting) -> None:
-    few = LayoutKey(2, 8)
+    few = EngineLayout(2, 8)
     cost = dataclasses.replace(COST, key=few)
     setting = make_setting(decode={few: cost}, target=1024)
-    key = ShortKey("sync", 1024, GROUP, 0, few)
+    key = ShortKey("sync", 1024, GROUP, None, few)
     assert cell_of(setting, key).whole
     column = short_column(setting, key)
     column.extend(24)
@@ -220,7 +222,7 @@ def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer_of_them(make_
 
 
 def test_groups_that_race_under_dynamic_sampling_are_simulated_whole(make_setting) -> None:
-    race = ShortKey("race", 800, 6, 0, LAYOUT)
+    race = ShortKey("race", 800, 6, None, LAYOUT)
     assert cell_of(make_setting(dynamic_sampling=True), race).whole
     assert not cell_of(make_setting(), race).whole
     assert not cell_of(make_setting(dynamic_sampling=True), LongKey(race.law, 1, LAYOUT)).whole
@@ -237,7 +239,7 @@ def test_the_shares_of_reward_workers_score_together_as_many_a_second(workers: i
 
 
 def test_cells_of_executions_that_take_unlike_times_have_several_workers(make_setting) -> None:
-    key = ShortKey("sync", TARGET, GROUP, 0, LAYOUT)
+    key = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
     unlike = RewardCost(2 * LEAST_WORKERS, 0.0, 0.0, Executions((0.1,), (0.2, 9.0), 0.5, 0.1), TimeoutSpec(10.0))
     assert cell_of(make_setting(), key).count == 5
     assert cell_of(make_setting(reward=unlike), key).count == 2
@@ -255,8 +257,8 @@ def test_every_cell_is_dealt_to_as_many_rounds_as_every_other() -> None:
     [
         ShortKey("exact", 1190, GROUP, 200, LAYOUT),
         ShortKey("exact", 700, GROUP, 200, LAYOUT),
-        ShortKey("race", 800, 6, 0, LAYOUT),
-        ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
+        ShortKey("race", 800, 6, None, LAYOUT),
+        ShortKey("sync", TARGET, GROUP, None, LAYOUT),
     ],
     ids=lambda key: f"{key.mode}-{key.prompts}",
 )
@@ -275,7 +277,7 @@ def test_columns_of_unlike_length_are_compared_on_the_same_cells(make_setting, k
 
 def test_what_the_mean_of_a_log_is_off_by_is_told_from_its_cells(make_setting) -> None:
     """The means of independent columns scatter by the standard error that each states."""
-    key = ShortKey("race", 800, 6, 0, LAYOUT)
+    key = ShortKey("race", 800, 6, None, LAYOUT)
     steps, stated, excess, stated_excess = [], [], [], []
     for seed in range(24):
         column = short_column(make_setting(draws=Draws(make_setting().draws.model, seed, 2 * GROUP)), key)
@@ -292,7 +294,7 @@ def test_what_the_mean_of_a_log_is_off_by_is_told_from_its_cells(make_setting) -
 
 def test_a_larger_step_draws_no_more_lengths(make_setting) -> None:
     def drawn(target: int) -> int:
-        layout = LayoutKey(2, target // 16)
+        layout = EngineLayout(2, target // 16)
         setting = make_setting(target=target, decode={layout: dataclasses.replace(COST, key=layout)})
         short = short_column(setting, ShortKey("exact", 2 * target, GROUP, 200, layout))
         short.extend(24)

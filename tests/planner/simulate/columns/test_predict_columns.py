@@ -6,27 +6,29 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals
 from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
 from rlplan.planner.solve import solve
+from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.rounds.round_spec import RoundSpec
 
 TARGET, GROUP, CAP, SHARE = 8, 4, 1024, 0.25
-LAYOUT = LayoutKey(1, 2)
-KEY = ShortKey("predict", TARGET, GROUP, 0, LAYOUT, SHARE)
+LAYOUT = EngineLayout(1, 2)
+KEY = ShortKey("predict", TARGET, GROUP, None, LAYOUT, SHARE)
 
 
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace(icc=0.8)), 0, GROUP)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws)
 
@@ -47,7 +49,7 @@ def test_columns_agree_with_the_epochs_of_a_run_that_have_history(setting, make_
     samples = GROUP * (mean(short.log.groups) + ratio * mean(long.log.groups))
     steady = (mean(short.log.step_s(train)) + ratio * mean(long.log.step_s(train))) / samples
     cost = setting.decode[LAYOUT]
-    kind = Kind(cost, cost.max_sequences, train)
+    kind = RoundCosts(cost, cost.max_sequences, train)
     spec = RoundSpec("predict", TARGET, GROUP, CAP, TARGET, GROUP, dynamic_sampling=dynamic, long_share=SHARE)
     run = simulate_run(spec, kind, kind, setting.reward, setting.draws, steps=0, prompts=800, epochs=4)
     assert run.seconds_per_sample(since_epoch=1) == pytest.approx(steady, rel=0.05)
@@ -88,7 +90,7 @@ def test_nothing_is_cut_short_so_no_column_has_a_bias_beyond_its_draws(setting) 
 def test_an_epoch_trains_every_prompt_once_and_aborts_nothing(setting, make_profile) -> None:
     spec = RoundSpec("predict", TARGET, GROUP, CAP, TARGET, GROUP, long_share=SHARE)
     cost = setting.decode[LAYOUT]
-    kind = Kind(cost, cost.max_sequences, train_cost(make_profile().train[2]))
+    kind = RoundCosts(cost, cost.max_sequences, train_cost(make_profile().train[2]))
     run = simulate_run(spec, kind, kind, setting.reward, setting.draws, steps=0, prompts=100, epochs=3)
     # 100 prompts are twelve rounds and a half.
     assert [s.groups for s in run.steps] == [TARGET] * len(run.steps)
@@ -104,7 +106,7 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own(
     job = make_job({"prompts_per_step": 8, "samples_per_prompt": 4})
     alike = make_trace(icc=0.9)
     arguments = make_cluster(), job, make_profile(), alike, inputs
-    plan = solve(*arguments, mode="predict")
+    plan = solve(*arguments, SolveOptions(mode="predict")).plan
     gain = plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
     assert plan.job.bias.mode == "predict" and gain > 1.2
     assert plan.predicted.length_ratio == 1.0 and plan.job.bias.budget == 0.0
@@ -119,7 +121,7 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own(
     run = simulate_plan(plan, job, arguments[2], alike, steps=300, prompts=600)
     assert run.seconds_per_sample(since_epoch=1) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.08)
     # Left free, the solver tells what it would gain, but does not count on there being a second epoch.
-    free = solve(*arguments)
+    free = solve(*arguments).plan
     assert free.job.bias.mode == "exact"
     assert plan.predicted.seconds_per_sample < free.predicted.seconds_per_sample
     assert "predict" in free.job.why["bias.mode"]

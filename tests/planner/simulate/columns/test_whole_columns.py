@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import LayoutKey, decode_cost, reward_cost, train_cost
+from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
 from rlplan.planner.costs.reward_executions import Executions
-from rlplan.planner.costs.round_costs import Kind
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean, standard_error
@@ -21,17 +21,18 @@ from rlplan.planner.simulate.columns.whole_columns import (
     long_draws,
 )
 from rlplan.planner.simulate.whole_run import simulate_run
-from rlplan.rounds.schedule import RoundSpec
+from rlplan.plans.schema.sections.layouts import EngineLayout
+from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.timeouts import TimeoutSpec
 
 TARGET, GROUP, CAP, CUTOFF = 4, 4, 1024, 200
-LAYOUT = LayoutKey(1, 2)
+LAYOUT = EngineLayout(1, 2)
 
 
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws)
 
@@ -43,7 +44,7 @@ def ratio(setting: Setting, key: ShortKey, short_rounds: int, long_rounds: int) 
     long = LongColumn(setting, LongKey(key.law, 1, key.layout))
     pool = short.deferred_prompts
     if key.mode == "exact":
-        pool = long_draws(setting.draws, GROUP, key.cutoff, long_rounds * TARGET)
+        pool = long_draws(setting.draws, GROUP, key.cutoff_tokens, long_rounds * TARGET)
     long.extend(long_rounds, pool)
     share = expected_deferrals(short, setting) / TARGET
     samples = GROUP * TARGET * (1 + share) * setting.draws.model.mean_tokens
@@ -56,20 +57,20 @@ def test_exact_trains_on_the_unconditioned_mean_while_race_and_defer_fall_short(
     exact, error = ratio(setting, ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT), 500, 300)
     assert error < 0.02
     assert abs(exact - 1) < 3.5 * error
-    race, _ = ratio(setting, ShortKey("race", 5, 6, 0, LAYOUT), 150, 40)
-    defer, _ = ratio(setting, ShortKey("defer", 5, GROUP, 0, LAYOUT), 150, 40)
+    race, _ = ratio(setting, ShortKey("race", 5, 6, None, LAYOUT), 150, 40)
+    defer, _ = ratio(setting, ShortKey("defer", 5, GROUP, None, LAYOUT), 150, 40)
     assert race < defer < 0.97
     assert race < 0.8
 
 
 def test_the_expected_deferrals_are_those_that_are_simulated(setting: Setting) -> None:
-    for key in (ShortKey("exact", 6, GROUP, CUTOFF, LAYOUT), ShortKey("race", 5, 6, 0, LAYOUT)):
+    for key in (ShortKey("exact", 6, GROUP, CUTOFF, LAYOUT), ShortKey("race", 5, 6, None, LAYOUT)):
         column = ShortColumn(setting, key)
         column.extend(300)
         counted = [float(d) for d in column.log.deferred]
         error = standard_error(counted)
         assert abs(mean(counted) - expected_deferrals(column, setting)) <= 3.5 * error + 1e-9
-    sync = ShortColumn(setting, ShortKey("sync", TARGET, GROUP, 0, LAYOUT))
+    sync = ShortColumn(setting, ShortKey("sync", TARGET, GROUP, None, LAYOUT))
     sync.extend(3)
     assert sync.log.deferred == [0, 0, 0] and sync.log.excess == [0, 0, 0]
 
@@ -115,8 +116,8 @@ def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setti
         found = []
         for key in (
             ShortKey("exact", 5, GROUP, CUTOFF, LAYOUT),
-            ShortKey("race", 5, 6, 0, LAYOUT),
-            ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
+            ShortKey("race", 5, 6, None, LAYOUT),
+            ShortKey("sync", TARGET, GROUP, None, LAYOUT),
         ):
             short, long = ShortColumn(mine, key), LongColumn(mine, LongKey(key.law, 2, LAYOUT))
             short.extend(60)
@@ -128,7 +129,7 @@ def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setti
 
 
 def test_layouts_of_a_law_are_compared_on_the_same_lengths(setting: Setting) -> None:
-    columns = [ShortColumn(setting, ShortKey("sync", TARGET, GROUP, 0, layout)) for layout in setting.decode]
+    columns = [ShortColumn(setting, ShortKey("sync", TARGET, GROUP, None, layout)) for layout in setting.decode]
     for column in columns:
         column.extend(5)
     assert columns[0].log.tokens == columns[1].log.tokens
@@ -166,7 +167,7 @@ def test_a_whole_run_agrees_with_the_columns_that_it_is_made_of(setting: Setting
     steady = (mean(short.log.step_s(train)) + share * mean(long.log.step_s(train))) / (GROUP * TARGET * (1 + share))
     cost = setting.decode[LAYOUT]
     spec = RoundSpec("exact", TARGET, GROUP, CAP, short_prompts=7, short_samples=GROUP, cutoff_tokens=CUTOFF)
-    kind = Kind(cost, cost.max_sequences, train)
+    kind = RoundCosts(cost, cost.max_sequences, train)
     run = simulate_run(spec, kind, kind, setting.reward, setting.draws, steps=400, prompts=1000)
     assert run.seconds_per_sample() == pytest.approx(steady, rel=0.06)
     assert run.long_share() == pytest.approx(share / (1 + share), abs=0.04)

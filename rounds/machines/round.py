@@ -111,7 +111,7 @@ class Round(ABC):
     def _on_finished(self, draw: Draw, sample: int, actions: list[Action]) -> None: ...
 
     def _on_cutoff(self, draw: Draw, sample: int, actions: list[Action]) -> None:  # noqa: B027
-        """Only the exact modes watch a cutoff."""
+        """Only rounds of `exact` have a cutoff."""
 
     @abstractmethod
     def _on_scored(self, draw: Draw, sample: int, actions: list[Action]) -> None: ...
@@ -124,18 +124,20 @@ class Round(ABC):
 
     # -- shared moves --------------------------------------------------------------------------------------------------
 
-    def _issue_draw(self, prompt: str, samples: int, max_tokens: int, watch: int | None, out: list[Action]) -> Draw:
+    def _issue_draw(
+        self, prompt: str, samples: int, max_tokens: int, cutoff_tokens: int | None, out: list[Action]
+    ) -> Draw:
         draw = Draw(number=len(self.draws), prompt=prompt)
         self.draws.append(draw)
         for _ in range(samples):
-            self._issue_sample(draw, max_tokens, watch, out)
+            self._issue_sample(draw, max_tokens, cutoff_tokens, out)
         return draw
 
-    def _issue_sample(self, draw: Draw, max_tokens: int, watch: int | None, out: list[Action]) -> None:
+    def _issue_sample(self, draw: Draw, max_tokens: int, cutoff_tokens: int | None, out: list[Action]) -> None:
         key = SampleKey(draw.number, draw.issued)
         draw.issued += 1
         draw.live.add(key.sample)
-        out.append(Issue(key, draw.prompt, max_tokens, watch))
+        out.append(Issue(key, draw.prompt, max_tokens, cutoff_tokens))
 
     def _score(self, draw: Draw, sample: int, out: list[Action]) -> None:
         out.append(Score(SampleKey(draw.number, sample)))

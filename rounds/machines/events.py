@@ -31,7 +31,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class ReachedCutoff:
-    """The sample has at least `watch_tokens` tokens and decodes on (sent at most once an issue, before `Finished`)."""
+    """The sample has at least `cutoff_tokens` tokens and decodes on (sent at most once an issue, before `Finished`)."""
 
     key: SampleKey
 
@@ -71,12 +71,12 @@ Event = Finished | ReachedCutoff | Scored | Lost | Failed
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Start decoding a sample for `prompt`, at most `max_tokens` tokens; report `ReachedCutoff` at `watch_tokens`."""
+    """Start decoding a sample for `prompt`, at most `max_tokens` tokens; report `ReachedCutoff` at `cutoff_tokens`."""
 
     key: SampleKey
     prompt: str
     max_tokens: int
-    watch_tokens: int | None = None
+    cutoff_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

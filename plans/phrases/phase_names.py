@@ -5,7 +5,7 @@ Keys of documents are other names: the key `sync` of a phase is no word for peop
 
 from __future__ import annotations
 
-PHASE_WORDS = {
+PHASE_NAMES = {
     "sync": "weight transfer",
     "rollout": "rollout",
     "reward_exposed": "waiting for rewards",
@@ -17,7 +17,7 @@ PHASE_WORDS = {
 }
 """By the key of a phase."""
 
-RESOURCE_WORDS = {
+RESOURCE_NAMES = {
     "sync": "weight transfer",
     "engines": "engines",
     "rewards": "the scores of all samples but those decoded last",

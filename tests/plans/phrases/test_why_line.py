@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.words.why_line import Alternative, parse
+from rlplan.plans.phrases.why_line import Alternative, parse
 
 words = st.text("abcdef xyz,.0123456789%", min_size=1, max_size=30)
 

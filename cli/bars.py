@@ -1,4 +1,4 @@
-"""Figures as people read them, bars of block characters, and plain tables, for what commands print."""
+"""Bars and histograms of block characters, and plain tables, for what commands print."""
 
 from __future__ import annotations
 
@@ -13,28 +13,6 @@ FULL, LIGHT = "█", "░"
 
 ASCII = str.maketrans(dict(zip("▁▂▃▄▅▆▇█░·×…", ".:-=+*%#-.x~", strict=True)) | {"±": "+-", "→": "->"})
 """The same on a terminal that knows no more than ASCII."""
-
-
-def seconds(value: float) -> str:
-    """Three to four figures, without unit."""
-    return f"{value:.{0 if value >= 1000 else 1 if value >= 100 else 2 if value >= 1 else 3}f}"
-
-
-def percent(share: float) -> str:
-    """A share in percents; a small one with a figure more."""
-    if 0 < abs(share) < 0.0005:
-        return "<0.1%"
-    return f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}"
-
-
-def bytes_of(needed: float, capacity: float) -> str:
-    """So much of so much, in the unit of the capacity."""
-    name, unit = next((pair for pair in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if capacity >= pair[1]), ("kB", 1e3))
-    whole = capacity / unit
-    digits = 0 if whole >= 100 else 1 if whole >= 10 else 2
-    least = 10.0**-digits
-    so_much = f"<{least:.{digits}f}" if 0 < needed / unit < least / 2 else f"{needed / unit:.{digits}f}"
-    return f"{so_much} of {whole:.{digits}f} {name}"
 
 
 def block(share: float) -> str:

@@ -5,35 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..phrases.numbers import digits, percent, ratio, signed, times, unsigned, usd
+from ..phrases.sentences import shorten
 from .change import NOT_GIVEN, KeyChange, Quantity, Unit
-from .difference_error import percent
 
 UNKNOWN = "unknown"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-def one_line(text: str) -> str:
-    """Text without line breaks and without what a terminal would take for a command."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def shorten(text: str, width: int) -> str:
-    """Text on one line, at most `width` characters."""
-    text = one_line(text)
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
-
-
-def number(value: float, digits: int = 4) -> str:
-    """So many significant digits, thousands apart where there are no more."""
-    if 10 ** (digits - 1) <= abs(value) < 1e15:
-        return f"{value:,.0f}"
-    return f"{value:#.{digits}g}".removesuffix(".")
-
-
-def usd(value: float) -> str:
-    """USD without the word: whole cents, or four digits of less than ten."""
-    whole = abs(value) < 1e12 and (abs(value) >= 10 or value == round(value, 2))
-    return f"{value:,.2f}" if whole else f"{value:.4g}"
 
 
 def figure(value: float | None, unit: Unit, milli: bool = False) -> str:
@@ -41,16 +18,14 @@ def figure(value: float | None, unit: Unit, milli: bool = False) -> str:
     if value is None:
         return UNKNOWN
     if unit == "s":
-        return f"{number(1000 * value, 3)} ms" if milli else f"{number(value, 3)} s"
+        return f"{digits(1000 * value)} ms" if milli else f"{digits(value)} s"
     if unit == "usd":
         return usd(value)
     if unit == "x":
-        return f"{value:.3f}x" if abs(value) < 1000 else f"{value:.3g}x"
+        return times(value, 3)
     if unit == "ratio":
-        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
-    if unit == "share":
-        return percent(value) if abs(value) < 1e6 else f"{100 * value:.2g}%"
-    return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.4g}"
+        return ratio(value)
+    return percent(value, 1) if unit == "share" else f"{value:,.0f}" if abs(value) < 1e15 else digits(value)
 
 
 def values(quantity: Quantity) -> tuple[str, str]:
@@ -108,17 +83,6 @@ def _in_times(relative: float) -> bool:
     return relative >= 10 or -1 < relative < -0.99
 
 
-def signed(value: float) -> str:
-    """`+6.9`, `-0.04`."""
-    return ("-" if value < 0 else "+") + unsigned(value)
-
-
-def unsigned(value: float) -> str:
-    """One digit behind the point, or two significant ones below 1."""
-    size = abs(value)
-    return f"{size:.1f}" if 1 <= size < 1e6 else f"{size:.2g}"
-
-
 def value_text(value: Any, width: int = 60) -> str:
     """A value of a document, on one line."""
     if value is None:
@@ -144,8 +108,3 @@ def key_values(change: KeyChange, width: int = 60) -> tuple[str, str]:
     relative = change.relative
     behind = f" ({relative_text(relative)})" if relative and isinstance(change.new, float) else ""
     return value_text(change.old, width), value_text(change.new, width) + behind
-
-
-def counted(count: int, what: str, many: str = "") -> str:
-    """`1 input`, `3 inputs`."""
-    return f"{count} {what}" if count == 1 else f"{count} {many or what + 's'}"

@@ -1,5 +1,5 @@
-"""What can be said of a job and of a profile alone. Reads the files that they name, and those beside a job that `solve`
-takes with it."""
+"""Rules of a job. Reads the files that it names, and the profile and cluster beside it that `solve` takes by
+default."""
 
 from __future__ import annotations
 
@@ -15,52 +15,51 @@ from ...plans.schema.job import Job, job_paths, missing_files, model_heads, tp_d
 from ...plans.schema.plan import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...plans.yaml.yaml_io import sha256_file
 from ...profiles.document_models import ALL_MODELS
 from ...profiles.profile_schema import Profile
-from ...rounds.schedule import prompts_wanted
-from .check_options import Asked, M, age_faults, age_said, trace_faults
+from ...rounds.round_spec import prompts_wanted
+from .check_options import M
 from .reward_rules import deadline_faults
 
 
 def job_faults(job: Job, path: str) -> list[Fault]:
-    """Files that are not there, TP sizes none of which divides the model's heads, and what the profile and the cluster
-    beside the job leave no room for."""
-    found = _beside(job, path)
+    """Faults of a job: files that are not there, TP sizes none of which divides the model's heads, and a deadline or
+    workers that the profile and the cluster beside the job do not allow."""
+    faults = _beside(job, path)
     missing = list(missing_files(job, path))
     if missing:
         split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
-        return [*found, *(Fault("input-missing", loc, what, remedy) for loc, what, remedy in split)]
+        return [*faults, *(Fault("input-missing", loc, what, remedy) for loc, what, remedy in split)]
     paths = job_paths(job, path)
     folder = paths.model_folder
-    found += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
+    faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
     try:
         heads = model_heads(folder) if folder else None
     except InputError as error:
-        return [*found, Fault("input-unreadable", ("model", "path"), error.message)]
+        return [*faults, Fault("input-unreadable", ("model", "path"), error.message)]
     if heads is None or any(tp_divides(tp, heads) for tp in job.search.tp):
-        return found
+        return faults
     what = f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
-    return [*found, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+    return [*faults, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
 
 
 def _beside(job: Job, path: str) -> list[Fault]:
-    """A deadline of rewards, and a number of their workers, that the profile and the cluster which `solve` takes by
-    default (those beside the job) do not allow; by the seconds that ship where no such profile is there."""
+    """Faults of the reward deadline and of the number of reward workers, by the profile and the cluster beside the job;
+    without such a profile, by the reward seconds that ship."""
     profile, cluster = _neighbour(path, "profile.yaml", Profile), _neighbour(path, "cluster.yaml", Cluster)
     if profile is not None and profile.provenance == "measured" and profile.job != job.name:
         profile = None
-    found = deadline_faults(("reward", "deadline_s"), job.reward.deadline_s, job.reward.kind, profile)
+    faults = deadline_faults(("reward", "deadline_s"), job.reward.deadline_s, job.reward.kind, profile)
     pools = sorted(cluster.pools.items()) if cluster is not None else []
     crowded = [too_many_workers(job.reward.workers, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:
         what, _, remedy = crowded[0].partition("; ")
-        found.append(Fault("too-many-reward-workers", ("reward", "workers"), what, remedy))
-    return found
+        faults.append(Fault("too-many-reward-workers", ("reward", "workers"), what, remedy))
+    return faults
 
 
 def _neighbour(path: str, name: str, model: type[M]) -> M | None:
-    """The document called `name` in the folder of `path`; None if there is none, or another."""
+    """The document called `name` in the folder of `path`; None if there is none of that model."""
     file = Path(path).with_name(name)
     if not os.path.isfile(file):  # noqa: PTH113 (pathlib raises for what can be no path)
         return None
@@ -69,13 +68,13 @@ def _neighbour(path: str, name: str, model: type[M]) -> M | None:
 
 
 def _miscounted(job: Job, data: Path | None) -> list[Fault]:
-    """A number of prompts that is not that of the data file."""
+    """The fault of a `data.prompts` that is not the number of rows of the data file."""
     if data is None or job.data.prompts is None:
         return []
     try:
         rows = len(read_prompts(data, job.reward.kind))
     except InputError:
-        return []  # few_prompts says so
+        return []  # few_prompts reports it
     if rows == job.data.prompts:
         return []
     what, _, remedy = other_count(job, rows).partition("; ")
@@ -83,9 +82,10 @@ def _miscounted(job: Job, data: Path | None) -> list[Fault]:
 
 
 def few_prompts(job: Job, data: Path | None, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
-    """Data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a time.
+    """Faults of data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a
+    time.
 
-    `data`: None where the file is not here; then the job says how many it holds, and that they fill a step.
+    `data`: None where the file is not here; then `data.prompts` of the job counts.
     """
     named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
     try:
@@ -109,32 +109,7 @@ def few_prompts(job: Job, data: Path | None, at: Loc, plan: PlannedJob | None = 
 
 
 def _data_fault(named: str, at: Loc, error: InputError) -> Fault:
-    """The line is the data's, which `at`, a key of the job or of the plan, leads to."""
+    """The fault of a data file, at the key `at` of the job or of the plan that names it."""
     place = named if error.line is None else f"{named}:{error.line}"
     what, _, remedy = error.message.partition("; ")
     return Fault("input-unreadable", at, f"{place}: {what}", remedy)
-
-
-def profile_faults(profile: Profile, path: str, asked: Asked) -> list[Fault]:
-    """A length trace that is missing or another one, and age."""
-    found = age_faults(profile, ("volatile", "measured_at"), asked)
-    if profile.lengths is None:
-        return found
-    trace = Path(path).parent / profile.lengths.path
-    if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
-        what = f"no such file: '{profile.lengths.path}'"
-        remedy = "it stands beside the profile; rlplan profile measures both"
-        return [*found, Fault("input-missing", ("lengths", "path"), what, remedy)]
-    try:
-        changed = sha256_file(trace) != profile.lengths.sha256
-    except InputError as error:
-        return [*found, Fault("input-unreadable", ("lengths", "path"), error.message)]
-    if changed:
-        what = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
-        found.append(Fault("input-changed", ("lengths", "sha256"), what, "restore the file, or profile again"))
-    return found + trace_faults(trace, profile.lengths.path, ("lengths", "path"))
-
-
-def profile_said(profile: Profile, asked: Asked) -> str:
-    """What was checked, in words."""
-    return f"profile {profile.job}; {age_said(profile, asked)}"

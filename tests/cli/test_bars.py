@@ -1,29 +1,10 @@
-"""Figures and bars as commands print them."""
+"""Bars and histograms as commands print them."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.cli.figures import RAMP, block, bytes_of, gauge, histogram, percent, seconds
-
-
-def test_seconds_have_three_or_four_figures():
-    assert [seconds(value) for value in (0.0, 0.0123, 1.234, 99.99, 123.45, 12345.6)] == [
-        "0.000", "0.012", "1.23", "99.99", "123.5", "12346",
-    ]  # fmt: skip
-
-
-def test_small_shares_are_not_rounded_away():
-    assert [percent(share) for share in (0.0, 0.0001, 0.012, 0.0994, 0.5, 1.0, -0.02)] == [
-        "0%", "<0.1%", "1.2%", "9.9%", "50%", "100%", "-2.0%",
-    ]  # fmt: skip
-
-
-def test_bytes_are_in_the_unit_of_what_there_is():
-    assert bytes_of(28.7e9, 70.5e9) == "28.7 of 70.5 GB"
-    assert bytes_of(80e9, 16e12) == "0.1 of 16.0 TB"
-    assert bytes_of(40_000, 900_000_000) == "<1 of 900 MB"
-    assert bytes_of(0, 900_000_000) == "0 of 900 MB"
+from rlplan.cli.bars import RAMP, block, gauge, histogram
 
 
 @given(st.floats(0, 1), st.integers(3, 40))

@@ -9,27 +9,29 @@ from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import DecodeCost, LayoutKey, RewardCost, decode_cost, reward_cost
-from rlplan.planner.explain.round_picture import RoundWatch, picture
+from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, decode_cost, reward_cost
+from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
 from rlplan.planner.simulate.one_round import play
-from rlplan.planner.simulate.round_arrays import Luck, RoundSetup
+from rlplan.planner.simulate.round_arrays import Luck
+from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
+from rlplan.rounds.round_spec import RoundKind
 
 GROUP, TARGET, CAP, CUTOFF = 4, 4, 1024, 200
-LAYOUT = LayoutKey(1, 2)
+LAYOUT = EngineLayout(1, 2)
 
 
 def watched(lengths: list[list[int]], reward: RewardCost, kv_capacity_tokens: int = 10**6, **changes):
     """(watch, played) of a round on one engine that takes a second a token, prompts being 5 tokens long."""
-    cost = DecodeCost(LayoutKey(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
+    cost = DecodeCost(EngineLayout(1, 1), 1.0, 0.0, 0.0, 0.0, 0.0, kv_capacity_tokens, 64, 0.0, 0, **changes)
     groups, samples = len(lengths), len(lengths[0])
-    setup = RoundSetup("short", False, groups, groups, samples, samples, 1000)
+    round_kind = RoundKind("short", groups, groups, samples, samples, 1000)
     luck = Luck(np.array(lengths, dtype=np.int32), np.full(groups, 5, dtype=np.int32), 1000, 10.0)
     watch = RoundWatch()
-    return watch, play(setup, luck, cost, reward, 64, observe=watch.observe)
+    return watch, play(round_kind, luck, cost, reward, 64, observe=watch.observe)
 
 
 def test_the_shape_of_a_rollout_is_who_still_runs():
@@ -88,7 +90,7 @@ def test_shapes_are_shares_of_what_was_there(levels, end_s):
 @pytest.fixture
 def setting(make_trace, make_profile) -> Setting:
     profile = make_profile()
-    decode = {LayoutKey(r.tp, r.engines): decode_cost(profile, r) for r in profile.rollout}
+    decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
     draws = Draws(fit_lengths(make_trace()), 0, 8)
     fast = {(LAYOUT, 3): drafted(decode[LAYOUT], Drafts(3, 0.7, 16))}
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
@@ -96,11 +98,11 @@ def setting(make_trace, make_profile) -> Setting:
 
 EXACT = Law("exact", 0, 0, CUTOFF)
 KEYS = {
-    "sync": ShortKey("sync", TARGET, GROUP, 0, LAYOUT),
+    "sync": ShortKey("sync", TARGET, GROUP, None, LAYOUT),
     "exact": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT),
-    "race": ShortKey("race", 6, 6, 0, LAYOUT),
-    "defer": ShortKey("defer", 5, GROUP, 0, LAYOUT),
-    "predict": ShortKey("predict", TARGET, GROUP, 0, LAYOUT, 0.2),
+    "race": ShortKey("race", 6, 6, None, LAYOUT),
+    "defer": ShortKey("defer", 5, GROUP, None, LAYOUT),
+    "predict": ShortKey("predict", TARGET, GROUP, None, LAYOUT, 0.2),
     "drafts": ShortKey("exact", 7, GROUP, CUTOFF, LAYOUT, 0.0, 3),
     "long": LongKey(EXACT, 2, LAYOUT),
     "long with a hand-over": LongKey(EXACT, 1, LAYOUT, 0, 0.5),
@@ -114,8 +116,8 @@ def test_every_kind_of_round_has_a_picture_within_its_bounds_twice_the_same(sett
     setting = dataclasses.replace(setting, dynamic_sampling=dynamic)
     key = KEYS[name]
     pool = long_draws(setting.draws, GROUP, CUTOFF, 8 * TARGET)
-    seen = picture(setting, key, pool, 5)
-    assert seen == picture(setting, key, pool, 5)
+    seen = watch_rounds(setting, key, pool, 5)
+    assert seen == watch_rounds(setting, key, pool, 5)
     assert len(seen.running) == 21 and all(0 < share <= 1 for share in seen.running)
     assert 0 <= seen.tail < 1 and 0 <= seen.reward_slack <= 1
     assert 0 < seen.kv_tokens <= setting.decode[LAYOUT].kv_capacity_tokens
@@ -141,7 +143,7 @@ def test_the_watched_rounds_are_the_first_of_those_that_are_counted(setting, nam
 
 
 def test_a_long_tail_is_seen(setting):
-    sync, exact = (picture(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
+    sync, exact = (watch_rounds(setting, KEYS[name], [], 8) for name in ("sync", "exact"))
     assert sync.tail > exact.tail
     assert sum(sync.running) < sum(exact.running)
 
@@ -153,6 +155,6 @@ def test_scoring_has_no_slack_where_what_is_drawn_anew_waits_for_it(setting):
         column = ShortColumn(own, key)
         column.extend(1)
         refilled = column.log.issued[0] > TARGET * GROUP
-        assert (picture(own, key, [], 1).reward_slack == 0.0) == refilled
+        assert (watch_rounds(own, key, [], 1).reward_slack == 0.0) == refilled
         seen.add(refilled)
     assert seen == {False, True}

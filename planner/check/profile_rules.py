@@ -1,0 +1,88 @@
+"""Rules of a profile: its age, and the length trace beside it, which must be there, unchanged and readable."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from pathlib import Path
+
+from ...plans.check.finding import Fault
+from ...plans.check.solved_rules import CLOCKS_DAYS
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_doc import Loc
+from ...plans.yaml.yaml_io import sha256_file
+from ...profiles.fitness import age_days
+from ...profiles.length_trace import read_lengths
+from ...profiles.profile_schema import Profile
+from .check_options import CheckOptions
+
+
+def profile_faults(profile: Profile, path: str, options: CheckOptions) -> list[Fault]:
+    """Faults of a profile: its age, and a length trace that is missing, changed or unreadable."""
+    faults = age_faults(profile, ("volatile", "measured_at"), options)
+    if profile.lengths is None:
+        return faults
+    trace = Path(path).parent / profile.lengths.path
+    if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
+        what = f"no such file: '{profile.lengths.path}'"
+        remedy = "it stands beside the profile; rlplan profile measures both"
+        return [*faults, Fault("input-missing", ("lengths", "path"), what, remedy)]
+    try:
+        changed = sha256_file(trace) != profile.lengths.sha256
+    except InputError as error:
+        return [*faults, Fault("input-unreadable", ("lengths", "path"), error.message)]
+    if changed:
+        what = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
+        faults.append(Fault("input-changed", ("lengths", "sha256"), what, "restore the file, or profile again"))
+    return faults + trace_faults(trace, profile.lengths.path, ("lengths", "path"))
+
+
+def profile_summary(profile: Profile, options: CheckOptions) -> str:
+    """The line on what was checked, for a profile without faults."""
+    return f"profile {profile.job}; {age_text(profile, options)}"
+
+
+def trace_faults(path: Path, named: str, at: Loc) -> list[Fault]:
+    """The fault of a length trace that cannot be read, all of it; the rule on digests finds one that is missing."""
+    if not os.path.isfile(path):  # noqa: PTH113 (pathlib raises for what can be no path)
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a torn last line is skipped by whoever reads it
+            read_lengths(path)
+    except InputError as error:
+        what, _, remedy = error.message.partition("; ")
+        line = f"line {error.line}: " if error.line else ""
+        return [Fault("input-unreadable", at, f"'{named}' is no length trace: {line}{what}", remedy)]
+    return []
+
+
+def age_faults(profile: Profile, at: Loc, options: CheckOptions) -> list[Fault]:
+    """The fault of a profile that is older than allowed, or that has no date though an age is required."""
+    most = options.max_age_days
+    if most is None:
+        return []
+    days, remedy = age_days(profile, options.now), "measure again: rlplan profile"
+    allowed = f"{options.age_source} allows {most:g} day{'s' * (most != 1)}"
+    if days is None or days < -CLOCKS_DAYS:
+        return [Fault("profile-undated", at, f"{_undated(profile)}; {allowed}", remedy)]
+    if days <= most:
+        return []
+    # Rounded up, in tenths: of 30 days and an hour "30 days, allows 30" would explain nothing.
+    what = f"the profile was measured {math.ceil(days * 10) / 10:g} days ago; {allowed}"
+    return [Fault("profile-old", at, what, remedy)]
+
+
+def age_text(profile: Profile, options: CheckOptions) -> str:
+    """Text on how old a profile is."""
+    days = age_days(profile, options.now)
+    if days is None or days < -CLOCKS_DAYS:
+        return _undated(profile).removeprefix("the ")
+    return f"profile measured {max(0.0, days):.0f} days ago"
+
+
+def _undated(profile: Profile) -> str:
+    if profile.volatile is None:
+        return f"the {profile.provenance} profile has no date of measurement"
+    return f"the profile's date of measurement, '{profile.volatile.measured_at[:40]}', is no past ISO 8601 time"

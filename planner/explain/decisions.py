@@ -1,0 +1,116 @@
+"""The decisions of a schedule: for each its key in the plan, its value in a cycle, and its text for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from ...plans.schema.sections.layouts import UpdateLayout
+from ..choose.candidate_search import Search
+from ..choose.candidates import LongKey, ShortKey
+from ..choose.cycle_cost import Cycle
+
+Value = Callable[[Cycle], Any]
+Text = Callable[[Cycle], str]
+
+
+def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
+    """(plan key, its value in a cycle, its text) of each decision that schedules of `mode` make.
+
+    `deferring`: whether the schedule has long rounds.
+    """
+    trains, drafted = search.space.train, bool(search.space.drafted)
+    hands_over = any(key.hand_over for key in search.space.long)
+
+    def short(c: Cycle) -> ShortKey:
+        return cast(ShortKey, c.short.key)
+
+    def of_long(read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
+        # A race over samples alone has no long rounds, and is an alternative to one that has.
+        def key(c: Cycle) -> LongKey | None:
+            return cast(LongKey, c.long.key) if c.long else None
+
+        return (
+            lambda c: None if (long := key(c)) is None else read(long),
+            lambda c: "no long rounds" if (long := key(c)) is None else text(long),
+        )
+
+    table: list[tuple[bool, str, tuple[Value, Text]]] = [
+        (
+            mode != "sync",
+            "rounds.short.issue.prompts",
+            (lambda c: short(c).prompts, lambda c: f"{short(c).prompts} prompts issued"),
+        ),
+        (
+            mode == "race",
+            "rounds.short.issue.samples",
+            (lambda c: short(c).samples, lambda c: f"{short(c).samples} samples a prompt"),
+        ),
+        (
+            mode == "exact",
+            "rounds.short.cutoff_tokens",
+            (lambda c: short(c).cutoff_tokens, lambda c: f"cutoff {short(c).cutoff_tokens} tokens"),
+        ),
+        (
+            drafted,
+            "rounds.short.rollout.drafts",
+            (lambda c: short(c).draft_tokens, lambda c: f"short rounds {_drafts(short(c).draft_tokens)}"),
+        ),
+        (
+            mode == "predict",
+            "rounds.short.long_share",
+            (
+                lambda c: short(c).long_share,
+                lambda c: f"the {100 * short(c).long_share:g}% of the prompts with the longest history in long rounds",
+            ),
+        ),
+        (True, "rounds.short.rollout", (lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}")),
+        (
+            True,
+            "rounds.short.train",
+            (
+                lambda c: c.train,
+                lambda c: f"short rounds train by {_update(trains[c.train].layout)}",
+            ),
+        ),
+        (deferring, "rounds.long.rollout", of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}")),
+        (
+            deferring,
+            "rounds.long.train",
+            (lambda c: c.long_train, lambda c: f"long rounds train by {_update(trains[c.long_train].layout)}"),
+        ),
+        (
+            deferring and drafted,
+            "rounds.long.rollout.drafts",
+            of_long(lambda key: key.draft_tokens, lambda key: f"long rounds {_drafts(key.draft_tokens)}"),
+        ),
+        (
+            deferring and hands_over,
+            "rounds.long.hand_over",
+            of_long(lambda key: key.hand_over, lambda key: f"long rounds {_hand_over(key)}"),
+        ),
+        (deferring and mode == "exact", "rounds.long.issue.copies", of_long(lambda key: key.copies, _copies)),
+    ]
+    return [(key, value, text) for applies, key, (value, text) in table if applies]
+
+
+def _copies(key: LongKey) -> str:
+    return f"{key.copies} cop{'y' if key.copies == 1 else 'ies'} at once"
+
+
+def _drafts(tokens: int) -> str:
+    return f"with drafts of {tokens} tokens" if tokens else "without drafts"
+
+
+def _hand_over(key: LongKey) -> str:
+    if not key.hand_over:
+        return "keep all engines to their end"
+    return f"free {key.freed_engines} of {key.layout.engines} engines at {100 * key.hand_over:g}% of the samples"
+
+
+def _update(layout: UpdateLayout) -> str:
+    """Text on an update layout, without its sizes of 1."""
+    sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
+    parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    parts += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
+    return ", ".join([*parts, f"micro-batches of {layout.micro_batch_tokens} tokens"])

@@ -1,0 +1,132 @@
+"""What the search of a solve starts from: the length model, the cost model and the limits, read from the documents."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import partial
+from typing import cast
+
+from ..plans.facts.node_price import usd_per_node_hour
+from ..plans.schema.base import Mode
+from ..plans.schema.cluster import Cluster, Pool
+from ..plans.schema.job import Job
+from ..plans.schema.sections.length_evidence import few_lengths
+from ..plans.yaml.errors import Infeasible, InputError
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
+from ..profiles.reward_tables import with_reward_times
+from .choose.candidate_search import Search
+from .choose.candidates import MODES, ShortKey, Space, enumerate_space
+from .choose.cycle_cost import Cycle, Limits
+from .choose.prefix_placement import place
+from .choose.prompt_supply import few_for_refills
+from .costs.phase_costs import reward_cost
+from .explain.cost_error import noise_of
+from .lengths.draws import Draws
+from .lengths.length_cautions import at_cap, extrapolated
+from .lengths.length_model import LengthModel, fit_lengths
+from .simulate.columns.whole_columns import Setting
+from .solve_options import DEFAULTS, SolveOptions
+
+
+def prepare(
+    cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, options: SolveOptions = DEFAULTS
+) -> Search:
+    """The search of a solve before anything is simulated: length model, candidates, their costs, and limits.
+
+    Reward seconds that the profile assumes are replaced by those that ship for the job's kind of reward.
+    """
+    profile, _ = with_reward_times(profile, job.reward.kind)
+    rollout, mode = job.rollout, options.mode
+    model = _length_model(job, profile, trace, options.seed)
+    modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
+    in_usd = options.objective == "usd"
+    space = enumerate_space(cluster, job, profile, model, modes, fewer_nodes=in_usd, prompts=options.prompts)
+    pool = cluster.pools[space.pool]
+    if in_usd and usd_per_node_hour(pool) == 0:
+        raise InputError(
+            f"pool '{space.pool}' costs nothing (usd_per_node_hour or usd_per_gpu_hour is 0), so no plan is cheaper "
+            "than another; give its price or minimise seconds"
+        )
+    width = max(key.samples for key in space.short)
+    # As wide as any candidate whatever the mode, so that a forced mode is simulated on the same draws as a free one.
+    draws = Draws(model, options.seed, max(width, 2 * rollout.samples_per_prompt))
+    space = place(space, draws, rollout.prompts_per_step, rollout.samples_per_prompt, rollout.max_response_tokens)
+    setting = Setting(
+        target=rollout.prompts_per_step,
+        group_size=rollout.samples_per_prompt,
+        cap_tokens=rollout.max_response_tokens,
+        dynamic_sampling=job.algorithm.dynamic_sampling,
+        decode=space.decode,
+        reward=reward_cost(profile.reward, job.reward.workers, job.reward.timeout_numbers()),
+        draws=draws,
+        drafted=space.drafted,
+        noise=partial(noise_of, profile),
+        max_prompt_tokens=rollout.max_prompt_tokens,
+    )
+    limits = _limits(job, profile, pool, space, model.mean_tokens, options)
+    return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)
+
+
+def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:
+    """The length model of the trace, with a warning for what it cannot know."""
+    model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
+    few = few_lengths(len(trace.prompts), len(trace.rows))
+    for caution in (extrapolated(model, trace), at_cap(model), few, _unpriced_timeouts(job, profile)):
+        if caution is not None:
+            warnings.warn(caution, stacklevel=3)
+    if job.algorithm.dynamic_sampling and all(len(set(rewards)) == 1 for rewards in model.rewards):
+        raise Infeasible(
+            "in the length trace all samples of a prompt have one reward, so dynamic sampling would filter every "
+            "group; profile a policy that is right now and then, or turn algorithm.dynamic_sampling off"
+        )
+    return model
+
+
+def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: float, options: SolveOptions) -> Limits:
+    """What a schedule of the candidates has to keep, and what its nodes and changes of layout cost."""
+    bias_budget = options.bias_budget
+    if bias_budget is None:
+        bias_budget = 0.0 if options.mode is None else math.inf
+    return Limits(
+        group_size=job.rollout.samples_per_prompt,
+        mean_tokens=mean_tokens,
+        bias_budget=bias_budget,
+        slo=job.slo.step_p95_s is not None,
+        host_memory_bytes=space.host_memory_bytes,
+        host_bytes={key: cost.host_bytes for key, cost in space.decode.items()},
+        train_host=space.train_host,
+        sharding=space.sharding,
+        reshard_s=space.reshard_s,
+        layout_switch_s=space.layout_switch_s,
+        objective=options.objective,
+        nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
+        train_nodes=tuple(pool.nodes_of(1, update.layout.accelerators) for update in space.train),
+        usd_per_node_s=usd_per_node_hour(pool) / 3600,
+        pool_nodes=pool.nodes,
+        # Layouts that were measured are the executor's own, and it starts trainers once, for both kinds of round.
+        one_sharding=profile.train_law is None,
+    )
+
+
+def _unpriced_timeouts(job: Job, profile: Profile) -> str | None:
+    """A caution where the job's deadlines adapt and the profile cannot tell what that saves."""
+    if job.reward.adaptive_timeout is None or profile.reward.executions is not None:
+        return None
+    return (
+        "reward.adaptive_timeout is planned, but what it saves is not predicted: the profile holds one reward time for "
+        "all samples; profile the job anew, or write reward.executions into the profile"
+    )
+
+
+def warn_of_few_prompts(search: Search, cycle: Cycle, prompts: int | None) -> None:
+    """Warn where the data's `prompts` are too few for every step of the chosen schedule to train whole groups."""
+    if prompts is None:
+        return
+    setting, key = search.setting, cast(ShortKey, cycle.short.key)
+    caution = few_for_refills(
+        setting.draws.model, key, setting.target, setting.group_size, setting.dynamic_sampling, prompts
+    )
+    if caution is not None:
+        warnings.warn(caution, stacklevel=3)

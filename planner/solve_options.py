@@ -1,0 +1,38 @@
+"""What a solve is asked for beside its documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..plans.schema.base import Mode
+from .choose.candidate_search import PASSES, Pass
+from .choose.cycle_cost import Objective
+from .highs import MAX_NODES
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Options of `solve`; the defaults are those of `rlplan solve`.
+
+    Attributes:
+        mode: the bias mode to force; None lets the program choose.
+        bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
+            when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
+        objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
+        seed: of the length model and of all simulated rounds.
+        max_nodes: limit of the integer program's branch and bound.
+        prompts: how many the job's data holds; None: as many as any round wants.
+        passes: how many rounds are simulated of which candidates.
+    """
+
+    mode: Mode | None = None
+    bias_budget: float | None = None
+    objective: Objective = "seconds"
+    seed: int = 0
+    max_nodes: int = MAX_NODES
+    prompts: int | None = None
+    passes: Sequence[Pass] = PASSES
+
+
+DEFAULTS = SolveOptions()

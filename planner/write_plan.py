@@ -1,0 +1,164 @@
+"""A chosen schedule as a plan document: the decisions of its rounds, the proof, the digests."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from datetime import UTC, datetime
+from typing import cast
+
+from .. import __version__
+from ..plans.facts.digest import job_decisions, job_predictions
+from ..plans.schema.job import Job
+from ..plans.schema.plan import (
+    Bias,
+    LongIssue,
+    LongRound,
+    Plan,
+    PlannedJob,
+    RewardPlan,
+    RoundIssue,
+    RoundRollout,
+    Rounds,
+    ShortRound,
+    StepIssue,
+    SyncPlan,
+)
+from ..plans.schema.predicted import Predicted
+from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix
+from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
+from ..profiles.reward_tables import RewardTable, reward_sha256
+from .choose.candidate_search import Search
+from .choose.candidates import LongKey, ShortKey
+from .choose.cycle_cost import Cycle, count_cycles
+from .choose.schedule_choice import Decided
+from .lengths.loss_divisors import expected_loss
+from .solve_options import SolveOptions
+
+# Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
+CHECKSUM_EVERY = 10
+
+
+def write_plan(
+    planned: PlannedJob,
+    predicted: Predicted,
+    solver: Solver,
+    inputs: Inputs,
+    reward_table: RewardTable | None,
+    began: float,
+) -> Plan:
+    """The plan document. `reward_table`: the reward seconds that were assumed, if any; `began`: see `volatile`."""
+    return Plan(
+        rlplan=1,
+        inputs=inputs.model_copy(update={"rewards": _library_rewards(reward_table)}),
+        solver=solver,
+        decisions_sha256=job_decisions(planned),
+        job=planned,
+        predicted=predicted,
+        predicted_sha256=job_predictions(predicted),
+        volatile=volatile(began),
+    )
+
+
+def solver_facts(search: Search, decided: Decided, options: SolveOptions) -> Solver:
+    """The plan's `solver` block: what was proven of the chosen schedule, and what was forced."""
+    solution = decided.solution
+    return Solver(
+        name=solution.solver,
+        status="optimal" if solution.optimal else "feasible",
+        gap=solution.gap,
+        bound=solution.bound,
+        reached=solution.objective,
+        given_up=decided.given_up(search) or None,
+        objective="usd_per_sample" if options.objective == "usd" else "seconds_per_sample",
+        forced_mode=options.mode,
+        forced_budget=None if options.mode is None else options.bias_budget,
+        candidates=count_cycles(*search.columns(), search.needs_long),
+    )
+
+
+def volatile(began: float) -> Volatile:
+    """The plan's `volatile` block: facts about a solve that began at `began` (of `time.perf_counter`) and ends now."""
+    return Volatile(
+        solved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        solve_s=time.perf_counter() - began,
+        rlplan=__version__,
+    )
+
+
+def planned_job(search: Search, cycle: Cycle, job: Job, predicted: Predicted, why: dict[str, str]) -> PlannedJob:
+    """The plan's `job` block: the decisions of the schedule `cycle`, with their reasons."""
+    budget = search.limits.bias_budget
+    if math.isinf(budget):
+        budget = min(0.99, math.ceil(100 * abs(1 - predicted.length_ratio)) / 100)
+    return PlannedJob(
+        name=job.name,
+        bias=Bias(mode=cycle.short.law.mode, budget=budget),
+        issue=StepIssue(
+            prompts_per_step=job.rollout.prompts_per_step, samples_per_prompt=job.rollout.samples_per_prompt
+        ),
+        rounds=_planned_rounds(search, cycle, job),
+        reward=RewardPlan(
+            workers=job.reward.workers,
+            deadline_s=job.reward.deadline_s,
+            adaptive_timeout=job.reward.adaptive_timeout,
+        ),
+        loss=expected_loss(search.setting.draws.model, job),
+        sync=SyncPlan(checksum_every=CHECKSUM_EVERY),
+        why=why,
+    )
+
+
+def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
+    """Both kinds of round of the schedule: issue, rollout, update, hand-over."""
+    short = cast(ShortKey, cycle.short.key)
+    long = cast(LongKey, cycle.long.key) if cycle.long is not None else None
+    size, target = job.rollout.samples_per_prompt, job.rollout.prompts_per_step
+    return Rounds(
+        short=ShortRound(
+            issue=RoundIssue(prompts=short.prompts, samples=short.samples),
+            cutoff_tokens=short.cutoff_tokens,
+            long_share=short.long_share or None,
+            rollout=_planned_rollout(search, short),
+            train=search.space.train[cycle.train].layout,
+        ),
+        long=None
+        if long is None
+        else LongRound(
+            issue=LongIssue(prompts=target, samples=size, copies=long.copies),
+            rollout=_planned_rollout(search, long),
+            train=search.space.train[cycle.long_train].layout,
+            hand_over=RoundHandOver(engines=long.freed_engines, at_finished=long.hand_over) if long.hand_over else None,
+        ),
+    )
+
+
+def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
+    """Engines of a kind of round, with drafts and shared prefixes where they are chosen."""
+    space, layout, at_once = search.space, key.layout, search.setting.at_once(key)
+    drafts = None
+    if key.draft_tokens:
+        up_to = min(at_once, space.drafted[layout, key.draft_tokens].up_to_sequences)
+        drafts = RoundDrafts(tokens=key.draft_tokens, up_to_sequences=up_to)
+    sharing = space.decode[layout].sharing
+    prefix = None
+    if sharing is not None:
+        prefix = RoundPrefix(block_tokens=sharing.block_tokens, tokens_per_sample=sharing.tokens_per_sample)
+    return RoundRollout(
+        pool=space.pool, engines=layout.engines, tp=layout.tp, max_num_seqs=at_once, drafts=drafts, prefix=prefix
+    )
+
+
+def _library_rewards(table: RewardTable | None) -> LibraryInput | None:
+    """How a plan names the table of reward seconds that it assumes; None without one. Warns of a guess at somebody's
+    function."""
+    if table is None:
+        return None
+    if table.kind == "function":
+        warnings.warn(
+            f"nobody measured what the job's reward function takes; {table.per_sample_s:g} s a sample are assumed; "
+            "measure it (rlplan profile), or import its times (rlplan rewards import)",
+            stacklevel=4,
+        )
+    return LibraryInput(library=table.kind, sha256=reward_sha256(table.kind))

@@ -1,0 +1,68 @@
+"""Sentences on what a plan's figures rest on: assumed inputs, and lengths that change while the policy learns."""
+
+from __future__ import annotations
+
+import math
+
+from ..schema.predicted import LengthDrift, PredictedError
+from ..schema.sections.origin import Inputs
+from .numbers import percent
+
+_STANDS_OUT = 1.645
+"""Standard errors from which on a change of lengths is mentioned; the planner uses the same limit."""
+
+
+def assumed_errors(error: PredictedError) -> str:
+    """Return the parts of a prediction's error that come from assumed inputs, as `, NAME SHARE` each; empty without."""
+    sources = (("assumed lengths", error.assumed_lengths), ("assumed reward times", error.assumed_rewards))
+    return "".join(f", {name} {percent(share)}" for name, share in sources if share >= 5e-4)
+
+
+def assumed_notes(inputs: Inputs) -> list[str]:
+    """Return one line for each assumed input of a plan: its rule's name, what is assumed, what to do about it.
+
+    The list is empty where all inputs are the job's own, or come from a length trace that the user gave.
+    """
+    return [f"{name}: {fact}; {remedy}" for name, fact, remedy in _assumptions(inputs)]
+
+
+def assumed_facts(inputs: Inputs) -> list[str]:
+    """Return what is assumed about each assumed input of a plan, without rule names and remedies."""
+    return [fact for _, fact, _ in _assumptions(inputs)]
+
+
+def _assumptions(inputs: Inputs) -> list[tuple[str, str, str]]:
+    """(rule's name, what is assumed, what to do) of each assumed input."""
+    assumptions = []
+    lengths = inputs.lengths
+    times = "" if lengths.scale is None else f", all lengths times {lengths.scale:g}"
+    trace = "solve with --trace once you have some (rlplan lengths import)"
+    if lengths.library is not None:
+        table = f"response lengths are the shipped table '{lengths.library}'{times}, not the job's own"
+        assumptions.append(("lengths-assumed", table, trace))
+    if lengths.assumed is not None:
+        guess = f"response lengths are a guess ({lengths.assumed}){times}, not measured"
+        assumptions.append(("lengths-assumed", guess, trace))
+    if inputs.rewards is not None:
+        shipped = f"reward seconds are the shipped ones of kind {inputs.rewards.library}, not the job's own"
+        remedy = "measure them (rlplan profile) or import them (rlplan rewards import)"
+        assumptions.append(("rewards-assumed", shipped, remedy))
+    return assumptions
+
+
+def drift_text(drift: LengthDrift | None) -> str:
+    """Return a sentence on how lengths moved over the epochs of the length trace, which predictions do not follow."""
+    held = "predictions hold for the policy that the lengths were measured on"
+    if drift is None:
+        return f"{held}; the length trace has no two epochs of a prompt to tell how learning moves lengths"
+    moves = [
+        f"{name} by {100 * math.expm1(rate):+.1f}% (±{100 * error:.1f}%)"
+        for name, rate, error in (("the mean", drift.body, drift.body_error), ("p95", drift.tail, drift.tail_error))
+        if abs(rate) > _STANDS_OUT * error
+    ]
+    if not moves:
+        return f"{held}; over epochs {drift.first} to {drift.last} of the length trace no move of lengths stands out"
+    return (
+        f"{held}; over epochs {drift.first} to {drift.last} of the length trace an epoch moved {' and '.join(moves)}, "
+        "which no prediction follows"
+    )

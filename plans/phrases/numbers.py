@@ -1,0 +1,113 @@
+"""Numbers as people read them: seconds, shares, counts, bytes, dollars, factors.
+
+Terminal, diff, pages and messages format numbers with these functions alone, so that one value reads the same
+everywhere. Documents and `--json` hold the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeGuard
+
+NONE = "–"
+"""The text where there is no number."""
+
+_BYTES = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def known(value: float | None) -> TypeGuard[float]:
+    """Return whether there is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def digits(value: float | None, figures: int = 3) -> str:
+    """Return a number with `figures` significant digits and thousands separators: `0.0123`, `1.23`, `12,346`."""
+    if not known(value):
+        return NONE
+    if value and not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.{figures}g}"
+    rounded = float(f"{abs(value):.{figures - 1}e}")
+    places = max(0, figures - 1 - math.floor(math.log10(rounded))) if value else 0
+    return f"{value:,.{places}f}"
+
+
+def fixed(value: float | None, form: str) -> str:
+    """Return a number in one of Python's formats, or NONE."""
+    return format(value, form) if known(value) else NONE
+
+
+def seconds(value: float | None) -> str:
+    """Return seconds with their unit to three digits: `1.23 s`; milliseconds below a tenth of a second."""
+    if not known(value):
+        return NONE
+    return f"{digits(1000 * value, 2)} ms" if 0 < abs(value) < 0.1 else f"{digits(value)} s"
+
+
+def span(low: float, high: float) -> str:
+    """Return a range of seconds: `1.29–1.55 s`."""
+    if seconds(low) == seconds(high):
+        return seconds(high)
+    if high >= 0.1:
+        return f"{digits(low) if low >= 0.001 else 0}–{digits(high)} s"
+    return f"{seconds(low).removesuffix(' ms').removesuffix(' s')}–{seconds(high)}"
+
+
+def percent(share: float | None, places: int | None = None) -> str:
+    """Return a share as a percentage: `9.4%` below a tenth, `12%` above, `<0.1%` for little; or to `places` digits."""
+    if not known(share):
+        return NONE
+    if places is None:
+        if 0 < abs(share) < 0.0005:
+            return "<0.1%"
+        places = 1 if 0 < abs(share) < 0.0995 else 0
+    return f"{share:.{places}%}" if abs(share) < 1e6 else f"{100 * share:.2g}%"
+
+
+def usd(value: float) -> str:
+    """Return money without its unit: whole cents from ten dollars on, four digits of less."""
+    whole = abs(value) < 1e12 and (abs(value) >= 10 or value == round(value, 2))
+    return f"{value:,.2f}" if whole else f"{value:.4g}"
+
+
+def bytes_text(size: float) -> str:
+    """Return bytes to four digits in decimal units: `80 MB`, `76.5 GB`, `2 TB`; never 0 for what is above it."""
+    name, unit = next((pair for pair in _BYTES if size >= pair[1]), ("bytes", 1.0))
+    return f"{size / unit:.4g} {name}"
+
+
+def bytes_of(needed: float, capacity: float) -> str:
+    """Return bytes of a capacity, both in the unit of the capacity: `28.7 of 70.5 GB`."""
+    name, unit = next((pair for pair in _BYTES[2:5] if capacity >= pair[1]), _BYTES[5])
+    whole = capacity / unit
+    places = 0 if whole >= 100 else 1 if whole >= 10 else 2
+    least = 10.0**-places
+    part = f"<{least:.{places}f}" if 0 < needed / unit < least / 2 else f"{needed / unit:.{places}f}"
+    return f"{part} of {whole:.{places}f} {name}"
+
+
+def count(number: float, noun: str, plural: str = "") -> str:
+    """Return a number of things: `1 step`, `1,000 steps`."""
+    return f"{number:,.0f} {noun if number == 1 else plural or noun + 's'}"
+
+
+def times(value: float | None, places: int = 2) -> str:
+    """Return a factor: `1.60x`."""
+    if not known(value):
+        return NONE
+    return f"{value:.{places}f}x" if abs(value) < 1000 else f"{value:.3g}x"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio of lengths to three places: `0.998`."""
+    return times(value, 3).removesuffix("x")
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign, as `unsigned` writes it: `+6.9`, `-0.04`."""
+    return ("-" if value < 0 else "+") + unsigned(value)
+
+
+def unsigned(value: float) -> str:
+    """Return a number without its sign: one digit behind the point, two significant digits below 1."""
+    size = abs(value)
+    return f"{size:.1f}" if 1 <= size < 1e6 else f"{size:.2g}"

@@ -1,0 +1,55 @@
+"""How engines and updates are laid out over accelerators: the one type of each, for plans, profiles, costs and runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..base import Count, Recompute, Strict
+
+
+class EngineLayout(NamedTuple):
+    """Rollout engines that run at once: accelerators per engine (tensor parallelism), and the number of engines."""
+
+    tp: int
+    engines: int
+
+    def __str__(self) -> str:
+        return f"{self.engines} x tp {self.tp}"
+
+
+class UpdateLayout(Strict):
+    """The trainers of a round; they take turns with the engines on the same pool."""
+
+    dp: Count
+    """Replicas, each with a share of the batch."""
+
+    tp: Count = 1
+    """Accelerators that share each layer's matrices (tensor parallelism)."""
+
+    pp: Count = 1
+    """Stages that the layers are split into (pipeline parallelism)."""
+
+    cp: Count = 1
+    """Accelerators that share each sequence (context parallelism)."""
+
+    ep: Count = 1
+    """Accelerators among the replicas that share the experts of a mixture-of-experts model (expert parallelism)."""
+
+    micro_batch_tokens: Count
+    """Token budget of one packed micro-batch."""
+
+    recompute: Recompute = "none"
+    """Which activations are computed again in the backward pass instead of kept."""
+
+    offload: bool = False
+    """Keep the optimizer's state in host memory."""
+
+    @property
+    def replica(self) -> int:
+        """Accelerators of one replica; `ep` takes none of its own."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all replicas together."""
+        return self.dp * self.replica

@@ -1,0 +1,75 @@
+"""`exact` rounds: tail batching that leaves the trained distribution as it is (design.md, "Bias is a budget").
+
+Let a draw be *short* if its longest sample ends within the cutoff L*, else *long*; a sample that is cut at L* is long.
+
+Short round. Draws stand in a row, in order of issue. A draw *counts* if and only if fewer than P of the draws before it
+were accepted (short, and not filtered by dynamic sampling). That event does not depend on the draw itself, so counting
+draws are unconditioned. A counting short draw is trained, a counting long draw is deferred, a draw that does not count
+is returned as if never issued, whatever it drew.
+
+Long round. Each deferred prompt is drawn again until a draw is long: `copies` draws at once, the lowest-numbered long
+one is trained, later ones are aborted. Draws are independent, so the trained one is distributed as D given long,
+however the copies interleave in time. If none is long, twice as many are drawn next, so that a prompt that is rarely
+long costs a logarithmic number of waves; they run in the bubble that a long round has anyway.
+
+Each prompt is then trained on P(short) * D|short + P(long) * D|long = D over a cycle.
+
+Invariants:
+- classification depends on token counts only, never on arrival times;
+- a draw with a sample that was lost or failed is void: it is drawn again as a whole, in the same place of the row;
+- after `MAX_DRAWS` draws of one prompt the last draw is trained as it is and the prompt is reported as `exhausted`:
+  a bounded, counted leak instead of an unbounded wait. A prompt that is long with probability q is deferred with
+  probability q and exhausted with (1 - q)^64, so the leak is at most 0.6 % of a prompt's weight, at q = 1/65.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from .events import Action
+from .round import Draw, Round, Take
+
+MAX_DRAWS = 64
+
+
+def most_draws_at_once(copies: int) -> int:
+    """The most draws of one prompt that decode at once in a long round: a wave begins when all before it have ended."""
+    drawn = most = min(copies, MAX_DRAWS)
+    while drawn < MAX_DRAWS:
+        wave = min(drawn, MAX_DRAWS - drawn)
+        drawn, most = drawn + wave, max(most, wave)
+    return most
+
+
+class ExactRound(Round):
+    """What short and long rounds of `exact` share: a cutoff that tells long draws from short ones, and voided draws."""
+
+    def __init__(self, prompts: list[str], group_size: int, cutoff_tokens: int, max_tokens: int, take: Take) -> None:
+        super().__init__(prompts, group_size, max_tokens, take)
+        if not 1 <= cutoff_tokens < max_tokens:
+            raise ValueError("the cutoff must be at least 1 and below the length cap")
+        self.cutoff_tokens = cutoff_tokens
+
+    def _is_long(self, draw: Draw, sample: int) -> bool:
+        tokens = draw.tokens[sample]
+        return tokens > self.cutoff_tokens or (tokens == self.cutoff_tokens and sample in draw.truncated)
+
+    def _is_short(self, draw: Draw) -> bool:
+        return not draw.past_cutoff and len(draw.tokens) == self.group_size
+
+    @abstractmethod
+    def _replace(self, draw: Draw, actions: list[Action]) -> None:
+        """Draw again in the place of `draw`."""
+
+    @abstractmethod
+    def _give_up(self, draw: Draw, actions: list[Action]) -> None:
+        """Settle the prompt of `draw` as failed."""
+
+    def _on_lost(self, draw: Draw, sample: int, actions: list[Action]) -> None:
+        self._replace(draw, actions)
+
+    def _on_failed(self, draw: Draw, sample: int, actions: list[Action]) -> None:
+        if self._gave_up(draw.prompt):
+            self._give_up(draw, actions)
+        else:
+            self._replace(draw, actions)

@@ -1,0 +1,139 @@
+"""What kinds of round a job has, as numbers, and how many prompts they want of a data set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from .machines.exact_long import ExactLongRound
+from .machines.exact_short import ExactShortRound
+from .machines.race import RaceRound
+from .machines.round import Round, Take
+
+Mode = Literal["sync", "race", "defer", "exact", "predict"]
+RoundName = Literal["short", "long"]
+
+# Beyond the mean of the prompts that a round takes until P groups are accepted (a negative binomial count).
+_REFILL_DEVIATIONS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundKind:
+    """A kind of round as numbers: all that a round's machine is made from, but for its prompts.
+
+    Attributes:
+        name: short or long.
+        prompts: prompts issued at first.
+        target: P; at most `prompts` groups are trained.
+        group_size, samples: n, and the samples issued per prompt.
+        max_tokens: the job's cap.
+        cutoff_tokens: longer draws are long, in mode `exact`; None in the other modes, where the first to finish win.
+        copies: draws of a prompt at once, in long rounds of `exact`.
+        dynamic_sampling: groups whose rewards are all equal are dropped; short rounds refill.
+    """
+
+    name: RoundName
+    prompts: int
+    target: int
+    group_size: int
+    samples: int
+    max_tokens: int
+    cutoff_tokens: int | None = None
+    copies: int = 1
+    dynamic_sampling: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether draws are split by a cutoff."""
+        return self.cutoff_tokens is not None
+
+    @property
+    def redraws(self) -> bool:
+        """Whether a prompt may be drawn more than once."""
+        return self.exact and self.name == "long"
+
+    def machine(self, prompts: list[str], take: Take = lambda count: []) -> Round:
+        """The machine of a round on these prompts; short rounds get the prompts for refills from `take`."""
+        size, cap, dynamic = self.group_size, self.max_tokens, self.dynamic_sampling
+        if self.cutoff_tokens is None:
+            target, samples = self.target, self.samples
+            return RaceRound(prompts, target, size, samples, cap, dynamic_sampling=dynamic, take=take, kind=self.name)
+        if self.name == "short":
+            cutoff = self.cutoff_tokens
+            return ExactShortRound(prompts, self.target, size, cutoff, cap, dynamic_sampling=dynamic, take=take)
+        return ExactLongRound(prompts, size, self.cutoff_tokens, self.copies, cap, dynamic_sampling=dynamic)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSpec:
+    """How rounds of a job are issued; `short_*` include over-issue.
+
+    The cutoff and copies are for `exact` only. `long_share` is for `predict` only: the share of the prompts, those with
+    the longest history, that get long rounds.
+    """
+
+    mode: Mode
+    prompts_per_step: int
+    samples_per_prompt: int
+    max_tokens: int
+    short_prompts: int
+    short_samples: int
+    cutoff_tokens: int | None = None
+    copies: int = 1
+    dynamic_sampling: bool = False
+    long_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.short_prompts < self.prompts_per_step or self.short_samples < self.samples_per_prompt:
+            raise ValueError("a round cannot issue fewer prompts or samples than it trains")
+        if self.mode == "exact" and self.cutoff_tokens is None:
+            raise ValueError("mode exact needs a cutoff")
+        if self.mode in ("sync", "defer", "exact", "predict") and self.short_samples != self.samples_per_prompt:
+            raise ValueError(f"mode {self.mode} issues exactly n samples per prompt")
+        if self.mode in ("sync", "predict") and self.short_prompts != self.prompts_per_step:
+            raise ValueError(f"mode {self.mode} issues exactly P prompts")
+        if self.mode == "predict" and not 0.0 < self.long_share < 1.0:
+            raise ValueError("mode predict needs a share of prompts, between 0 and 1, that get long rounds")
+
+    def short(self) -> RoundKind:
+        """The short rounds."""
+        return self._kind("short", self.short_prompts, self.short_samples)
+
+    def long(self, prompts: int) -> RoundKind:
+        """A long round of so many prompts."""
+        return self._kind("long", prompts, self.samples_per_prompt)
+
+    def _kind(self, name: RoundName, prompts: int, samples: int) -> RoundKind:
+        return RoundKind(
+            name=name,
+            prompts=prompts,
+            target=self.prompts_per_step,
+            group_size=self.samples_per_prompt,
+            samples=samples,
+            max_tokens=self.max_tokens,
+            cutoff_tokens=self.cutoff_tokens if self.mode == "exact" else None,
+            copies=self.copies,
+            dynamic_sampling=self.dynamic_sampling,
+        )
+
+
+def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0, accepted: float = 1.0) -> int:
+    """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
+
+    While a short round is issued, up to P - 1 prompts wait for a long one, and nobody is issued twice. In `predict` a
+    short round that goes on into the next epoch also passes over those of its own prompts.
+
+    `accepted`, in (0, 1], is the share of the groups that a short round may train: short ones in `exact`, and those
+    whose rewards differ with dynamic sampling. In the place of others it takes further prompts, as many as chance has
+    it; three standard deviations more than the mean are counted, so a few rounds in a thousand still train fewer than
+    P groups. At 1 no refill is counted, and data of so few prompts may leave rounds that want some without.
+    """
+    judged = math.ceil((target + _REFILL_DEVIATIONS * math.sqrt(target * (1.0 - accepted))) / accepted)
+    if mode == "predict":
+        return math.ceil((2 * target + judged) / (1.0 - long_share))
+    # In `exact` the over-issue is there for those that are not accepted; elsewhere it is deferred beside them.
+    taken = max(short_prompts, judged) if mode == "exact" else short_prompts + judged - target
+    if mode == "sync" or (mode != "exact" and short_prompts == target):
+        return taken
+    return taken + target - 1

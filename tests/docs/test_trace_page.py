@@ -1,0 +1,64 @@
+"""docs/trace.md names every event of a run's trace and every key that the executor writes into it, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import rlplan
+
+ROOT = Path(rlplan.__file__).parent
+
+
+def written_keys() -> dict[str, set[str]]:
+    """Keys of each event, from the calls that write one: `X.event("name", key=...)` and `trace.write("name", ...)`.
+
+    A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given.
+    """
+    keys: dict[str, set[str]] = defaultdict(set)
+    facts: set[str] = set()
+    for path in sorted((ROOT / "executor").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name == "StepRecord":
+                keys["step"] |= {field.target.id for field in node.body if isinstance(field, ast.AnnAssign)}
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr == "start":
+                mappings = [argument for argument in node.args if isinstance(argument, ast.Dict)]
+                names = {key.value for mapping in mappings for key in mapping.keys if isinstance(key, ast.Constant)}
+                names |= {keyword.arg for keyword in node.keywords if keyword.arg}
+                facts |= names if "start_s" in names else set()
+            if node.func.attr in ("event", "write") and node.args and isinstance(node.args[0], ast.Constant):
+                name = node.args[0].value
+                if isinstance(name, str) and name.isidentifier() and (node.keywords or name == "checkpoint"):
+                    keys[name] |= {keyword.arg for keyword in node.keywords if keyword.arg}
+                    if any(ast.unparse(keyword.value) == "facts" for keyword in node.keywords):
+                        keys[name] |= {"**facts"}
+    for names in keys.values():
+        if "**facts" in names:
+            names.remove("**facts")
+            names |= facts
+    return dict(keys)
+
+
+def documented_keys() -> dict[str, set[str]]:
+    """Keys of each event on the page: a row with an event's name begins it, the rows below have its keys."""
+    keys: dict[str, set[str]] = {}
+    event = ""
+    for line in (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| ") or cells[0] == "event":
+            continue
+        if cells[0]:
+            event = cells[0].strip("`")
+            keys[event] = set()
+        keys[event] |= set(re.findall(r"`(\w+)`", cells[1]))
+    return keys
+
+
+def test_the_page_names_every_event_and_every_key_that_is_written():
+    written = written_keys()
+    assert len(written["step"]) > 20 and len(written["sample"]) > 15 and len(written["run"]) > 4
+    assert documented_keys() == written
