@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.lengths.length_drift import fit_drift, fit_history
+from benchmarks.prompt_history import drift_factor, fit_history
+from rlplan.planner.lengths.length_drift import fit_drift
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.profiles.length_trace import LengthTrace
 
@@ -176,7 +177,8 @@ def check_checkpoints(trace: LengthTrace, samples: int, cap_tokens: int, repeats
         old, new = (np.concatenate([g[p].ravel() for p in here]) for g in (earlier, later))
         body = float(np.exp(np.log(new).mean() - np.log(old).mean()))
         tail = float(np.quantile(new, 0.95) / np.quantile(old, 0.95))
-        drifts.append((body / drift.factor(after - before)[1], tail / drift.factor(after - before, tail=True)[1]))
+        ahead = after - before
+        drifts.append((body / drift_factor(drift, ahead)[1], tail / drift_factor(drift, ahead, tail=True)[1]))
         model = fit_history(fitted_rows, cap_tokens, seed)
         without = model.next_longest([], samples, (0.5,))[0]
         for prompt in here:

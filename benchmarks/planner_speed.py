@@ -34,7 +34,8 @@ import numpy as np
 
 from benchmarks import planner_scale
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, long_draws
@@ -47,7 +48,8 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
-from rlplan.profiles.profile_schema import DecodePoint, Lengths, Machine, Profile, Reward, Rollout, Spread, Train
+from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
+from rlplan.profiles.profile_schema import Lengths, Machine, Profile
 from rlplan.rounds.round_spec import RoundKind
 
 CAP = 16384

@@ -27,7 +27,8 @@ from typing import Any
 
 from rich.console import Console
 
-from rlplan.executor.execute import Options, execute, prepare
+from rlplan.executor.execute import execute
+from rlplan.executor.prepare import Options, prepare
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_cycle import cycle
 from rlplan.traces.report_runs import RunTrace, load_runs
@@ -88,7 +89,7 @@ class Peer:
 
 
 class Lockstep:
-    """Implements `executor.execute.Watcher`: the peer steps after each step of rlplan's."""
+    """Implements `executor.turns.Watcher`: the peer steps after each step of rlplan's."""
 
     def __init__(self, peer: Peer, steps: int) -> None:
         self._peer = peer

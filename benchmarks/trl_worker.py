@@ -29,7 +29,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from rlplan.executor.rewards.functions import resolve
+from rlplan.executor.rewards.functions import ScorerConfig, resolve
 from rlplan.plans.files.prompt_rows import data_file, read_prompts
 from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.rounds.machines.events import Finished, Scored
@@ -102,7 +102,7 @@ def main() -> None:
     paths, data = job_paths(job, options.job), data_file(job, options.job)
     rows = {row.id: row for row in read_prompts(data)}
     order = prompts_in_order(job, list(rows), options.steps)
-    scorer = resolve(job.reward.kind, job.reward.function, job.reward.deadline_s, str(data.parent))
+    scorer = resolve(ScorerConfig(job.reward.kind, job.reward.function, job.reward.deadline_s, str(data.parent)))
     lockstep = Lockstep()
 
     def reward(

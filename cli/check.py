@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..planner.check.checker import FileReport
-    from ..plans.check.finding import Finding
 
 
 class Days(click.FloatRange):
@@ -54,6 +52,13 @@ class Days(click.FloatRange):
     show_default=True,
     help="github: workflow commands, which show findings beside the lines of a pull request.",
 )
+@click.option(
+    "--sarif",
+    "sarif_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the findings to FILE as SARIF 2.1.0, for GitHub code scanning and other tools.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all rules and what each finds, and stop.")
 def check_command(
@@ -61,6 +66,7 @@ def check_command(
     policy_path: str | None,
     max_age_days: float | None,
     style: str,
+    sarif_path: Path | None,
     as_json: bool,
     list_rules: bool,
 ) -> int:
@@ -73,6 +79,7 @@ def check_command(
     rlplan check plan.yaml
     rlplan check plans/*.yaml --policy team.policy.yaml --max-age-days 30
     rlplan check plan.yaml --format github
+    rlplan check plans/*.yaml --sarif rlplan.sarif
     rlplan check --rules
 
     Notes (a job that overrides what its algorithm's name sets, an input that changed in nothing that the solver
@@ -81,7 +88,9 @@ def check_command(
     Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
     are still checked).
     """
+    from ..plans.check.annotations import annotation, sarif
     from ..plans.check.rules import RULES, table
+    from ..plans.yaml.yaml_io import atomic_write
 
     if list_rules:
         rows = [{"rule": rule.name, "family": rule.family, "finds": rule.finds} for rule in RULES.values()]
@@ -94,6 +103,9 @@ def check_command(
 
     policy = None if policy_path is None else load_policy(policy_path)
     reports = Checker(datetime.now(UTC), policy, max_age_days).check(plans)
+    if sarif_path is not None:
+        found = [finding for report in reports for finding in report.findings]
+        atomic_write(sarif_path, json.dumps(sarif(found), indent=1) + "\n")
     if as_json:
         click.echo(json.dumps(_data(reports)))
     elif style == "github":
@@ -122,34 +134,6 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
     found = [finding for report in reports for finding in report.findings]
     warnings = sum(finding.warning for finding in found)
     return {"files": files, "findings": len(found), "warnings": warnings, "ok": len(found) == warnings}
-
-
-def annotation(finding: Finding) -> str:
-    """A finding as a workflow command of GitHub Actions; files relative to the root of the repository, as annotations
-    want them. Escaped as @actions/core does (toolkit, packages/core/src/command.ts)."""
-    path = os.path.abspath(finding.file)  # noqa: PTH100 (links are the repository's)
-    file = os.path.relpath(path, _root(path))
-    place = {"file": file, "line": "1" if finding.line is None else str(finding.line)}
-    properties = {**place, "title": f"rlplan {finding.rule}"}
-    listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
-    return f"::{'warning' if finding.warning else 'error'} {listed}::{_escaped(finding.text)}"
-
-
-def _root(path: str) -> str:
-    """The folder that GitHub counts paths from: its workspace, else the nearest one above the current folder that has
-    .git, else the current folder. One that the file does not lie below is passed over."""
-    here = Path.cwd()
-    above = [str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()][:1]
-    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *above):
-        if root and Path(path).is_relative_to(root):
-            return root
-    return str(here)
-
-
-def _escaped(text: str, more: str = "") -> str:
-    for char in "%\r\n" + more:  # the percent sign first, since the others are written with it
-        text = text.replace(char, f"%{ord(char):02X}")
-    return text
 
 
 def _print(reports: list[FileReport]) -> None:

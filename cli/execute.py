@@ -81,7 +81,8 @@ def execute_command(
                 str(plan),
             )
 
-    from ..executor.execute import Options, execute, prepare
+    from ..executor.execute import execute
+    from ..executor.prepare import Options, prepare
     from .findings import line, memory_findings, with_findings
     from .live import LiveView
 

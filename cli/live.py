@@ -28,7 +28,7 @@ class _Row:
 
 
 class LiveView:
-    """Implements `executor.execute.Watcher`; use as a context manager."""
+    """Implements `executor.turns.Watcher`; use as a context manager."""
 
     def __init__(self, plans: dict[str, Plan], steps: int, *, quiet: bool = False, console: Console | None = None):
         self._rows = {name: _Row(plan) for name, plan in plans.items()}

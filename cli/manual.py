@@ -107,6 +107,7 @@ PAGES = {
         (
             ("Everything that a review needs to know", "rlplan check plans/*.yaml"),
             ("Annotations in a pull request", "rlplan check plans/*.yaml --format github"),
+            ("Findings for GitHub code scanning", "rlplan check plans/*.yaml --sarif rlplan.sarif"),
             (
                 "Under a policy, with profiles of this month",
                 "rlplan check plan.yaml --policy rlplan.policy.yaml --max-age-days 30",

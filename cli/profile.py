@@ -54,8 +54,8 @@ def profile_command(
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
+    from ..profiles.fitness import subject_digest
     from ..profiles.measure.measured_layouts import layouts_to_measure
-    from ..profiles.profile_subject import subject_digest
     from .paths import (
         accelerators_must_be_known,
         check_stdout,
@@ -150,7 +150,8 @@ def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_
     from ..plans.yaml.yaml_io import sha256_file
     from ..profiles.length_trace import write_lengths
     from ..profiles.measure.measure_machine import this_machine, versions
-    from ..profiles.profile_schema import Lengths, Profile, Rollout, Volatile
+    from ..profiles.phase_schema import Rollout
+    from ..profiles.profile_schema import Lengths, Profile, Volatile
 
     write_lengths(lengths_path, measured.trace.rows)
     summary = measured.trace.summary()

@@ -1,146 +1,145 @@
-"""What the keys of plans become, as plain data: the arguments of all actors, and the numbers of each run's machines.
+"""What the keys of plans become: the configurations of all actors, and the numbers of each run's machines.
 
-Whatever is built for a run is built from this, and nothing else reads a plan's decisions while it runs; so a key that
-changes nothing here is one that the executor does not read (a test walks them all). What several plans share because
-they take turns on it, `supported.differences` requires them to agree on.
+Everything that is built for a run is built from this, and nothing else reads a plan's decisions while the run goes on;
+so a key that changes nothing here is a key that the executor does not read (a test walks all keys). What is started
+once for several plans, `prepare.differences` requires the plans to agree on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
 from ..plans.schema.sections.layouts import EngineLayout
-from ..plans.schema.sections.levers import RoundPrefix
 from ..rounds.balance import PrefixSharing
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
+from .engines.fleet import FleetConfig
+from .trainer.step_checks import LOGPROB_LIMITS
+from .trainer.trainer_config import Divisors, TrainerConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class RoundSettings:
+    """What a plan says for one kind of round (short or long)."""
+
+    layout: EngineLayout
+    """The engines that the round decodes on."""
+    max_num_seqs: int
+    """Samples that an engine decodes at a time."""
+    sharing: PrefixSharing | None
+    """How a prompt's samples are kept together on one engine; None: they are spread."""
+    micro_batch_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSettings:
     """A plan as one run's machines take it."""
 
     mode: Mode
-    rounds: RoundSpec
+    spec: RoundSpec
     timeouts: TimeoutSpec
-    layouts: dict[str, EngineLayout]
-    """The engine set of each kind of round."""
-    at_once: dict[str, int]
-    """Samples that an engine decodes at a time, by kind of round."""
-    sharing: dict[str, PrefixSharing | None]
-    """How a prompt's samples are kept together, by kind of round; None: they are spread."""
-    micro_batch_tokens: dict[str, int]
-    """By kind of round."""
+    rounds: dict[str, RoundSettings]
+    """By kind of round; a plan without long rounds has short ones only."""
     checksum_every: int
 
+    def of_round(self, round_kind: str) -> RoundSettings:
+        """The settings of a kind of round; those of short rounds where the plan has no others."""
+        return self.rounds.get(round_kind, self.rounds["short"])
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
-    """What is started for plans that take turns, and how each runs."""
+    """What is started for plans that take turns, and how each of them runs."""
 
-    fleet: dict[str, Any]
-    """Keyword arguments of `Fleet`."""
+    fleet: FleetConfig
     reward_workers: int
     reward_deadline_s: float
-    """Each sample has its own plan's deadline; this is the longest that any may have."""
-    trainers: tuple[dict[str, Any], ...]
-    """For each plan, keyword arguments of `TrainerGroup`."""
+    """The longest deadline of any plan; each sample has its own plan's."""
+    trainers: tuple[TrainerConfig, ...]
+    """One for each plan."""
     runs: tuple[RunSettings, ...]
-    """For each plan."""
-
-
-def round_spec(planned: PlannedJob, job: Job) -> RoundSpec:
-    """The plan's rounds as the state machines take them."""
-    return RoundSpec(
-        **planned.round_numbers(),
-        max_tokens=job.rollout.max_response_tokens,
-        dynamic_sampling=job.algorithm.dynamic_sampling,
-    )
-
-
-def layouts(planned: PlannedJob) -> dict[str, EngineLayout]:
-    """The engine set of each kind of round."""
-    short, long = planned.rounds.short.rollout, planned.rounds.long
-    result = {"short": short.layout}
-    if long is not None:
-        result["long"] = long.rollout.layout
-    return result
-
-
-def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
-    """A plan as `TrainingRun` takes it."""
-    short, long = planned.rounds.short, planned.rounds.long
-    kinds: dict[str, ShortRound | LongRound] = {"short": short}
-    if long is not None:
-        kinds["long"] = long
-    return RunSettings(
-        mode=planned.bias.mode,
-        rounds=round_spec(planned, job),
-        timeouts=TimeoutSpec(**planned.reward.timeout_numbers()),
-        layouts=layouts(planned),
-        at_once={kind: of.rollout.max_num_seqs for kind, of in kinds.items()},
-        sharing={kind: sharing_of(of.rollout.prefix) for kind, of in kinds.items()},
-        micro_batch_tokens={kind: of.train.micro_batch_tokens for kind, of in kinds.items()},
-        checksum_every=planned.sync.checksum_every,
-    )
-
-
-def sharing_of(prefix: RoundPrefix | None) -> PrefixSharing | None:
-    """A plan's `rollout.prefix` as the balancer takes it."""
-    return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
+    """One for each plan."""
 
 
 def configuration(plans: Sequence[PlannedJob], job: Job, paths: JobPaths, pool: Pool) -> Configuration:
     """The configuration of plans of one job that take turns on one pool."""
-    rounds = [kind for planned in plans for kind in (planned.rounds.short, planned.rounds.long) if kind is not None]
-    fleet = {
-        "layouts": sorted({layout for planned in plans for layout in layouts(planned).values()}),
-        "model_path": paths.model,
-        "dtype": job.model.dtype,
-        "kind": pool.accelerators.kind,
-        "max_model_len": job.rollout.longest_tokens,
-        "max_num_seqs": max(kind.rollout.max_num_seqs for kind in rounds),
-        "kv_memory_bytes_per_accelerator": pool.accelerators.memory_bytes,
-        "seed": job.algorithm.seed,
-    }
+    runs = tuple(run_settings(planned, job) for planned in plans)
+    rounds = [settings for run in runs for settings in run.rounds.values()]
     return Configuration(
-        fleet=fleet,
+        fleet=fleet_config(
+            sorted({settings.layout for settings in rounds}),
+            job,
+            paths.model,
+            pool,
+            max(settings.max_num_seqs for settings in rounds),
+        ),
         reward_workers=plans[0].reward.workers,
         reward_deadline_s=max(planned.reward.deadline_s for planned in plans),
-        trainers=tuple(trainer_settings(planned, job, paths.model, pool) for planned in plans),
-        runs=tuple(run_settings(planned, job) for planned in plans),
+        trainers=tuple(planned_trainer(planned, job, paths.model, pool) for planned in plans),
+        runs=runs,
     )
 
 
-def trainer_settings(planned: PlannedJob, job: Job, model: str, pool: Pool) -> dict[str, Any]:
-    """Keyword arguments of `TrainerGroup` but for its name; all kinds of round share the ranks."""
+def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
+    """A plan's decisions as `TrainingRun` takes them."""
+    spec = RoundSpec(
+        **planned.round_numbers(),
+        max_tokens=job.rollout.max_response_tokens,
+        dynamic_sampling=job.algorithm.dynamic_sampling,
+    )
+    rounds = {"short": _round_settings(planned.rounds.short)}
+    if planned.rounds.long is not None:
+        rounds["long"] = _round_settings(planned.rounds.long)
+    timeouts = TimeoutSpec(**planned.reward.timeout_numbers())
+    return RunSettings(planned.bias.mode, spec, timeouts, rounds, planned.sync.checksum_every)
+
+
+def _round_settings(planned: ShortRound | LongRound) -> RoundSettings:
+    rollout, prefix = planned.rollout, planned.rollout.prefix
+    return RoundSettings(
+        layout=rollout.layout,
+        max_num_seqs=rollout.max_num_seqs,
+        sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
+        micro_batch_tokens=planned.train.micro_batch_tokens,
+    )
+
+
+def fleet_config(layouts: Sequence[EngineLayout], job: Job, model: str, pool: Pool, max_num_seqs: int) -> FleetConfig:
+    """The engines of `layouts` for a job's policy on a pool, each of `max_num_seqs` sequences at a time at most."""
+    return FleetConfig(
+        layouts=tuple(layouts),
+        model_path=model,
+        dtype=job.model.dtype,
+        device=pool.accelerators.kind,
+        max_model_len=job.rollout.longest_tokens,
+        max_num_seqs=max_num_seqs,
+        kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
+        seed=job.algorithm.seed,
+    )
+
+
+def planned_trainer(planned: PlannedJob, job: Job, model: str, pool: Pool) -> TrainerConfig:
+    """The trainer of a plan; rounds of all kinds share its ranks, which share the pool's cores."""
     train = planned.rounds.short.train
-    return {
-        "dp": train.dp,
-        "threads": max(pool.cores // train.dp, 1),
-        "arguments": trainer_arguments(job, model, train.micro_batch_tokens, pool.accelerators.kind, planned.loss),
-    }
+    config = trainer_config(job, model, train.micro_batch_tokens, pool.accelerators.kind, planned.loss)
+    return replace(config, ranks=train.dp, threads=max(pool.cores // train.dp, 1))
 
 
-def trainer_arguments(job: Job, model: str, micro_batch_tokens: int, kind: str, loss: LossPlan) -> dict[str, Any]:
-    """Arguments of `Trainer` that do not depend on its rank."""
-    from .trainer.losses import Divisors
-    from .trainer.step_checks import LOGPROB_LIMITS
-
-    return {
-        "model_path": model,
-        "algorithm": job.algorithm.model_dump(),
-        "micro_batch_tokens": micro_batch_tokens,
-        "samples_per_prompt": job.rollout.samples_per_prompt,
-        "temperature": job.rollout.temperature,
-        "divisors": Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),
-        "logprob_limits": LOGPROB_LIMITS[job.model.dtype],
-        "device": kind,
-        "dtype": job.model.dtype,
-    }
+def trainer_config(job: Job, model: str, micro_batch_tokens: int, device: str, loss: LossPlan) -> TrainerConfig:
+    """The trainer of a job's policy, on one rank, whose losses are divided by the numbers of `loss`."""
+    return TrainerConfig(
+        model_path=model,
+        algorithm=job.algorithm,
+        micro_batch_tokens=micro_batch_tokens,
+        samples_per_prompt=job.rollout.samples_per_prompt,
+        temperature=job.rollout.temperature,
+        divisors=Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),
+        logprob_limits=LOGPROB_LIMITS[job.model.dtype],
+        device=device,
+        dtype=job.model.dtype,
+    )

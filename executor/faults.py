@@ -1,4 +1,4 @@
-"""What an error means for a run: one classification for engines, trainer ranks and reward workers.
+"""Classes of error: what an error of an engine, a trainer rank or a reward worker means for a run.
 
 | fault | what happened | what is done |
 |---|---|---|
@@ -24,7 +24,7 @@ from .rewards.functions import PolicyError, PolicyTimeout
 
 
 class Fault(enum.Enum):
-    """Who is to blame for an error; see the module's table."""
+    """The class of an error, by who is to blame; see the module's table."""
 
     POLICY = "policy"
     ACTOR = "actor"
@@ -82,7 +82,7 @@ _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, TypeError, Value
 
 
 def classify(error: BaseException) -> Fault:
-    """Who is to blame for `error`."""
+    """The class of an error."""
     own = getattr(error, "fault", None)
     if isinstance(own, Fault):
         return own
@@ -97,7 +97,7 @@ def classify(error: BaseException) -> Fault:
         return _by_text(str(error))  # the constructor raised, and Ray keeps only the text
     if isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
         return Fault.INFRASTRUCTURE
-    if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {kind.__name__ for kind in type(error).__mro__}:
+    if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {base.__name__ for base in type(error).__mro__}:
         return Fault.ACTOR
     return Fault.FATAL if isinstance(error, _OF_THE_PROGRAM) else _by_text(str(error))
 
@@ -124,7 +124,7 @@ def _named(error: BaseException) -> str:
 
 
 def failure(error: BaseException, whom: str) -> RunFailed:
-    """`error` as the error of this package that its fault calls for."""
+    """`error` as this package's error of the same class; `whom` names the process that it came from."""
     if isinstance(error, RunFailed) and not isinstance(error, of_ray.RayTaskError):
         return error
     fault = classify(error)

@@ -1,4 +1,4 @@
-"""What this host is, as documents name it."""
+"""The host's processor, as documents name it."""
 
 from __future__ import annotations
 

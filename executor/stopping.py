@@ -1,4 +1,4 @@
-"""How an operator ends a run: what SIGINT and SIGTERM ask for.
+"""How an operator stops a run by SIGINT and SIGTERM.
 
 The first signal asks to stop at the round's end, with a checkpoint. A second one, or `grace_s` seconds after the first,
 asks to leave the round: the state of the last step's end is checkpointed, and what the round has sampled is dropped. A
@@ -18,10 +18,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class StopRequests:
-    """What was asked for so far."""
+    """The stops that signals have asked for so far."""
 
     at_round_end: asyncio.Event = field(default_factory=asyncio.Event)
-    at_once: asyncio.Event = field(default_factory=asyncio.Event)
+    immediately: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @contextlib.contextmanager
@@ -38,12 +38,12 @@ def stop_requests(grace_s: float | None = None) -> Iterator[StopRequests]:
     def received() -> None:
         nonlocal timer
         if requests.at_round_end.is_set():
-            requests.at_once.set()
+            requests.immediately.set()
             restore()
             return
         requests.at_round_end.set()
         if grace_s is not None:
-            timer = loop.call_later(grace_s, requests.at_once.set)
+            timer = loop.call_later(grace_s, requests.immediately.set)
 
     for number in SIGNALS:
         loop.add_signal_handler(number, received)

@@ -1,4 +1,4 @@
-"""How actors are kept alive: who is silent, who is started again, how often, and when that is enough.
+"""Supervision of actors: for how long one is silent, who is started again, how often, and when a run gives up.
 
 Engines, groups of trainer ranks and reward workers are started and replaced here and nowhere else. Invariants:
 - an actor is replaced at most `restarts_per_hour` times within any hour (a long run may outlive many faults, a crash
@@ -6,8 +6,8 @@ Engines, groups of trainer ranks and reward workers are started and replaced her
 - so many starts in a row that fail end the run with the last reason: then it is no passing fault;
 - a start that fails for any other reason ends the run at once;
 - a reward worker that cannot be replaced ends the run only if it was the last one;
-- silence is counted in looks: if the one who looks was itself held up (a stopped laptop, a busy host), the time that it
-  did not look counts as one look at most, so nobody is replaced for an absence of the observer.
+- silence is counted in looks: if the observer itself was held up (a stopped laptop, a busy host), the time without a
+  look counts as one look at most, so no actor is replaced for an absence of the observer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import ray
-
 from ..plans.yaml.errors import InputError, RunFailed
-from .faults import ActorFailed, Fault, classify, reason
-
-# Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
-ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+from .faults import Fault, classify, reason
 
 FIRST_START_S = 1800.0  # what the first start may take: weights of hundreds of GB over a network, kernels to compile
 QUICK_START_S = 120.0  # and what any other may always take, for machines are busy
@@ -44,7 +39,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Patience:
-    """How much a run puts up with. `stall_s`: seconds in which an actor may give no sign of life.
+    """How much silence and how many restarts a run accepts; `stall_s`: seconds in which an actor may be silent.
 
     A sign of life costs an engine one pass through vLLM's core between two engine steps, and a trainer rank a moment of
     Python, so `stall_s` must exceed the longest engine step (a prefill) and the longest hold of Python's lock.
@@ -79,8 +74,7 @@ class LastHeard:
 
 
 async def silent_seconds(call: asyncio.Future[Any], silence: LastHeard, patience_s: float) -> float | None:
-    """Wait for the answer to a call; None once it is there, else the seconds of silence as soon as they reach
-    `patience_s`."""
+    """Wait for the answer to a call: None when it is there, or the seconds of silence once they reach `patience_s`."""
     while not call.done():
         await asyncio.wait({call}, timeout=LOOK_S)
         silent_s = silence.look(time.monotonic())
@@ -136,14 +130,18 @@ class Supervisor:
         self.patience = patience or Patience()
         self._clock, self._pause = clock, pause
         self._budgets: dict[str, RestartBudget] = {}
+        self._longest_start_s: dict[str, float] = {}
         self._began = clock()
 
     async def start(self, actor: Supervised) -> None:
         """Start an actor; a start in which its process dies is tried again. Raises RunFailed or InputError."""
         attempt = 0
         while True:
+            began = self._clock()
             try:
                 await actor.launch()
+                took_s = self._clock() - began
+                self._longest_start_s[actor.name] = max(took_s, self._longest_start_s.get(actor.name, 0.0))
                 return
             except Exception as error:  # whatever it is, it must be classified, and nothing of the try be left
                 await actor.discard()
@@ -161,12 +159,16 @@ class Supervisor:
         self._spend(actor.name, why)
         await self.start(actor)
 
+    def start_deadline_s(self, name: str) -> float:
+        """Seconds that the next start of an actor may take, by what its starts have taken so far."""
+        return self.patience.start_deadline_s(self._longest_start_s.get(name, 0.0))
+
     def failures(self, name: str) -> int:
         """How often an actor was started again within the last hour."""
         return self._budgets[name].used(self._clock()) if name in self._budgets else 0
 
     def mean_s_between_failures(self, name: str) -> float:
-        """Of the last hour; an hour if there were none."""
+        """Mean seconds between the restarts of an actor in the last hour; an hour if there were none."""
         watched_s = min(self._clock() - self._began, HOUR_S)
         count = self.failures(name)
         return watched_s / count if count else HOUR_S
@@ -178,7 +180,7 @@ class Supervisor:
 
 
 async def together(*starts: Coroutine[Any, Any, Any]) -> None:
-    """Wait for several starts; where one fails, the others are not gone on with, and its error is raised."""
+    """Wait for several starts. If one fails, the others are cancelled and its error is raised."""
     tasks = [asyncio.ensure_future(start) for start in starts]
     try:
         await asyncio.gather(*tasks)
@@ -191,7 +193,7 @@ async def together(*starts: Coroutine[Any, Any, Any]) -> None:
 async def again_while_it_passes(
     call: Callable[[], Awaitable[Result]], pause: Callable[[float], Awaitable[Any]] = asyncio.sleep
 ) -> Result:
-    """What `call` returns; where the infrastructure fails it, it is called again, `TRIES` times in all."""
+    """What `call` returns; after an infrastructure fault it is called again, `TRIES` times in all."""
     for attempt in range(1, TRIES + 1):
         try:
             return await call()
@@ -200,31 +202,3 @@ async def again_while_it_passes(
                 raise
         await pause(2.0 ** (attempt - 1))
     raise AssertionError("unreachable")
-
-
-def end_actor(actor: Any) -> None:
-    """Kill an actor now, whatever it does."""
-    ray.kill(actor, no_restart=True)
-
-
-def track(call: Any) -> asyncio.Future[Any]:
-    """The future of a Ray call. It may be left: nobody is told of an error that nobody waits for any more."""
-    future: asyncio.Future[Any] = asyncio.wrap_future(call.future())
-    future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
-    return future
-
-
-def spawn(tasks: set[asyncio.Task[Any]], body: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A task that is kept in `tasks` until it ends."""
-    task = asyncio.create_task(body, name=name)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    return task
-
-
-async def within(deadline_s: float, awaitable: Any, whom: str) -> Any:
-    """Await with a deadline that names whom it waited for. Raises ActorFailed when it passes."""
-    try:
-        return await asyncio.wait_for(awaitable, deadline_s)
-    except TimeoutError:
-        raise ActorFailed(whom, f"no answer within {deadline_s:.0f} s") from None

@@ -12,17 +12,15 @@ from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.yaml.errors import InputError
 from ..profiles.architecture import architecture_of
-from ..profiles.fitness import unfit
+from ..profiles.fitness import SECTIONS, differences, machine_of, unfit
 from ..profiles.hardware import gpu_of
 from ..profiles.library import library_profile, shipped_model
 from ..profiles.profile_schema import Profile
-from ..profiles.profile_subject import SECTIONS
-from ..profiles.same_machine import differences, machine_of
 
 _PRICED_BY = (("model", "path"), ("model", "dtype"), ("reward", "kind"), ("reward", "function"))
 """Keys of the job without whose own value a measured profile says nothing."""
 _NOT_MEASURED = (("reward", "adaptive_timeout"), ("reward", "memory_bytes"), ("data", "prompts"))
-"""Keys that no digest of a profile covers (profiles/profile_subject.py)."""
+"""Keys that no digest of a profile covers (profiles/fitness.py)."""
 
 
 def profile_of_point(

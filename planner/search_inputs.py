@@ -21,7 +21,7 @@ from .choose.candidates import MODES, ShortKey, Space, enumerate_space
 from .choose.cycle_cost import Cycle, Limits
 from .choose.prefix_placement import place
 from .choose.prompt_supply import few_for_refills
-from .costs.phase_costs import reward_cost
+from .costs.reward_costs import reward_cost
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
 from .lengths.length_cautions import at_cap, extrapolated

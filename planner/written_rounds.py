@@ -16,8 +16,8 @@ from .choose.candidates import LongKey, ShortKey
 from .choose.cycle_cost import Objective
 from .costs.host_memory import trainer_share
 from .costs.memory_bars import WEIGHT_BYTES
-from .costs.phase_costs import TrainCost
 from .costs.round_costs import RoundCosts, round_costs, scoring
+from .costs.update_costs import TrainCost
 from .lengths.length_model import LengthModel
 from .search_inputs import prepare
 from .simulate.columns.column_setting import AsWritten, Setting

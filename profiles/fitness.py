@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,10 +11,10 @@ from datetime import datetime
 from ..plans.check.solved_rules import days_since
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
+from ..plans.yaml.yaml_io import sha256_file
 from .architecture import architecture_of
-from .profile_schema import Profile
-from .profile_subject import subject_digest
-from .same_machine import differences, machine_of
+from .hardware import gpu_of
+from .profile_schema import Machine, Profile
 
 MODEL_SIZE_TOLERANCE = 0.15
 """Models of one size class are priced alike within a profile's own error."""
@@ -79,3 +81,62 @@ def _model(profile: Profile, job: Job) -> Iterator[Unfit]:
 def age_days(profile: Profile, now: datetime) -> float | None:
     """Days since the profile was measured, negative of a date that is to come; None where it does not say."""
     return None if profile.volatile is None else days_since(profile.volatile.measured_at, now)
+
+
+# Reported memory differs a little between boots of one machine.
+MEMORY_TOLERANCE = 0.1
+
+
+def machine_of(pool: Pool) -> Machine:
+    """A node of the pool, as cluster.yaml describes it."""
+    return Machine(
+        accelerator=pool.accelerators.name,
+        kind=pool.accelerators.kind,
+        accelerators=pool.accelerators.per_node,
+        cores=pool.cores,
+        host_memory_bytes=pool.host_memory_bytes,
+    )
+
+
+def differences(profile: Profile, machine: Machine) -> list[str]:
+    """In what `machine` is not the profiled one, in words; empty if a profile of it may be used here.
+
+    A profile that was not measured is of an accelerator, on whatever host.
+    """
+    then = profile.machine
+    if profile.provenance != "measured":
+        there, here = gpu_of(then.accelerator), gpu_of(machine.accelerator)
+        if then.kind == machine.kind and (there is not None and there == here):
+            return []
+        if then.kind != machine.kind:
+            return [f"accelerators of kind {then.kind} there, of kind {machine.kind} here"]
+        return [f"accelerator {then.accelerator!r} there, {machine.accelerator!r} here"]
+    found = [
+        f"{name} {getattr(then, name)!r} there, {getattr(machine, name)!r} here"
+        for name in ("kind", "accelerator", "accelerators", "cores")
+        if getattr(then, name) != getattr(machine, name)
+    ]
+    if abs(then.host_memory_bytes / machine.host_memory_bytes - 1) > MEMORY_TOLERANCE:
+        found.append(f"host_memory_bytes {then.host_memory_bytes} there, {machine.host_memory_bytes} here")
+    return found
+
+
+SECTIONS = ("model", "data", "reward", "rollout")
+
+
+def subject_digest(job: Job, paths: JobPaths) -> str:
+    """SHA-256 over the job's sections model, data, reward and rollout, the data file, and the model's config.json.
+
+    Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too. Nor is
+    the adaptive timeout and the memory of a reward: they are measured under the longest deadline, and where the memory
+    is enough.
+    """
+    sections = {name: getattr(job, name).model_dump(mode="json") for name in SECTIONS}
+    for key in ("adaptive_timeout", "memory_bytes"):
+        sections["reward"].pop(key, None)
+    sections["data"].pop("prompts", None)  # nothing can be measured without the file, whose bytes are in the digest
+    files = [paths.data] if paths.data is not None else []
+    if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():
+        files.append(paths.model_folder / "config.json")
+    text = json.dumps([sections, [sha256_file(file) for file in files]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

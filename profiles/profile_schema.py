@@ -11,21 +11,17 @@ a law over all layouts instead of a list of measured ones.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from ..plans.schema.base import NonNegative, Recompute, cross_error, is_none
-from ..plans.schema.sections.layouts import EngineLayout, UpdateLayout
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+from ..plans.schema.base import cross_error, is_none
+from ..plans.schema.sections.layouts import EngineLayout
+from .phase_schema import Judge, ProfileModel, Reward, Rollout, Train, TrainLaw
 
 
-class Machine(_Model):
+class Machine(ProfileModel):
     """What was measured on. `plan` and `profile` refuse to be used on another machine unless forced.
 
     Of a derived profile only the kind and the name of the accelerator say something; the host is a usual one.
@@ -38,231 +34,7 @@ class Machine(_Model):
     host_memory_bytes: int = Field(ge=1, le=10**15, description="Bytes of host memory per node")
 
 
-class Spread(_Model):
-    """A measured duration: median and spread over repeats."""
-
-    p50: float = Field(ge=0, description="Median in seconds")
-    p95: float = Field(ge=0, description="95th percentile in seconds")
-    repeats: int = Field(ge=0, le=10**15, description="How many times it was measured; 0: derived")
-
-
-class Evidence(_Model):
-    """Where a value of a derived profile comes from."""
-
-    source: str = Field(description="Key of the profile's `sources`")
-    error: float = Field(ge=0, description="Relative error to be expected of the value, one standard deviation")
-
-
-class DecodePoint(_Model):
-    """One measured point of the decode grid."""
-
-    sequences: int = Field(ge=1, le=10**15, description="Sequences running on the engine")
-    kv_tokens: float = Field(
-        ge=0, description="Tokens that these sequences hold in the KV cache together, mean over the measurement"
-    )
-    step_s: float = Field(gt=0, description="Seconds per decode step, median of the repeats")
-    spread: float = Field(ge=0, description="Median absolute deviation over the median")
-    outlier: bool = Field(default=False, description="Left out of the fit: its residual is beyond 4 robust sigmas")
-
-
-class Rollout(_Model):
-    """What generation costs in one layout. All engines of the layout were busy while it was measured."""
-
-    tp: int = Field(ge=1, le=10**15, description="Tensor-parallel size of each engine")
-    engines: int = Field(ge=1, le=10**15, description="Engines that run at once")
-    step_s: float = Field(gt=0, description="Seconds of a decode step without sequences (a)")
-    step_s_per_sequence: float = Field(ge=0, description="Seconds that each running sequence adds to a decode step (b)")
-    step_s_per_kv_token: float = Field(
-        ge=0, description="Seconds that each token in the KV cache adds to a decode step (c)"
-    )
-    prefill_s: float = Field(ge=0, description="Seconds to admit a request, whatever its prompt's length")
-    prefill_s_per_token: float = Field(ge=0, description="Seconds that each prompt token adds to a prefill")
-    kv_capacity_tokens: int = Field(ge=1, le=10**15, description="Tokens that the KV cache of one engine holds at most")
-    kv_bytes_per_token: int = Field(
-        ge=1, le=10**15, description="Bytes of the KV cache per token, over the whole engine"
-    )
-    start: Spread = Field(description="Cold start of an engine")
-    sync: Spread = Field(description="Weight transfer from the trainer to all engines of the layout, end to end")
-    error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
-    points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid of decode steps; empty: derived")
-    ep: int = Field(
-        default=1, ge=1, le=10**15, description="Ranks among which whole experts are divided; 1: every expert is split"
-    )
-    curve_sequences: tuple[Annotated[int, Field(le=1_000_000)], ...] = Field(
-        default=(),
-        description="Numbers of sequences that `curve_s` is given for, ascending from 1; empty: a and b hold",
-    )
-    curve_s: tuple[float, ...] = Field(
-        default=(),
-        description="Seconds of a decode step with that many sequences and an empty KV cache; linear between them",
-    )
-    prefill_s_per_token_squared: float = Field(
-        default=0.0, ge=0, description="Seconds that each squared prompt token adds to a prefill: attention"
-    )
-    kv_block_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=10**6,
-        exclude_if=is_none,
-        description="KV tokens in a block of the engine's cache; null: vLLM's own choice, 16 on GPUs and 128 on CPUs",
-    )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from, and its error")
-
-    @property
-    def layout(self) -> EngineLayout:
-        """The engines that were measured."""
-        return EngineLayout(self.tp, self.engines)
-
-    @model_validator(mode="after")
-    def _curve_is_a_curve(self) -> Rollout:
-        if len(self.curve_sequences) != len(self.curve_s):
-            raise cross_error("curve_sequences and curve_s must be of one length", "curve_s")
-        if self.curve_sequences and self.curve_sequences[0] != 1:
-            raise cross_error("must start at 1", "curve_sequences")
-        if any(b <= a for a, b in itertools.pairwise(self.curve_sequences)):
-            raise cross_error("must be strictly ascending", "curve_sequences")
-        if any(b < a for a, b in itertools.pairwise(self.curve_s)) or any(s <= 0 for s in self.curve_s):
-            raise cross_error("must be positive and never fall: more sequences do not make a step faster", "curve_s")
-        return self
-
-
-class Train(_Model):
-    """What an update costs in one layout, for one micro-batch budget."""
-
-    dp: int = Field(ge=1, le=10**15, description="Data-parallel ranks")
-    micro_batch_tokens: int = Field(ge=1, le=10**15, description="Token budget of a packed micro-batch")
-    step_s: float = Field(ge=0, description="Seconds of an update that do not depend on its tokens (optimizer, export)")
-    step_s_per_token: float = Field(gt=0, description="Seconds that each trained token adds, prompt tokens included")
-    step_s_per_token_squared: float = Field(
-        ge=0, description="Seconds for each sample's squared number of tokens: attention"
-    )
-    error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
-    noise: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description="Relative standard deviation of an update about the fit; null: as `error` has it",
-    )
-    tp: int = Field(default=1, ge=1, le=10**15, description="Tensor-parallel ranks")
-    pp: int = Field(default=1, ge=1, le=10**15, description="Pipeline stages")
-    cp: int = Field(
-        default=1, ge=1, le=10**15, description="Context-parallel ranks: they share the tokens of one sample"
-    )
-    ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
-    recompute: Recompute = Field(
-        default="none", description="Which activations are computed again in the backward pass"
-    )
-    offload: bool = Field(default=False, description="Whether the optimizer's states are kept in host memory")
-    peak_bytes: int = Field(
-        default=0, ge=0, le=10**15, description="Peak accelerator memory of a rank; 0: not measured"
-    )
-
-    @property
-    def layout(self) -> UpdateLayout:
-        """The update's layout, whose sizes are keys of the entry."""
-        return UpdateLayout(**{key: getattr(self, key) for key in UpdateLayout.model_fields})
-
-
-Scale = Annotated[float, Field(gt=0)]
-
-
-class TrainLaw(_Model):
-    """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
-
-    model: str = Field(description="Name in the table of architectures")
-    accelerator: str = Field(description="Name in the table of data sheets")
-    factors: dict[str, Scale] = Field(description="By name: factor on the seconds that the data sheets give")
-    memory_factors: dict[str, Scale] = Field(description="Factors on computed memory: of activations, and of the rest")
-    fabric_bytes_per_s: float = Field(
-        gt=0, description="Bytes per second of the network between nodes, per accelerator, in one direction"
-    )
-    accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
-    error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
-    memory_error: float = Field(ge=0, description="Mean relative error of peak memory on left-out models and devices")
-    physics_error: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description=(
-            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp or ep "
-            "above 1, or ranks on several nodes); null: 0.5"
-        ),
-    )
-    parallel_factor: float | None = Field(
-        default=None,
-        gt=0,
-        exclude_if=is_none,
-        description="Factor on the seconds of layouts with tp, pp, cp or ep above 1; null: 1.9",
-    )
-    source: str = Field(description="Key of the profile's `sources`")
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> TrainLaw:
-        from .architecture import ARCHITECTURES
-        from .hardware import GPUS
-        from .laws.train_law import FACTORS
-
-        for field, names in (
-            ("factors", [factor.name for factor in FACTORS]),
-            ("memory_factors", ["activations", "rest"]),
-        ):
-            lacking = [name for name in names if name not in getattr(self, field)]
-            if lacking:
-                raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
-        for field, known in (("model", [shape.name for shape in ARCHITECTURES]), ("accelerator", list(GPUS))):
-            if getattr(self, field) not in known:
-                raise cross_error(f"'{getattr(self, field)}' is not known; it is one of {', '.join(known)}", field)
-        return self
-
-
-Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
-
-
-class Executions(_Model):
-    """Seconds that scoring takes a worker where samples differ, under the job's longest deadline."""
-
-    correct_s: Ascending = Field(description="Equally likely seconds of a right answer to a solved prompt, ascending")
-    wrong_s: Ascending = Field(description="Equally likely seconds of a wrong answer, ascending; at most the deadline")
-    correct: float = Field(ge=0, le=1, description="Share of right answers to solved prompts")
-    unsolved: float = Field(ge=0, le=1, description="Share of prompts without a right answer")
-
-    @model_validator(mode="after")
-    def _is_a_distribution(self) -> Executions:
-        for name in ("correct_s", "wrong_s"):
-            values = getattr(self, name)
-            if any(b < a for a, b in itertools.pairwise(values)):
-                raise cross_error("must be ascending", name)
-        return self
-
-
-class Reward(_Model):
-    """What scoring one sample costs, measured through the reward workers."""
-
-    workers: int = Field(ge=1, le=10**15, description="Reward workers that were running")
-    latency: Spread = Field(description="From submission to result, for one sample on its own")
-    per_sample_s: float = Field(ge=0, description="Seconds that a worker takes per sample when many are queued")
-    executions: Executions | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="Seconds by sample, in place of `per_sample_s`; null: all samples take the same",
-    )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
-
-
-class Judge(_Model):
-    """Costs of a model that scores samples; it reads a whole sample and answers with one token."""
-
-    tp: int = Field(default=1, ge=1, le=10**15, description="Accelerators of one copy of the judge, as it was measured")
-    per_sample_s: float = Field(ge=0, description="Seconds per sample of a copy on accelerators of its own")
-    per_token_s: float = Field(ge=0, description="Seconds that each token of the sample adds, prompt tokens included")
-    beside_factor: float = Field(ge=1, description="Factor on the judge's seconds when it runs beside an engine")
-    rollout_factor: float = Field(
-        ge=1, description="Factor on decode and prefill seconds when a judge runs beside them"
-    )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
-
-
-class Lengths(_Model):
+class Lengths(ProfileModel):
     """The length trace beside the profile."""
 
     path: str = Field(description="JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward")
@@ -273,7 +45,7 @@ class Lengths(_Model):
     icc: float = Field(description="Share of the variance of log(1+tokens) between prompts")
 
 
-class RoundCheck(_Model):
+class RoundCheck(ProfileModel):
     """Real plain rounds beside their simulation with the fitted costs: the error of the whole model."""
 
     tp: int = Field(ge=1, le=10**15, description="TP of the engines in these rounds")
@@ -300,7 +72,7 @@ class RoundCheck(_Model):
         return EngineLayout(self.tp, self.engines)
 
 
-class Volatile(_Model):
+class Volatile(ProfileModel):
     """Facts about the measuring that no digest and no decision depends on."""
 
     measured_at: str = Field(description="When the measuring ended, UTC, ISO 8601")
@@ -308,7 +80,7 @@ class Volatile(_Model):
     versions: dict[str, str] = Field(description="Versions of python, torch, vllm, ray, transformers, rlplan")
 
 
-class Profile(_Model):
+class Profile(ProfileModel):
     """The document `profile.yaml`."""
 
     rlplan_profile: Literal[1] = Field(description="Version of this document's shape")

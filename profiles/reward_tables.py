@@ -17,7 +17,8 @@ from ..plans.schema.base import cross_error, is_none, is_zero
 from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load, read_text
 from .laws.reward_fit import MOST
 from .length_tables import text_sha256
-from .profile_schema import Ascending, Evidence, Executions, Profile, Reward, Spread
+from .phase_schema import Ascending, Evidence, Executions, Reward, Spread
+from .profile_schema import Profile
 
 FOLDER = Path(__file__).parent / "library" / "rewards"
 """Where the tables are that ship."""

@@ -91,11 +91,6 @@ class Counts:
     timeouts: int = 0
     cut: int = 0
 
-    @property
-    def cut_share(self) -> float:
-        """Upper bound of the share of all answers that are judged wrong for the adaptive deadline alone."""
-        return self.cut / self.executions if self.executions else 0.0
-
 
 class Timeouts:
     """The deadlines of a run: ask `deadline_s` while a round runs, tell `end_round` what its executions took."""

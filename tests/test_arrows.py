@@ -133,4 +133,4 @@ def test_importing_all_of_planner_plans_rounds_and_the_profile_schema_loads_no_h
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["heavy"] == []
-    assert {"rlplan.planner", "rlplan.plans", "rlplan.rounds", "rlplan.rounds.exact"} <= set(report["loaded"])
+    assert {"rlplan.planner", "rlplan.plans", "rlplan.rounds", "rlplan.rounds.machines.exact"} <= set(report["loaded"])

@@ -18,9 +18,9 @@ from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
+from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.length_trace import read_lengths
 from rlplan.profiles.profile_schema import Profile
-from rlplan.profiles.profile_subject import subject_digest
 
 SHIPPED = Path(rlplan.plans.__file__).parent / "examples" / "cpu-demo"
 ENGINES, RANKS = 2, 2

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from rlplan.executor.records.run_state import checkpoints
+from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 
 from .campaign import Campaign

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlplan.planner.lengths.copula_lengths import copula_lengths
+from benchmarks.copula_trace import copula_lengths
 from rlplan.plans.schema.plan import load_plan
 from rlplan.profiles.length_trace import write_lengths
 from rlplan.traces.run_log import PLAN_COPY, TRACE

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlplan.planner.lengths.copula_lengths import copula_lengths
+from benchmarks.copula_trace import copula_lengths
 from rlplan.profiles.length_trace import write_lengths
 
 PROMPTS = 2048

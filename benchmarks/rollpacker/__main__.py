@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from rlplan.planner.costs.phase_costs import DecodeCost, decode_cost
+from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.profile_schema import Profile, Rollout
+from rlplan.profiles.phase_schema import Rollout
+from rlplan.profiles.profile_schema import Profile
 
 from .. import entry
 from .case import Case, read_case, round_phases

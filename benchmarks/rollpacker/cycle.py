@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlplan.planner.costs.phase_costs import DecodeCost
+from rlplan.planner.costs.decode_costs import DecodeCost
 
 from .case import Case, RoundPhases
 from .quotas import Operated, OperatingPoint

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlplan.planner.lengths.copula_lengths import copula_lengths
+from benchmarks.copula_trace import copula_lengths
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.profiles.profile_schema import Profile, Reward, RoundCheck, Spread
+from rlplan.profiles.phase_schema import Reward, Spread
+from rlplan.profiles.profile_schema import Profile, RoundCheck
 
 from .case import Case
 from .figures import Figures

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.copula_lengths import copula_tokens
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
 from rlplan.rounds.machines.events import Abort, Action, Event, Issue, SampleKey, Score

@@ -1,4 +1,4 @@
-"""What an engine's actor knows of vLLM's core and ranks: whether they run, and when they last answered.
+"""Watch over vLLM's core and ranks, inside an engine's actor: whether they run, and when they last answered.
 
 vLLM tells of a dead core only to those who decode or call; an engine that idles would find out at its next weights.
 """
@@ -36,7 +36,7 @@ class CoreWatch:
         self._task = asyncio.create_task(self._watch(), name=f"watch of the core of {self._name}")
 
     def take_pulse(self) -> bool:
-        """Whether core and ranks answered since this was asked last."""
+        """Whether core and ranks have answered since the last call of this."""
         pulsed, self._pulsed = self._pulsed, False
         return pulsed
 
@@ -59,21 +59,21 @@ class CoreWatch:
         """Notice the core's death, and ask for a sign of life once a second.
 
         While the engine decodes, the question goes through core and ranks between two engine steps, so an answer shows
-        that all of them run. While it idles, most go to the core alone: asked every second, ranks would spin without
-        end and take the cores from those that decode. An answer that does not come is not asked for again: the driver
-        judges the silence.
+        that all of them run. While it idles, most questions go to the core only: asked every second, ranks would spin
+        without end and take the CPU from engines that decode. A question without an answer is not repeated: the driver
+        counts the silence.
         """
         pulse: asyncio.Task[Any] | None = None
-        asked, ranks_asked = -PULSE_S, time.monotonic()
+        asked_s, ranks_asked_s = -PULSE_S, time.monotonic()
         try:
             while not self._engine.errored:
                 if pulse is not None and pulse.done():
                     self._pulsed = self._pulsed or pulse.exception() is None
                     pulse = None
-                if pulse is None and time.monotonic() - asked >= PULSE_S:
-                    asked = time.monotonic()
-                    if self._decodes() or asked - ranks_asked >= IDLE_RANKS_S:
-                        ranks_asked = asked
+                if pulse is None and time.monotonic() - asked_s >= PULSE_S:
+                    asked_s = time.monotonic()
+                    if self._decodes() or asked_s - ranks_asked_s >= IDLE_RANKS_S:
+                        ranks_asked_s = asked_s
                         pulse = asyncio.create_task(self._engine.collective_rpc("pulse"))
                     else:
                         pulse = asyncio.create_task(self._engine.is_sleeping())

@@ -20,16 +20,16 @@ class WeightReceiver:
     def receive_weights(self, path: str, version: str, checksums: bool) -> tuple[str, dict[str, str]]:
         """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
 
-        Returns the version that the file names, and tensor checksums as received ({} if unasked). A file that names
-        none, which no trainer wrote, is taken for what it is called.
+        Returns the version that the file names, and tensor checksums as received ({} unless `checksums`). A file that
+        names no version, which no trainer wrote, counts as `version`.
         """
         from safetensors import safe_open
 
         sums: dict[str, str] = {}
         with safe_open(path, framework="pt") as file:  # once: the file at this path may be replaced any time
-            found = (file.metadata() or {}).get(VERSION_KEY, version)
-            if found != version:
-                return found, sums
+            held = (file.metadata() or {}).get(VERSION_KEY, version)
+            if held != version:
+                return held, sums
 
             def tensors() -> Iterator[tuple[str, Any]]:
                 for name in sorted(file.keys()):
@@ -41,7 +41,7 @@ class WeightReceiver:
             # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
             self.model_runner.reload_weights(weights_iterator=tensors())
         self._renew_tied_head()
-        return found, sums
+        return held, sums
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.

@@ -1,4 +1,4 @@
-"""What sees to it that an actor and all that it started are gone when they should be, whatever state they are in.
+"""A guard process that ends an actor and all that it started when the actor or its parent is gone.
 
 A SIGKILLed actor can end nobody any more, and its engine core would hold cores and memory for ever; a stopped actor
 does not notice that Ray and the driver are gone. So the actor makes itself the leader of a process group, into which
@@ -18,7 +18,7 @@ _guards: list[subprocess.Popen[bytes]] = []  # a guard whose pipe is closed woul
 
 
 def guard_group() -> None:
-    """Let nothing that this process starts outlive it, and let it not outlive its parent."""
+    """Start the guard: nothing that this process starts outlives it, and it does not outlive its parent."""
     if _guards:
         return
     if os.getpgrp() != os.getpid():

@@ -1,9 +1,9 @@
-"""Whether an engine that is starting gets anywhere. vLLM's start blocks its actor, so nothing else is heard of it.
+"""Watch over an engine that starts: whether it makes progress. vLLM's start blocks its actor, which tells nothing then.
 
-Told by the CPU time of the processes that the actor started (vLLM's core and ranks): those that compile, load or wait
-for a lock use some, however slow the machine; those that wait for a peer that is gone use none. A process that is
-stopped counts for all of them, since its peers may spin while they wait for it.
-Before there are such processes, an answer is a sign of life: the actor itself runs.
+Progress is CPU time of the processes that the actor started (vLLM's core and ranks): those that compile, load or wait
+for a lock use some, however slow the machine; those that wait for a peer that is gone use none. One stopped process
+counts as no progress, since its peers may spin while they wait for it. Before there are such processes, an answer of
+the actor is a sign of life.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from ..supervision import BORN_S, PULSE_S, LastHeard, silent_seconds, track
+from ..actors import track
+from ..supervision import BORN_S, PULSE_S, LastHeard, silent_seconds
 from .guard import guard_pid
 
 START_GROUP = "start"
@@ -34,7 +35,7 @@ class Children(NamedTuple):
 
 
 def look_at_children() -> Children:
-    """The processes that this one started, and those that they started; the guard is none of them."""
+    """All processes below this one, without its guard."""
     processes, used_s, stopped = 0, 0.0, False
     for child in psutil.Process().children():
         if child.pid == guard_pid():
@@ -49,10 +50,10 @@ def look_at_children() -> Children:
 
 
 async def watch_start(ask: Callable[[], Any], stall_s: float) -> str:
-    """Returns why a start got stuck; does not return while it gets anywhere.
+    """Returns why a start is stuck; does not return while it makes progress.
 
-    `ask` makes a Ray call of `look_at_children` in the actor. If that call fails, this waits until it is cancelled: the
-    actor is gone then, and the call that starts it says why.
+    `ask` makes a Ray call of `look_at_children` in the actor. If that call fails, the actor is gone: this then waits
+    until it is cancelled, and the call that starts the actor says why.
     """
     silence, patience_s, seen_s = LastHeard(time.monotonic()), max(stall_s, BORN_S), 0.0
     while True:

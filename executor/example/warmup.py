@@ -193,7 +193,7 @@ def teacher_loss(logits: Tensor, kind: Tensor, label: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def judge(model: Any, seed: int) -> dict[str, float]:
+def answer_quality(model: Any, seed: int) -> dict[str, float]:
     """How well the model does what it was taught, on fresh sequences of the second phase's kind.
 
     Returns probabilities, each a mean: `yes_at_hits` (near 1), `yes_at_misses` (near 0), `right_values` (near RIGHT).

@@ -48,7 +48,7 @@ def job_document(seed: int) -> Job:
                 "max_prompt_tokens": 96,
                 "max_response_tokens": 768,
                 "temperature": 1.0,
-                # Plans are to be compared and lengths are heavy-tailed: the same luck for all takes much noise out.
+                # Plans are to be compared and lengths are heavy-tailed: the same random draws take much noise out.
                 "seed_per_sample": True,
             },
             "algorithm": {
@@ -162,7 +162,7 @@ def write_example(
         # for each other at every operation), and would make the model depend on the number of cores.
         model = warmup.warm_up(seed, threads=1, phases=phases or warmup.PHASES, on_step=on_step)
         warmup_s = time.monotonic() - start
-        quality = warmup.judge(model, seed)
+        quality = warmup.answer_quality(model, seed)
         # A model that cannot look keys up would train and be timed like any other, and every figure would be void.
         learnt = (
             quality["yes_at_hits"] > 0.99

@@ -1,4 +1,4 @@
-"""What a run writes down: the JSONL trace, TensorBoard scalars, and the record of a step that the live view shows."""
+"""The record of a run: of each step, and how it goes into the JSONL trace and TensorBoard files."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
+from ...rounds.schedule import Schedule
+from ...rounds.timeouts import Timeouts
 from ...traces.trace import TraceWriter
-from ..rollout import RolloutResult
-from .disk import written
+from ..rollout.round_samples import RolloutResult
+from ..rollout.scoring_health import unscored
+from .execution_folder import written
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """One step as it was. Times in seconds, lengths in tokens.
+    """The record of one step. Times in seconds, lengths in tokens.
 
     `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
@@ -53,9 +56,48 @@ class StepRecord:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def describe_lengths(tokens: list[int]) -> tuple[int, float]:
-    """(longest, median) of a step's lengths in tokens; (0, 0) for none."""
-    return (max(tokens), statistics.median(tokens)) if tokens else (0, 0.0)
+class PhaseSeconds(NamedTuple):
+    """What the phases of a step took; `other_s` is what the rollout took beside decoding and exposed rewards."""
+
+    sync_s: float
+    rollout_s: float
+    reward_exposed_s: float
+    train_s: float
+    other_s: float
+    total_s: float
+
+
+def step_record(
+    step: int, round_kind: str, schedule: Schedule, timeouts: Timeouts, outcome: Outcome, result: RolloutResult,
+    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, checksum_mismatches: int,
+) -> StepRecord:  # fmt: skip
+    """The record of a step, from what its round and its update left."""
+    lengths = [len(sample.tokens) for sample in result.samples.values() if sample.finished_s is not None]
+    rewards = [reward for group in outcome.trained for reward in group.rewards]
+    failures = sorted(unscored(result.samples.values()).items())
+    return StepRecord(
+        step=step,
+        kind=round_kind,
+        epochs=sorted({schedule.epoch_of(prompt) for prompt in outcome.taken}),
+        **seconds._asdict(),
+        trained_samples=len(rewards),
+        trained_tokens=sum(sum(group.tokens) for group in outcome.trained),
+        reward_mean=sum(rewards) / len(rewards) if rewards else 0.0,
+        max_tokens=max(lengths, default=0),
+        median_tokens=statistics.median(lengths) if lengths else 0.0,
+        decoded_tokens=sum(lengths),
+        deferred=len(schedule.deferred),
+        prompts={fate.value: len(ids) for fate, ids in outcome.prompts.items()},
+        samples={fate.value: number for fate, number in outcome.samples.items()},
+        conservation_violations=outcome.check(),
+        on_policy_violations=on_policy_violations,
+        checksum_mismatches=checksum_mismatches,
+        exhausted=len(outcome.exhausted),
+        restarts=result.restarts,
+        reward_failures={name: failed.samples for name, failed in failures},
+        timeouts=asdict(timeouts.counts),
+        metrics=metrics,
+    )
 
 
 class Recorder:
@@ -150,9 +192,3 @@ class Recorder:
             self._board.close()
         with contextlib.suppress(OSError):
             self._trace.close()
-
-
-def counts(outcome: Outcome) -> tuple[dict[str, int], dict[str, int]]:
-    """(prompts, samples) by fate, as plain data."""
-    prompts = {fate.value: len(ids) for fate, ids in outcome.prompts.items()}
-    return prompts, {fate.value: number for fate, number in outcome.samples.items()}

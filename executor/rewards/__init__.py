@@ -1,9 +1,9 @@
 """Rewards: one score per sample, computed in Ray workers while other samples still decode.
 
-`pool` is the driver's side, `process` its view of one worker, `worker` the actor itself. `functions` turns a job's
-reward into a callable; `math`, `code` and `keyhunt` hold such, and `scoring` calls it. Neither is called in the worker
-itself: `sandbox_child` is the program that a response's code runs under, `scoring_child` the one that calls `math` and
-`function` rewards, started by `scoring_process`. `charges` says whose fault a failure is.
+`pool` is the driver's side, `sample_queue` what waits in it, `process` its view of one worker, `worker` the actor.
+`functions` turns a job's reward into a callable (`kinds/`, `keyhunt`), and `scoring` calls it, in a process of its own:
+`sandbox_child` runs a response's code, `scoring_child`, started by `scoring_process`, calls `math` and `function`
+rewards. `charges` says whose fault a failure is.
 
 Who is to blame decides what a failure costs. What the policy's response can cause (a wrong answer, a crash, a timeout,
 memory without end) is reward 0, never a dropped sample: dropping it would teach the policy to fail. Only what the

@@ -1,4 +1,4 @@
-"""Who is charged with a failure of scoring, the response or the machine, and after how many.
+"""Charges: whether a failure of scoring is put down to the response or the machine, and after how many failures.
 
 What happened may be either's fault, so most of it has to happen again to count; and then a *witness*, a sample that was
 scored before, is scored again: only while it can be is the response charged, with reward 0. (A sample that is dropped
@@ -27,17 +27,8 @@ from .scoring import Outcome, Scored
 
 FINAL = ("ok", "policy_timeout", "policy_error")
 """Outcomes of a call that are believed at once."""
-ALONE = ("policy_memory", "policy_crash")
-"""Outcomes after which a sample is tried in a call of its own."""
-COUNTED = {
-    "policy_timeout": "timeouts",
-    "policy_error": "errors",
-    "policy_memory": "memory",
-    "policy_crash": "crashes",
-    "function_error": "raised",
-    "infra_failed": "failed",
-}
-"""Under which name a pool counts an outcome."""
+SOLO = ("policy_memory", "policy_crash")
+"""Outcomes after which a sample is scored again in a call of its own."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class Sample:
     failures: Counter[Outcome] = field(default_factory=Counter)
     hangs: int = 0
     accused: tuple[Sample, Scored] | None = None
-    """Of a witness: whom it is heard about, and with what that one is charged."""
+    """Of a witness: the sample that is charged, and with which result."""
 
     def as_witness(self, accused: Sample, charge: Scored) -> Sample:
         """This sample once more. It has the future of the accused: if that is cancelled, nobody asks any more."""
@@ -81,12 +72,12 @@ class Sample:
 
 
 def tries(outcome: Outcome, retries: int) -> int:
-    """How often an outcome that is not final must come to count."""
-    return 2 if outcome in ALONE else retries + 1
+    """How often an outcome that is not final must come before it counts."""
+    return 2 if outcome in SOLO else retries + 1
 
 
 def verdict(charge: Scored, witness: Scored) -> Scored:
-    """What the accused ends as, once the witness was tried."""
+    """The result of a charged sample, once the witness was scored again."""
     if witness.outcome in ("ok", "policy_error"):
         return charge
     detail = f"{charge.detail}; nor can a sample that was scored before: {witness.outcome} {witness.detail}"

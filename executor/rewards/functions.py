@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
@@ -28,7 +27,27 @@ from .scoring_errors import RowError as RowError
 
 RewardFunction = Callable[[str, str, Any], float]
 
-KINDS = ("function", "math", "code")
+REWARD_KINDS = ("function", "math", "code")
+
+
+@dataclass(frozen=True)
+class ScorerConfig:
+    """How responses are scored: the job's reward section, as plain data that Ray and JSON carry.
+
+    Attributes:
+        reward_kind: `function`, `math` or `code`.
+        function: dotted path `pkg.mod:name` where `reward_kind` is `function`, else None.
+        deadline_s: seconds of wall time for one response, at most.
+        search_path: folder, usually the job file's, that is searched for the module before the rest of `sys.path`.
+        memory_bytes: address space that scoring one response may take; of other kinds than `code` it is counted beyond
+            what the function's imports take.
+    """
+
+    reward_kind: str
+    function: str | None
+    deadline_s: float
+    search_path: str | None = None
+    memory_bytes: int = MEMORY_BYTES
 
 
 @dataclass(frozen=True)
@@ -41,8 +60,6 @@ class Scorer:
     """The longest deadline that a sample may have."""
     margin_s: float = 0.0
     """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
-    notes: tuple[str, ...] = ()
-    """What the scorer could not provide on this machine, one line each (for example no network isolation)."""
 
     @property
     def call(self) -> RewardFunction:
@@ -55,48 +72,40 @@ class Scorer:
         return self.deadline_s + self.margin_s
 
 
-def resolve(
-    kind: str,
-    function: str | None,
-    deadline_s: float,
-    search_path: str | Path | None = None,
-    memory_bytes: int | None = None,
-) -> Scorer:
+def resolve(config: ScorerConfig) -> Scorer:
     """Turn the reward section of a job into a `Scorer`.
-
-    `function` is the dotted path `pkg.mod:name` when `kind` is `function`, else unused. `search_path` is a folder,
-    usually the job file's, that is searched for the module before the rest of `sys.path`. `memory_bytes` limits the
-    sandboxes of kind `code`, None: `MEMORY_BYTES`; for other kinds the process around the function keeps it.
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
-    if kind == "function":
-        return _left_to_the_alarm(_imported(function, search_path), deadline_s)
-    if kind == "math":
+    reward_kind, deadline_s = config.reward_kind, config.deadline_s
+    if reward_kind == "function":
+        return _left_to_the_alarm(_imported(config.function, config.search_path), deadline_s)
+    if reward_kind == "math":
         try:
             from .kinds.math_reward import score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
         return _left_to_the_alarm(score, deadline_s)
-    if kind == "code":
+    if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
+        probe()
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
-        sandboxed = partial(CodeReward, memory_bytes=memory_bytes or MEMORY_BYTES)
-        return Scorer(sandboxed, deadline_s, START_S + 1.0, probe())
-    raise InputError(f"reward.kind is {kind!r}; use one of {', '.join(KINDS)}")
+        sandboxed = partial(CodeReward, memory_bytes=config.memory_bytes)
+        return Scorer(sandboxed, deadline_s, START_S + 1.0)
+    raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")
 
 
 def _left_to_the_alarm(function: RewardFunction, deadline_s: float) -> Scorer:
     return Scorer(lambda _: function, deadline_s)
 
 
-def _imported(path: str | None, search_path: str | Path | None) -> RewardFunction:
+def _imported(path: str | None, search_path: str | None) -> RewardFunction:
     module_name, _, name = (path or "").partition(":")
     if not module_name or not name:
         raise InputError(f"reward.function is {path!r}; write it as pkg.mod:name")
-    if search_path is not None and str(search_path) not in sys.path:
-        sys.path.insert(0, str(search_path))
+    if search_path is not None and search_path not in sys.path:
+        sys.path.insert(0, search_path)
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -109,7 +118,7 @@ def _imported(path: str | None, search_path: str | Path | None) -> RewardFunctio
     for part in name.split("."):
         target = getattr(target, part, None)
     if not callable(target):
-        has = "is not callable" if target is not None else "does not exist"
-        raise InputError(f"reward.function {path!r}: {name!r} {has} in {module_name!r}; name a function of that module")
+        why = "is not callable" if target is not None else "does not exist"
+        raise InputError(f"reward.function {path!r}: {name!r} {why} in {module_name!r}; name a function of that module")
     function: RewardFunction = target
     return function

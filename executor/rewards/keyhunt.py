@@ -26,5 +26,4 @@ def score(prompt: str, response: str, answer: Any = None) -> float:
         words.pop()
     if len(words) < 3 or words[-2] != "yes" or any(_VALUE.fullmatch(word) for word in words[:-1]):
         return 0.0
-    found = (words[-3], words[-1])
-    return 1.0 if found in _PAIR.findall(" ".join(prompt.split())) else 0.0
+    return 1.0 if (words[-3], words[-1]) in _PAIR.findall(" ".join(prompt.split())) else 0.0

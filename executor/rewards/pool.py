@@ -18,38 +18,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections import deque
-from collections.abc import Mapping
-from pathlib import Path
+from collections import Counter
 from typing import Any
 
 from ...plans.schema.job import Job, JobPaths
 from ...plans.yaml.errors import InputError, RunFailed
 from ..supervision import Supervisor
-from .charges import ALONE, COUNTED, FINAL, RewardResult, Sample, tries, verdict
+from .charges import FINAL, SOLO, RewardResult, Sample, tries, verdict
+from .functions import ScorerConfig
 from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
+from .sample_queue import SampleQueue
 from .scoring import Scored
+from .scoring_errors import MEMORY_BYTES
 
 log = logging.getLogger(__name__)
-
-BATCH_SAMPLES = 32
-"""Most samples in one Ray call. A call costs about 1 ms on the driver's loop, so 32 make it negligible."""
-FIRST_BATCH_SAMPLES = 4
-"""Most samples in a call before any result has told how long one takes."""
-BATCH_TARGET_S = 0.25
-"""Slow rewards travel in smaller batches, so that results are not held back much longer than this by their batch."""
 
 
 class RewardPool:
     """Scores samples on Ray workers. All methods are to be called on one running event loop; Ray must be initialised.
 
     Args:
-        spec: the job's reward section: `kind`, `function`, `deadline_s` (the longest that a sample may have), and
-            optionally `retries` (default 2) and `memory_bytes` (default 1 GiB).
+        config: how samples are scored; its deadline is the longest that a sample may have.
         workers: number of worker processes. Ray reserves no core for them; where they may run is the plan's matter.
+        retries: how often a call is repeated that failed by the function's fault or the machine's.
         name: prefix of the workers' names, `reward-0` and so on.
-        search_path: folder searched first for the reward function's module; usually the job file's.
         slack_s: seconds granted to Ray and to a busy machine beyond what a worker may take, before it counts as hung.
         start_s: seconds that a worker may take to start at most, the import of the function's module included.
         supervisor: the run's, which starts and replaces workers; one of the pool's own if there is none.
@@ -57,46 +49,45 @@ class RewardPool:
 
     def __init__(
         self,
-        spec: Mapping[str, Any],
+        config: ScorerConfig,
         workers: int,
         *,
+        retries: int = 2,
         name: str = "reward",
-        search_path: str | Path | None = None,
         slack_s: float = 10.0,
         start_s: float = START_S,
         supervisor: Supervisor | None = None,
     ) -> None:
         assert workers >= 1, "a reward pool needs a worker"
-        folder = None if search_path is None else str(Path(search_path).resolve())
-        arguments = (spec["kind"], spec.get("function"), float(spec["deadline_s"]), folder, spec.get("memory_bytes"))
-        self._retries = int(spec.get("retries", 2))
-        self._deadline_s = float(spec["deadline_s"])
-        self._alarm_s = self._deadline_s  # the worker's own figure replaces it at start
+        self._retries = retries
+        self._deadline_s = config.deadline_s
+        self._alarm_s = config.deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
         supervisor = supervisor or Supervisor()
-        self._workers = [RewardProcess(f"{name}-{i}", arguments, supervisor, start_s) for i in range(workers)]
+        self._workers = [RewardProcess(f"{name}-{i}", config, supervisor, start_s) for i in range(workers)]
         self._ended: list[RewardProcess] = []
         self._samples: dict[str, Sample] = {}
-        self._queue: deque[Sample] = deque()
-        self._alone: deque[Sample] = deque()
-        self._wake = asyncio.Event()
-        self._idle = 0
+        self._queue = SampleQueue()
         self._tasks: list[asyncio.Task[None]] = []
         self._down: RewardPoolDown | None = None
         self._open = False
-        self._counts = dict.fromkeys(("scored", "retried", "restarted", "renewed", "cancelled", *COUNTED.values()), 0)
+        self._counts: Counter[str] = Counter()
         self._witness: Sample | None = None
-        self._seconds = 0.0
-        self._recent_s = 0.0
-        self._notes: tuple[str, ...] = ()
 
     @classmethod
     def of_job(
         cls, job: Job, paths: JobPaths, workers: int, deadline_s: float, supervisor: Supervisor | None = None
     ) -> RewardPool:
         """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
-        spec = {**job.reward.model_dump(), "deadline_s": deadline_s}
-        return cls(spec, workers, search_path=paths.reward_folder, supervisor=supervisor)
+        reward = job.reward
+        config = ScorerConfig(
+            reward_kind=reward.kind,
+            function=reward.function,
+            deadline_s=deadline_s,
+            search_path=str(paths.reward_folder.resolve()),
+            memory_bytes=reward.memory_bytes or MEMORY_BYTES,
+        )
+        return cls(config, workers, retries=reward.retries, supervisor=supervisor)
 
     async def start(self) -> None:
         """Start all workers.
@@ -109,11 +100,11 @@ class RewardPool:
             if isinstance(fact, BaseException):
                 await self.close()
                 raise fact
-            self._alarm_s, self._notes = fact.alarm_s, fact.notes
+            self._alarm_s = fact.alarm_s
         self._open = True
         self._tasks = [asyncio.create_task(self._serve(w), name=f"{w.name} serve") for w in self._workers]
         for task in self._tasks:
-            task.add_done_callback(self._served)
+            task.add_done_callback(self._serve_ended)
 
     def score(
         self, sample_key: str, prompt: str, response: str, answer: Any, deadline_s: float | None = None
@@ -136,8 +127,7 @@ class RewardPool:
         self._samples[sample_key] = sample
         # A caller may cancel the future itself, for example by a wait_for around it.
         future.add_done_callback(lambda done: self._forget(sample) if done.cancelled() else None)
-        self._queue.append(sample)
-        self._wake.set()
+        self._queue.put(sample)
         return future
 
     def cancel(self, sample_key: str) -> bool:
@@ -152,23 +142,10 @@ class RewardPool:
         self._forget(sample)
         return True
 
-    def stats(self) -> dict[str, Any]:
-        """Counters since `start`, and what is under way.
-
-        `scored` samples got a reward; of them `timeouts`, `errors`, `memory` and `crashes` 0 by the policy's fault, and
-        `raised` 0 because the function raised on them. `failed` were given up, `cancelled` dropped. `retried` counts
-        samples handed out again, `restarted` workers, `renewed` processes within workers. `mean_s`: seconds of a
-        deciding call; `queue`: samples not with a worker; `unfinished`: all; `notes`: what workers could not provide.
-        """
-        decided = self._counts["scored"] + self._counts["failed"]
-        waiting = sum(not sample.future.done() for line in (self._queue, self._alone) for sample in line)
-        return {
-            **self._counts,
-            "mean_s": self._seconds / decided if decided else 0.0,
-            "queue": waiting,
-            "unfinished": len(self._samples),
-            "notes": list(self._notes),
-        }
+    def stats(self) -> Counter[str]:
+        """Counts since `start`: samples by outcome, and those that were `retried` or `cancelled`; `restarted` workers,
+        `renewed` processes within workers; and now: samples in the `queue`, `unfinished` ones."""
+        return self._counts + Counter(queue=len(self._queue), unfinished=len(self._samples))
 
     def pids(self) -> dict[str, int]:
         """Process id of each worker that is up, by name."""
@@ -184,17 +161,16 @@ class RewardPool:
         for sample in list(self._samples.values()):
             self.cancel(sample.key)
         self._queue.clear()
-        self._alone.clear()
         await asyncio.gather(*(worker.close() for worker in self._workers + self._ended))
 
     # ---- one worker ----
 
     async def _serve(self, worker: RewardProcess) -> None:
         while True:
-            batch = await self._next_batch()
+            batch = await self._queue.next_batch()
             why = await self._silent(worker)
             if why is not None:
-                self._put_back(batch)
+                self._queue.put_back(batch)
             else:
                 why = await self._run(worker, batch)
             if why is None:
@@ -211,7 +187,7 @@ class RewardPool:
                     self._give_up(RewardPoolDown(str(error)))
                 return
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _serve_ended(self, task: asyncio.Task[None]) -> None:
         """A serving task that ended by an error of this program must not leave its samples waiting for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s ended unexpectedly", task.get_name(), exc_info=error)
@@ -225,16 +201,8 @@ class RewardPool:
             return f"{error}, while it was idle"
         return None
 
-    def _put_back(self, batch: list[Sample]) -> None:
-        """Samples that no worker has seen. A single one may be a suspect, which must stay alone."""
-        if len(batch) == 1:
-            self._alone.appendleft(batch[0])
-        else:
-            self._queue.extendleft(reversed(batch))
-        self._wake.set()
-
     async def _run(self, worker: RewardProcess, batch: list[Sample]) -> str | None:
-        """Hand `batch` to the worker and settle what comes of it; why the worker must be replaced, None if not."""
+        """Have the worker score a batch, and settle the results; why the worker must be replaced, None if not."""
         for sample in batch:
             sample.attempts += 1
         # The worker starts no sample later than one alarm into the call, so that this does not grow with the batch.
@@ -251,11 +219,9 @@ class RewardPool:
         for sample, scored in zip(batch, results, strict=False):
             self._settle(worker, sample, scored)
         # Not reached within the call's budget: back to the front, and no attempt of theirs.
-        for sample in reversed(batch[len(results) :]):
+        for sample in batch[len(results) :]:
             sample.attempts -= 1
-            self._queue.appendleft(sample)
-        if len(results) < len(batch):
-            self._wake.set()
+        self._queue.put_first(batch[len(results) :])
         if not results[-1].renew:
             return None
         self._counts["renewed"] += 1
@@ -265,71 +231,37 @@ class RewardPool:
             return str(error)
         return None
 
-    # ---- the queue ----
-
-    async def _next_batch(self) -> list[Sample]:
-        self._idle += 1
-        try:
-            while not (batch := self._take()):
-                self._wake.clear()
-                await self._wake.wait()
-        finally:
-            self._idle -= 1
-        return batch
-
-    def _take(self) -> list[Sample]:
-        """Samples for one call: a share of the queue that leaves something for other idle workers, or one suspect.
-
-        Suspects come last: each may cost a worker's restart, which those that wait behind it would pay for.
-        """
-        share = math.ceil(len(self._queue) / self._idle)
-        by_time = int(BATCH_TARGET_S / self._recent_s) if self._recent_s > 0 else FIRST_BATCH_SAMPLES
-        most = max(1, min(share, by_time, BATCH_SAMPLES))
-        batch: list[Sample] = []
-        while self._queue and len(batch) < most:
-            sample = self._queue.popleft()
-            if not sample.future.done():
-                batch.append(sample)
-        while self._alone and not batch:
-            sample = self._alone.popleft()
-            if not sample.future.done():
-                batch.append(sample)
-        return batch
-
-    def _again(self, sample: Sample, alone: bool) -> None:
-        if sample.future.done():
-            return
-        self._counts["retried"] += 1
-        (self._alone if alone else self._queue).append(sample)
-        self._wake.set()
-
     # ---- what came of a call ----
 
     def _settle(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
-        self._recent_s += (scored.seconds - self._recent_s) * (0.1 if self._recent_s > 0 else 1.0)
+        self._queue.learn(scored.seconds)
         if scored.outcome in FINAL:
             self._finish(worker, sample, scored)
         else:
-            self._failed(worker, sample, scored, alone=scored.outcome in ALONE)
+            self._failed(worker, sample, scored, solo=scored.outcome in SOLO)
 
-    def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, alone: bool) -> None:
-        """It counts when it has happened often enough, and then a witness is heard."""
+    def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, solo: bool) -> None:
+        """A sample failed: it is tried again until its failures count; then a witness is scored, before the charge."""
         sample.failures[scored.outcome] += 1
         if sample.failures[scored.outcome] < tries(scored.outcome, self._retries):
-            self._again(sample, alone)
+            self._again(sample, solo)
         elif sample.accused is not None or self._witness is None or scored.outcome == "infra_failed":
             self._finish(worker, sample, scored)
         else:
-            self._alone.append(self._witness.as_witness(sample, scored))
-            self._wake.set()
+            self._queue.put(self._witness.as_witness(sample, scored), solo=True)
+
+    def _again(self, sample: Sample, solo: bool) -> None:
+        if not sample.future.done():
+            self._counts["retried"] += 1
+            self._queue.put(sample, solo)
 
     def _died(self, worker: RewardProcess, batch: list[Sample], reason: str) -> None:
         for sample in batch:
             # In company a sample is a suspect, not yet guilty: that call is not charged to it.
             if len(batch) == 1:
-                self._failed(worker, sample, Scored("policy_crash", 0.0, 0.0, reason), alone=True)
+                self._failed(worker, sample, Scored("policy_crash", 0.0, 0.0, reason), solo=True)
             else:
-                self._again(sample, alone=True)
+                self._again(sample, solo=True)
 
     def _hung(self, worker: RewardProcess, batch: list[Sample], error: WorkerHung) -> None:
         for sample in batch:
@@ -337,7 +269,7 @@ class RewardPool:
             if len(batch) == 1 and sample.hangs >= 2:
                 self._finish(worker, sample, Scored("policy_timeout", 0.0, error.silent_s, str(error)))
             else:
-                self._again(sample, alone=True)
+                self._again(sample, solo=True)
 
     def _finish(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
         if sample.accused is not None:
@@ -348,10 +280,7 @@ class RewardPool:
         self._forget(sample, finished=True)
         if sample.future.done():
             return
-        if scored.outcome in COUNTED:
-            self._counts[COUNTED[scored.outcome]] += 1
-        self._counts["scored"] += scored.outcome != "infra_failed"
-        self._seconds += scored.seconds
+        self._counts[scored.outcome] += 1
         sample.future.set_result(
             RewardResult(scored.reward, scored.seconds, scored.outcome, scored.detail, sample.attempts, worker.name)
         )

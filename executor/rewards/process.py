@@ -1,4 +1,4 @@
-"""One reward worker's process as the pool sees it: one call at a time with a limit; the run's supervisor starts it.
+"""A reward worker's process as the pool sees it: one call at a time, with a limit; the supervisor starts it.
 
 Every wait here has a deadline, and its error names the worker. No call is forgotten: `close` sees each to its end.
 """
@@ -10,15 +10,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
+from ..actors import ACTOR_OPTIONS, end_actor, track
 from ..faults import ActorFailed
-from ..supervision import ACTOR_OPTIONS, Supervisor, end_actor
+from ..supervision import Supervisor
+from .functions import ScorerConfig
 from .scoring import Scored
-from .worker import RewardWorker
+from .worker import RewardWorker, WorkerFacts
 
 log = logging.getLogger(__name__)
 
@@ -45,20 +47,10 @@ class WorkerHung(Exception):
         self.silent_s = silent_s
 
 
-class Facts(NamedTuple):
-    """What a started worker says about itself."""
-
-    alarm_s: float
-    """Seconds after which it interrupts the scoring of one sample."""
-    notes: tuple[str, ...]
-    """What it could not provide on its machine."""
-    pid: int
-
-
-def spawn_worker(actor_name: str, arguments: tuple[Any, ...]) -> Any:
+def spawn_worker(actor_name: str, config: ScorerConfig) -> Any:
     """A new actor for a worker."""
     remote: Any = ray.remote(RewardWorker)
-    return remote.options(name=actor_name, max_concurrency=1, **ACTOR_OPTIONS).remote(*arguments)
+    return remote.options(name=actor_name, max_concurrency=1, **ACTOR_OPTIONS).remote(config)
 
 
 class RewardProcess:
@@ -66,7 +58,7 @@ class RewardProcess:
 
     Args:
         name: what errors call it.
-        arguments: those of `RewardWorker`.
+        config: how its worker scores.
         supervisor: starts and replaces it; how often it may is counted by `name`.
         start_s: seconds that a start may take at most, the import of the reward function's module included.
         spawn, end: make and kill its actor.
@@ -75,25 +67,24 @@ class RewardProcess:
     def __init__(
         self,
         name: str,
-        arguments: tuple[Any, ...],
+        config: ScorerConfig,
         supervisor: Supervisor,
         start_s: float = START_S,
-        spawn: Callable[[str, tuple[Any, ...]], Any] = spawn_worker,
+        spawn: Callable[[str, ScorerConfig], Any] = spawn_worker,
         end: Callable[[Any], None] = end_actor,
     ) -> None:
         self.name = name
-        self._arguments = arguments
+        self._config = config
         self._supervisor = supervisor
         self._start_s = start_s
         self._spawn, self._end = spawn, end
-        self._longest_start_s = 0.0
         self._generation = 0
         self._actor: Any = None
         self._calls: set[asyncio.Future[Any]] = set()
-        self.facts: Facts | None = None
+        self.facts: WorkerFacts | None = None
         """Those of the process that runs now; None while there is none."""
 
-    async def start(self) -> Facts:
+    async def start(self) -> WorkerFacts:
         """Start the process; a start that it does not survive is tried again.
 
         Raises `InputError` for an unusable reward function, else `RunFailed`.
@@ -112,19 +103,17 @@ class RewardProcess:
         actor_name = self.name if self._generation == 0 else f"{self.name}.{self._generation}"
         self._generation += 1
         deadline_s = self._start_deadline_s()
-        began = time.monotonic()
-        self._actor = self._spawn(actor_name, self._arguments)
+        self._actor = self._spawn(actor_name, self._config)
         call = self._track(self._actor.ready.remote())
         await asyncio.wait({call}, timeout=deadline_s)
         if not call.done():
             raise ActorFailed(self.name, f"silent for {deadline_s:g} s while it started")
-        said = call.result()
-        if said["problem"] is not None:
-            raise InputError(said["problem"])
-        if said["failure"] is not None:
-            raise ActorFailed(self.name, said["failure"])
-        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
-        self.facts = Facts(said["alarm_s"], tuple(said["notes"]), said["pid"])
+        facts: WorkerFacts = call.result()
+        if facts.problem is not None:
+            raise InputError(facts.problem)
+        if facts.failure is not None:
+            raise ActorFailed(self.name, facts.failure)
+        self.facts = facts
 
     async def discard(self) -> None:
         """End the process now, whatever it does."""
@@ -135,7 +124,7 @@ class RewardProcess:
                 self._end(actor)
 
     def _start_deadline_s(self) -> float:
-        return min(self._start_s, self._supervisor.patience.start_deadline_s(self._longest_start_s))
+        return min(self._start_s, self._supervisor.start_deadline_s(self.name))
 
     async def ping(self, limit_s: float) -> None:
         """Returns once the idle process has answered. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""
@@ -143,9 +132,9 @@ class RewardProcess:
 
     async def renew(self) -> None:
         """Have the worker start again the process in which it scores. Raises `WorkerDied` or `WorkerHung`."""
-        said = await self._call("ready", self._start_deadline_s())
-        if said["problem"] or said["failure"]:
-            raise WorkerDied(f"reward worker {self.name} cannot score any more: {said['problem'] or said['failure']}")
+        facts: WorkerFacts = await self._call("ready", self._start_deadline_s())
+        if facts.problem or facts.failure:
+            raise WorkerDied(f"reward worker {self.name} cannot score any more: {facts.problem or facts.failure}")
 
     async def score(self, rows: list[tuple[str, str, Any, float]], budget_s: float, limit_s: float) -> list[Scored]:
         """One call of `RewardWorker.score`. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""
@@ -177,16 +166,10 @@ class RewardProcess:
             call.cancel()
 
     def _track(self, ref: Any) -> asyncio.Future[Any]:
-        """The call's future, kept until it ends; its exception is taken note of even if nobody waits any more."""
-        call: asyncio.Future[Any] = asyncio.wrap_future(ref.future())
+        """The call's future, kept until it ends."""
+        call = track(ref)
         self._calls.add(call)
-
-        def ended(call: asyncio.Future[Any]) -> None:
-            self._calls.discard(call)
-            if not call.cancelled():
-                call.exception()
-
-        call.add_done_callback(ended)
+        call.add_done_callback(self._calls.discard)
         return call
 
 

@@ -25,7 +25,7 @@ frozen or overcommitted host, a container's CPU quota."""
 
 
 class Scored(NamedTuple):
-    """What one call of the reward function came to; the pool may try again (its docstring says after what)."""
+    """The result of one call of the reward function; after some outcomes the pool tries again (charges.py)."""
 
     outcome: Outcome
     reward: float

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
-from .functions import Scorer, resolve
-from .kinds.sandbox_child import die_with_parent
+from .functions import Scorer, ScorerConfig, resolve
+from .kinds.sandbox_child import die_with_parent, lower
 from .scoring import score_one, where
 
 LENGTH = struct.Struct("<I")
@@ -39,9 +39,12 @@ WORN_SHARE = 0.5
 """Of the memory limit: a process that keeps so much between calls is replaced, before it fails a response for it."""
 
 
-def main(requests: int, answers: int, kind: str, function: str | None, deadline_s: float, folder: str | None,
-         memory_bytes: int) -> None:  # fmt: skip
-    """Answer batches until the parent closes its end; `requests` and `answers` are file descriptors."""
+def main(requests: int, answers: int, fields: dict[str, Any]) -> None:
+    """Answer batches until the parent closes its end.
+
+    `requests` and `answers` are file descriptors, `fields` those of a `ScorerConfig` as they come out of JSON.
+    """
+    config = ScorerConfig(**fields)
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
@@ -56,7 +59,7 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
     failure: str | None = None
     scorer: Scorer | None = None
     try:
-        scorer = resolve(kind, function, deadline_s, folder)
+        scorer = resolve(config)
     except InputError as error:
         problem = error.message
     except Exception as error:  # noqa: BLE001 - told to the parent, which ends the start with it
@@ -67,13 +70,13 @@ def main(requests: int, answers: int, kind: str, function: str | None, deadline_
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     before = address_space_bytes()
-    _lower(resource.RLIMIT_AS, before + memory_bytes)
-    _lower(resource.RLIMIT_CORE, 0)
+    lower(resource.RLIMIT_AS, before + config.memory_bytes)
+    lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
             batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
             worn = _batch(scorer, batch, rows, budget_s, put)
-            worn = worn or address_space_bytes() - before > WORN_SHARE * memory_bytes
+            worn = worn or address_space_bytes() - before > WORN_SHARE * config.memory_bytes
             put({"batch": batch, "worn": worn})
 
 
@@ -95,17 +98,11 @@ def _batch(
 
 
 def _limit_cpu(seconds: int) -> None:
-    """So many CPU seconds from now. The soft limit alone moves: a hard one could never be raised again."""
+    """Limit this process to so many CPU seconds from now. Only the soft limit moves: a hard one cannot be raised."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _lower(which: int, value: int) -> None:
-    hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value))
 
 
 def address_space_bytes() -> int:
@@ -114,6 +111,6 @@ def address_space_bytes() -> int:
 
 
 def _put(descriptor: int, answer: Any) -> None:
-    """Far less than a pipe holds, hence never blocked, and never in part."""
+    """Write an answer, which is far smaller than a pipe: the write neither blocks nor is cut."""
     text = json.dumps(answer).encode()
     os.write(descriptor, LENGTH.pack(len(text)) + text)

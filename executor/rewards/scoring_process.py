@@ -1,8 +1,8 @@
 """The worker's side of `scoring_child`: a process that scores, started anew when it is gone or worn.
 
 What always holds:
-- a batch is answered from its first row on without a gap; of the rows that were not reached nothing was tried;
-- a row's answer bears the numbers of its batch and row; any other is taken for no row's: the process is replaced;
+- a batch is answered from its first row on without a gap; rows without an answer were not begun;
+- a row's answer bears the numbers of its batch and row; after any other answer the process is replaced;
 - `score` waits for no row longer than its deadline and `GRACE_S`, whatever the function does: what then still runs is
   killed with all that it started, and its response is blamed;
 - a process that died, ran out of memory or was killed scores nothing more: the last `Scored` says `renew`.
@@ -19,9 +19,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .functions import ScorerConfig
 from .scoring import Outcome, Scored
 from .scoring_child import LENGTH
 
@@ -31,7 +33,7 @@ START_S = 600.0
 """Longest start; the pool, which waits for it, gives up long before."""
 SEND_S = 5.0
 """A process that waits for requests takes one in microseconds; one that takes none for so long is not well."""
-_LOOK_S = 0.5
+LOOK_S = 0.5
 STARVED_CPU_SHARE = 0.03
 """A process that is ready to run and had less than this share of a CPU was not let run; one that computes gets more."""
 
@@ -39,18 +41,10 @@ Row = tuple[str, str, Any, float]
 
 
 class ScoringProcess:
-    """A process with the reward function imported, and its successors.
+    """A process with the reward function imported, and its successors."""
 
-    Args:
-        kind, function, deadline_s, folder: as `resolve` takes them.
-        memory_bytes: address space that a response may take beyond what the function takes by its imports.
-    """
-
-    def __init__(
-        self, kind: str, function: str | None, deadline_s: float, folder: str | None, memory_bytes: int
-    ) -> None:
-        self._arguments = (kind, function, deadline_s, folder, memory_bytes)
-        self._memory_bytes = memory_bytes
+    def __init__(self, config: ScorerConfig) -> None:
+        self._config = config
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._answers = -1
         self._read = b""
@@ -68,7 +62,7 @@ class ScoringProcess:
         self.kill()  # it ended between two calls, if there was one
         theirs, self._requests = os.pipe()
         self._answers, back = os.pipe()
-        arguments = json.dumps([theirs, back, *self._arguments])
+        arguments = json.dumps([theirs, back, asdict(self._config)])
         # The search path as it is here: Ray sets this process's by other means than its environment.
         boot = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -102,7 +96,7 @@ class ScoringProcess:
             return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
         results: list[Scored] = []
         self._batch += 1
-        began, used_s = time.monotonic(), self._look()[1]
+        began, used_s = time.monotonic(), self._usage()[1]
         if not self._send((self._batch, budget_s, rows)):  # nobody's response is to blame: none was looked at
             code = self.kill()
             detail = f"the process that scores took no request: {_ended(code)}"
@@ -115,10 +109,10 @@ class ScoringProcess:
             if isinstance(said, list) and said[:2] == [self._batch, len(results)] and len(results) < len(rows):
                 scored = Scored(*said[2:])
                 if scored.outcome == "policy_memory":
-                    limit = f"; it may take {self._memory_bytes} bytes (reward.memory_bytes)"
+                    limit = f"; it may take {self._config.memory_bytes} bytes (reward.memory_bytes)"
                     scored = scored._replace(detail=scored.detail + limit)
                 results.append(scored)
-                began, used_s = now, self._look()[1]
+                began, used_s = now, self._usage()[1]
             elif isinstance(said, dict) and said.get("batch") == self._batch and results:
                 if said["worn"]:
                     self.kill()
@@ -130,8 +124,8 @@ class ScoringProcess:
                     return [*results, lost]
                 return [*results[:-1], results[-1]._replace(renew=True)]
 
-    def _look(self) -> tuple[str, float]:
-        """What the process does, in the kernel's letter, and its CPU seconds so far; ("", 0) if it is gone."""
+    def _usage(self) -> tuple[str, float]:
+        """State letter of the process, as the kernel gives it, and its CPU seconds so far; ("", 0) if it is gone."""
         assert self._process is not None
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -140,11 +134,13 @@ class ScoringProcess:
         return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _lost(self, deadline_s: float, seconds: float, used_s: float, stray: bool) -> Scored:
-        """Why there is no answer, or a `stray` one instead; the process, which had used `used_s` of CPU when the row
-        began, is gone afterwards."""
+        """The result of a row that got no answer, or a `stray` one; ends the process.
+
+        `used_s`: CPU seconds that the process had used when the row began.
+        """
         assert self._process is not None
         ended = self._process.poll() is not None
-        state, used_now_s = self._look()
+        state, used_now_s = self._usage()
         stopped = not ended and state == "T"
         starved = not ended and state == "R" and used_now_s - used_s < STARVED_CPU_SHARE * seconds
         code = self.kill()
@@ -213,13 +209,13 @@ class ScoringProcess:
                         return json.loads(answer)
                     except ValueError:
                         return ""
-            wait_s = min(until - time.monotonic(), _LOOK_S)
+            wait_s = min(until - time.monotonic(), LOOK_S)
             # What is there is read, however late it is looked at.
             if select.select([self._answers], [], [], max(0.0, wait_s))[0]:
                 data = os.read(self._answers, 1 << 16)
                 if not data:
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        self._process.wait(_LOOK_S)  # its end is closed by its death, or else by its response
+                        self._process.wait(LOOK_S)  # its end is closed by its death, or else by its response
                     return None
                 self._read += data
             elif wait_s <= 0 or self._process.poll() is not None:

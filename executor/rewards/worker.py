@@ -14,35 +14,30 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import InputError
-from .functions import Scorer, resolve
-from .scoring import Outcome as Outcome
+from .functions import Scorer, ScorerConfig, resolve
 from .scoring import Scored, score_one, where
-from .scoring_errors import MEMORY_BYTES
 from .scoring_process import GRACE_S, ScoringProcess
 
 
+class WorkerFacts(NamedTuple):
+    """What a worker that was started says of itself."""
+
+    problem: str | None
+    """What the user must mend; None if nothing."""
+    failure: str | None
+    """What failed on its machine; None if nothing."""
+    alarm_s: float
+    """Seconds after which it interrupts the scoring of one sample."""
+    pid: int
+
+
 class RewardWorker:
-    """Scores batches of samples.
+    """Scores batches of samples."""
 
-    Args:
-        kind, function: as in the job's reward section.
-        deadline_s: seconds of wall time for one sample, at most.
-        search_path: folder searched first for the function's module.
-        memory_bytes: address space that scoring a response may take; None: `MEMORY_BYTES`.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        function: str | None,
-        deadline_s: float,
-        search_path: str | None,
-        memory_bytes: int | None = None,
-    ) -> None:
-        memory_bytes = memory_bytes or MEMORY_BYTES
+    def __init__(self, config: ScorerConfig) -> None:
         # Before the function's module is imported: the cores belong to the engine that decodes meanwhile.
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = "1"
@@ -50,35 +45,24 @@ class RewardWorker:
         self._failure: str | None = None
         self._scorer: Scorer | None = None
         self._process: ScoringProcess | None = None
-        self._deadline_s = deadline_s
-        if kind != "code":
-            self._process = ScoringProcess(kind, function, deadline_s, search_path, memory_bytes)
+        self._deadline_s = config.deadline_s
+        if config.reward_kind != "code":
+            self._process = ScoringProcess(config)
             return
         try:
-            self._scorer = resolve(kind, function, deadline_s, search_path, memory_bytes)
+            self._scorer = resolve(config)
         except InputError as error:
             self._problem = error.message
         except Exception as error:  # noqa: BLE001 - told by ready(); from here Ray would wrap it in pages
             self._failure = where(error)
 
-    def ready(self) -> dict[str, Any]:
-        """Start what is missing; how the start went and what the pool must know.
-
-        `problem`: what the user must mend, or None; `failure`: what failed on this machine, or None; `alarm_s` and
-        `notes`: the scorer's; `pid`: this process.
-        """
-        scorer = self._scorer
-        alarm_s = scorer.alarm_s if scorer else 0.0
+    def ready(self) -> WorkerFacts:
+        """Start what is missing; how the start went, and what the pool must know."""
+        alarm_s = self._scorer.alarm_s if self._scorer else 0.0
         if self._process is not None:
             self._problem, self._failure = self._process.start()
             alarm_s = self._deadline_s + GRACE_S
-        return {
-            "problem": self._problem,
-            "failure": self._failure,
-            "alarm_s": alarm_s,
-            "notes": list(scorer.notes) if scorer else [],
-            "pid": os.getpid(),
-        }
+        return WorkerFacts(self._problem, self._failure, alarm_s, os.getpid())
 
     def score(self, batch: list[tuple[str, str, Any, float]], budget_s: float) -> list[Scored]:
         """Score `(prompt, response, answer, deadline_s)` in order; stop starting new ones once `budget_s` has gone by.

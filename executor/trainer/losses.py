@@ -26,21 +26,9 @@ from typing import NamedTuple
 
 import torch
 
+from .trainer_config import Divisors
+
 AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-
-
-class Divisors(NamedTuple):
-    """What losses are divided by, the same in all steps of a run.
-
-    Attributes:
-        samples: samples in the loss of a synchronous step, as the plan states them.
-        tokens: their response tokens, as the plan states them.
-        max_response_tokens: the job's cap on a response.
-    """
-
-    samples: float
-    tokens: float
-    max_response_tokens: int
 
 
 def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bool], divisors: Divisors) -> list[float]:

@@ -1,43 +1,31 @@
-"""What a step maximises, by the job's algorithm: advantages and weights of samples, and the loss of their tokens."""
+"""The objective of a step, by the job's algorithm: advantages and weights of samples, and the loss of their tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from .advantages import ADVANTAGES, group_advantages
-from .losses import AGGREGATIONS, ClippedLoss, Divisors, clipped_loss, importance_weights, token_weights
+from .advantages import group_advantages
+from .losses import ClippedLoss, clipped_loss, importance_weights, token_weights
 from .samples import TrainSample, sorted_groups
+from .trainer_config import TrainerConfig
 
 
 class Objective:
-    """The algorithm's formulas; it holds no state.
+    """The algorithm's formulas for one trainer; it holds no state."""
 
-    Args:
-        algorithm: the job's `algorithm` section.
-        divisors: what losses are divided by.
-        samples_per_prompt: size of a group.
-
-    Raises ValueError for an unknown name or loss_aggregation.
-    """
-
-    def __init__(self, algorithm: Mapping[str, Any], divisors: Divisors, samples_per_prompt: int) -> None:
-        if algorithm["name"] not in ADVANTAGES:
-            raise ValueError(f"unknown algorithm {algorithm['name']!r}; known are {', '.join(ADVANTAGES)}")
-        if algorithm["loss_aggregation"] not in AGGREGATIONS:
-            raise ValueError(f"unknown loss_aggregation {algorithm['loss_aggregation']!r}")
-        self._algorithm = algorithm
-        self._divisors = divisors
-        self._samples_per_prompt = samples_per_prompt
-        self._correction: Mapping[str, Any] | None = algorithm.get("importance_sampling")
+    def __init__(self, config: TrainerConfig) -> None:
+        self._algorithm = config.algorithm
+        self._divisors = config.divisors
+        self._samples_per_prompt = config.samples_per_prompt
+        self._correction = config.algorithm.importance_sampling
 
     @property
     def importance_cap(self) -> float:
         """Importance weight above which a token is truncated or masked; infinite without importance sampling."""
-        return math.inf if self._correction is None else float(self._correction["cap"])
+        return math.inf if self._correction is None else self._correction.cap
 
     def prepare(self, groups: Sequence[Sequence[TrainSample]]) -> tuple[list[TrainSample], list[float], list[float]]:
         """All samples in their canonical order, with advantage and token weight of each."""
@@ -45,10 +33,10 @@ class Objective:
         samples, advantages = [], []
         for group in sorted_groups(groups, self._samples_per_prompt):
             samples.extend(group)
-            advantages.extend(group_advantages(self._algorithm["name"], [s.reward for s in group]))
-        in_loss = [not (s.truncated and self._algorithm["mask_truncated"]) for s in samples]
+            advantages.extend(group_advantages(self._algorithm.name, [s.reward for s in group]))
+        in_loss = [not (s.truncated and self._algorithm.mask_truncated) for s in samples]
         lengths = [len(s.response_tokens) for s in samples]
-        return samples, advantages, token_weights(self._algorithm["loss_aggregation"], lengths, in_loss, self._divisors)
+        return samples, advantages, token_weights(self._algorithm.loss_aggregation, lengths, in_loss, self._divisors)
 
     def loss(
         self, logprobs: torch.Tensor, engine: torch.Tensor, advantages: torch.Tensor, weights: torch.Tensor
@@ -58,15 +46,13 @@ class Objective:
         if self._correction is not None:
             old = logprobs.detach()
             ratio = torch.exp(old - engine)
-            weights = weights * importance_weights(ratio, self._correction["cap"], self._correction["beyond"])
-        return clipped_loss(
-            logprobs, old, advantages, weights, self._algorithm["clip_low"], self._algorithm["clip_high"]
-        )
+            weights = weights * importance_weights(ratio, self._correction.cap, self._correction.beyond)
+        return clipped_loss(logprobs, old, advantages, weights, self._algorithm.clip_low, self._algorithm.clip_high)
 
     def named(self, totals: dict[str, float]) -> dict[str, float]:
-        """A step's totals, those of importance weights by what was done with them, if anything was."""
+        """Metrics of a step by name; with importance sampling also the mean ratio and the share of tokens cut or masked."""
         mean, share = totals.pop("importance_ratio_mean"), totals.pop("importance_beyond_share")
         if self._correction is None:
             return totals
-        done = "masked" if self._correction["beyond"] == "mask" else "truncated"
+        done = "masked" if self._correction.beyond == "mask" else "truncated"
         return totals | {"importance_ratio_mean": mean, f"importance_{done}_share": share}

@@ -1,4 +1,4 @@
-"""Which sequences share a micro-batch, and on which rank.
+"""Packing: which sequences share a micro-batch, and on which rank.
 
 Invariants, for every call:
 - each sequence is in exactly one micro-batch of one rank;
@@ -24,16 +24,16 @@ def pack(lengths: Sequence[int], budget: int, ranks: int = 1) -> list[list[Micro
     """
     assert budget > 0 and ranks > 0 and all(length > 0 for length in lengths)
     longest_first = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    alone: list[MicroBatch] = [[i] for i in longest_first if lengths[i] > budget]
-    rest = longest_first[len(alone) :]
+    oversized: list[MicroBatch] = [[i] for i in longest_first if lengths[i] > budget]
+    rest = longest_first[len(oversized) :]
     count = -(-sum(lengths[i] for i in rest) // budget)
     while True:  # ends at the latest when every sequence has a micro-batch of its own
-        count += -(count + len(alone)) % ranks
+        count += -(count + len(oversized)) % ranks
         shared = _balanced(lengths, rest, count)
         if all(sum(lengths[i] for i in batch) <= budget for batch in shared):
             break
         count += 1
-    batches = sorted(alone + shared, key=lambda batch: (-sum(lengths[i] for i in batch), batch))
+    batches = sorted(oversized + shared, key=lambda batch: (-sum(lengths[i] for i in batch), batch))
     # Dealt back and forth (0 1 1 0 0 1 ...), so that no rank always gets the larger one of a pair.
     dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     for start in range(0, len(batches), ranks):

@@ -1,4 +1,4 @@
-"""The policy as the trainer sees it: loading it, and log-probabilities of packed responses in one forward.
+"""The policy in the trainer: loading the model, and log-probabilities of packed responses in one forward.
 
 Weights are kept in float32 whatever the job's dtype is: at learning rates of RL an update is smaller than bfloat16 can
 add to a weight. With dtype bfloat16 matrix products run in bfloat16 (autocast); with float16 everything is computed in

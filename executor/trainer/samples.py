@@ -1,4 +1,4 @@
-"""What the trainer is given: finished, scored responses, in complete groups."""
+"""Training samples: finished, scored responses, in complete groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a step may be taken: what is looked at after the gradients are there and before the optimizer moves.
+"""Checks of a step between its gradients and the optimizer: whether it may be taken, and when a run must stop.
 
 The trainer asks before it steps, and the run asks again about the metrics that it was handed: the answer is a function
 of the metrics, so both have the same. A step that is refused changes neither weights nor optimizer state. There are two
@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+from ...plans.yaml.errors import RunFailed
 
 # One bad batch should not end a run of days; three in a row are the weights' fault or the data's, each costs a round.
 MAX_SKIPPED_IN_A_ROW = 3
@@ -48,14 +50,14 @@ LOGPROB_LIMITS = {
 
 
 class Refusal(NamedTuple):
-    """Why a step is not taken, in words.
+    """Why a step is not taken.
 
     Attributes:
-        kind: `not finite`: the step is skipped; `log-probs`: the run stops.
-        text: what was seen, beside its limit.
+        reason: `not finite`: the step is skipped; `log-probs`: the run stops.
+        text: the figures, beside their limits.
     """
 
-    kind: Literal["not finite", "log-probs"]
+    reason: Literal["not finite", "log-probs"]
     text: str
 
 
@@ -67,17 +69,43 @@ _FINITE = {
 
 
 def refusal(metrics: Mapping[str, float], limits: LogprobLimits | None) -> Refusal | None:
-    """Why a step of these metrics may not be taken; None if it may. `limits` None: log-probs are not judged."""
-    lost = [f"{words} is {metrics[key]}" for key, words in _FINITE.items() if not math.isfinite(metrics[key])]
+    """Why a step of these metrics may not be taken; None if it may. `limits` None: log-probs have no limit."""
+    lost = [f"{name} is {metrics[key]}" for key, name in _FINITE.items() if not math.isfinite(metrics[key])]
     if lost:
         return Refusal("not finite", "; ".join(lost))
     if limits is None:
         return None
-    for key, words, limit in (
+    for key, where, limit in (
         ("logprob_mean_abs_diff", "in the mean", limits.mean),
         ("logprob_p99_abs_diff", "on 1 % of the tokens", limits.p99),
     ):
         if metrics[key] > limit:
-            text = f"log-probs of engine and trainer differ by {metrics[key]:.3g} {words} (limit {limit:g})"
+            text = f"log-probs of engine and trainer differ by {metrics[key]:.3g} {where} (limit {limit:g})"
             return Refusal("log-probs", f"{text}; they do not hold the same model, or sample at another temperature")
     return None
+
+
+class SkippedSteps:
+    """How many steps were skipped one after another, and when that ends the run."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+
+    def count(self, skipped: bool) -> None:
+        """A step was skipped, or taken."""
+        self.in_a_row = self.in_a_row + 1 if skipped else 0
+
+    def stop_if_lost(self, metrics: Mapping[str, float], step: int, saved_step: int) -> None:
+        """Raise RunFailed after `MAX_SKIPPED_IN_A_ROW` skipped steps, or if the update of `step` left weights that are
+        not finite; `saved_step` is that of the last checkpoint."""
+        if self.in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise RunFailed(
+                f"{self.in_a_row} steps in a row were skipped, because losses or gradients are not finite; "
+                f"the weights are those of step {step - self.in_a_row}, and no checkpoint holds others; the trace says "
+                "of each what was seen"
+            )
+        if not math.isfinite(metrics.get("parameter_norm", 0.0)):
+            raise RunFailed(
+                f"the update of step {step} left weights that are not finite; the checkpoint of step {saved_step} is "
+                "kept, resume from there with a lower learning rate"
+            )

@@ -31,12 +31,12 @@ class StepTotals:
         self._bound, self._cap = bound, cap
 
     def add_loss(self, loss: torch.Tensor, clipped: torch.Tensor) -> None:
-        """Of a micro-batch that is learnt from."""
+        """Add a micro-batch that has a gradient."""
         self._sums[:2] += torch.stack([loss.detach().double(), clipped.double()])
 
     def add_tokens(self, in_loss: torch.Tensor, log_ratios: torch.Tensor, entropies: torch.Tensor) -> None:
-        """Of any micro-batch: whether each of N tokens is in the loss, log-probability by the trainer less that by the
-        engine, and entropy; shapes [N]."""
+        """Add the N tokens of any micro-batch: whether each is in the loss, its log-probability by the trainer less
+        that by the engine, and its entropy; shapes [N]."""
         differences = log_ratios.abs()
         ratios = torch.where(in_loss, log_ratios.exp(), torch.zeros_like(log_ratios))
         parts = (

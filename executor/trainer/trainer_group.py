@@ -14,31 +14,26 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
 from ...plans.yaml.errors import RunFailed
+from ..actors import ACTOR_OPTIONS, end_actor, retrieved, track
 from ..engines.guard import guard_group
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
-from ..supervision import (
-    ACTOR_OPTIONS,
-    BORN_S,
-    CALL_DEADLINE_S,
-    PULSE_S,
-    LastHeard,
-    Supervisor,
-    end_actor,
-    silent_seconds,
-    track,
-)
+from ..supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
 from .samples import TrainSample
+from .trainer_config import TrainerConfig
 from .trainer_rank import Trainer
 
 STEP_DEADLINE_S = 3600.0
 # When a collective fails on one rank, the death of another may be told a moment later.
 OTHERS_S = 2.0
+Result = TypeVar("Result")
+
 PULSE_GROUP = "pulse"  # a thread of its own in each rank, so that a rank that trains can answer
 
 
@@ -49,30 +44,25 @@ class TrainerDied(ActorFailed):
 class TrainerRank(Trainer):
     """A trainer that is constructed by a call of its own, so that its actor gives signs of life meanwhile."""
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
 
     def construct(self) -> int:
         """Construct the trainer; returns the number of its parameters."""
-        super().__init__(**self._arguments)
+        super().__init__(*self._arguments)
         return self.parameters()
 
 
 class TrainerGroup:
-    """`dp` ranks with one model. All calls go to every rank; what they return is rank 0's."""
+    """The ranks of one model. All calls go to every rank; what they return is rank 0's."""
 
-    def __init__(
-        self, name: str, dp: int, threads: int, arguments: dict[str, Any], supervisor: Supervisor | None = None
-    ) -> None:
+    def __init__(self, name: str, config: TrainerConfig, supervisor: Supervisor | None = None) -> None:
         self.name = f"trainer {name}"
         self.supervisor = supervisor or Supervisor()
-        self._dp = dp
-        self._threads = threads
-        self._arguments = arguments
+        self._config = config
         self._ranks: list[Any] = []
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
-        self._longest_start_s = 0.0
         self.parameters = 0
         """Parameters of the policy; known once started."""
 
@@ -86,43 +76,34 @@ class TrainerGroup:
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
-        began = time.monotonic()
-        self._gone = asyncio.get_running_loop().create_future()
-        self._gone.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
+        self._gone = retrieved(asyncio.get_running_loop().create_future())
         self._ranks = self._spawn()
         self._pulses = [
             asyncio.create_task(self._watch(rank, actor), name=f"watch of rank {rank} of {self.name}")
             for rank, actor in enumerate(self._ranks)
         ]
-        deadline_s = self.supervisor.patience.start_deadline_s(self._longest_start_s)
-        self.parameters = int(await self._all("construct", deadline_s))
-        self._longest_start_s = max(self._longest_start_s, time.monotonic() - began)
+        self.parameters = int(await self._all("construct", self.supervisor.start_deadline_s(self.name)))
 
     def _spawn(self) -> list[Any]:
         """New actors of all ranks."""
-        method = f"tcp://127.0.0.1:{_free_port()}" if self._dp > 1 else None
+        method = f"tcp://127.0.0.1:{_free_port()}" if self._config.ranks > 1 else None
         # Spinning threads would take the cores from each other and from whoever shares the machine.
         environment = {
-            "OMP_NUM_THREADS": str(self._threads),
+            "OMP_NUM_THREADS": str(self._config.threads),
             "OMP_WAIT_POLICY": "PASSIVE",
             "TOKENIZERS_PARALLELISM": "false",
         }
         # Ray's stubs do not know this option.
         remote: Any = ray.remote(concurrency_groups={PULSE_GROUP: 1})(TrainerRank)  # type: ignore[call-overload]
         options = {**ACTOR_OPTIONS, "runtime_env": {"env_vars": environment}}
-        ranks = [
-            remote.options(**options).remote(
-                **self._arguments, threads=self._threads, rank=rank, world_size=self._dp, init_method=method
-            )
-            for rank in range(self._dp)
-        ]
+        ranks = [remote.options(**options).remote(self._config, rank, method) for rank in range(self._config.ranks)]
         for actor in ranks:
             actor.__ray_call__.remote(_guard)
         return ranks
 
     async def _watch(self, rank: int, actor: Any) -> None:
         silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
-        whom = f"rank {rank} of {self._dp}"
+        whom = f"rank {rank} of {self._config.ranks}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
             silent_s = await silent_seconds(call, silence, patience_s)
@@ -169,12 +150,12 @@ class TrainerGroup:
         errors = _errors(calls)
         if not errors and not gone.done():
             raise self._lose(f"no answer to {method} within {deadline_s:.0f} s")
-        raise self._judge(method, errors, gone, all_answered=all(call.done() for call in calls))
+        raise self._call_failure(method, errors, gone, all_answered=all(call.done() for call in calls))
 
-    def _judge(
+    def _call_failure(
         self, method: str, errors: list[BaseException], gone: asyncio.Future[None], all_answered: bool
     ) -> RunFailed:
-        """What the errors of some ranks in one call mean for the group."""
+        """The error of the group, where calls of `method` to its ranks ended with `errors`."""
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
         # The rank that is gone first, then those that tell of it.
@@ -214,7 +195,7 @@ class TrainerGroup:
         return list(await asyncio.gather(*(track(call) for call in calls)))
 
     def mean_s_between_failures(self) -> float:
-        """Of the last hour; an hour if there were none."""
+        """Mean seconds between the deaths of the ranks in the last hour; an hour if there were none."""
         return self.supervisor.mean_s_between_failures(self.name)
 
     async def discard(self) -> None:
@@ -236,14 +217,28 @@ class TrainerGroup:
         self._ranks = []
 
 
+async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, Result]) -> Result:
+    """What `wait` returns. When the trainer dies, `wait` is cancelled and TrainerDied is raised."""
+    task = asyncio.ensure_future(wait)
+    lost = asyncio.ensure_future(trainer.lost())
+    try:
+        await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            lost.result()
+        return await task
+    finally:
+        task.cancel()
+        lost.cancel()
+        await asyncio.gather(task, lost, return_exceptions=True)
+
+
 def _guard(trainer: Trainer) -> None:
     """Runs in a rank."""
     guard_group()
 
 
 def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:
-    found = [call.exception() for call in calls if call.done()]
-    return [error for error in found if error is not None]
+    return [error for call in calls if call.done() and (error := call.exception()) is not None]
 
 
 def _free_port() -> int:

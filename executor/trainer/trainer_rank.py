@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from ..weights.checkpoint import load_state, save_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
-from .losses import Divisors
 from .objective import Objective
 from .packing import pack
 from .policy_model import PackedLogprobs, load_policy, packed_logprobs, packed_row
 from .samples import TrainSample
-from .step_checks import LogprobLimits, refusal
+from .step_checks import refusal
 from .step_totals import StepTotals
+from .trainer_config import TrainerConfig
 
 COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
 
@@ -46,64 +46,32 @@ class Trainer:
     """Policy, optimizer and version of one rank. `step` trains; `export_weights` hands the result to the engines.
 
     Args:
-        model_path: folder of a Hugging Face causal LM, or hub id.
-        algorithm: the job's `algorithm` section; read are name, learning_rate, weight_decay, betas, max_grad_norm,
-            clip_low, clip_high, loss_aggregation, mask_truncated, importance_sampling, seed. (Dynamic sampling happens
-            before the trainer.)
-        micro_batch_tokens: token budget (prompt and response) of one forward and backward.
-        samples_per_prompt: size of a group.
-        temperature: at which responses were sampled.
-        divisors: what losses are divided by.
-        threads: torch threads on CPU.
-        logprob_limits: how far log-probs of engine and trainer may differ; None: they are measured and not judged.
-        device: `cpu` or `cuda`.
-        dtype: float32, bfloat16 or float16; see `policy_model.py` for what is computed in what.
-        rank, world_size: this rank and their number. With more than one, parameters are sharded (FSDP2).
-        init_method: where ranks meet (`tcp://host:port`, `file://path`); needed if and only if world_size > 1.
-
-    Raises ValueError for an unknown algorithm or loss_aggregation.
+        config: what all ranks share.
+        rank: number of this rank. With more ranks than one, parameters are sharded (FSDP2).
+        init_method: where ranks meet (`tcp://host:port`, `file://path`); needed if and only if there are several.
     """
 
-    def __init__(
-        self,
-        model_path: str,
-        algorithm: Mapping[str, Any],
-        micro_batch_tokens: int,
-        samples_per_prompt: int,
-        temperature: float,
-        divisors: Divisors,
-        threads: int,
-        logprob_limits: LogprobLimits | None,
-        device: str = "cpu",
-        dtype: str = "float32",
-        rank: int = 0,
-        world_size: int = 1,
-        init_method: str | None = None,
-    ) -> None:
-        self._objective = Objective(algorithm, divisors, samples_per_prompt)
-        assert (init_method is not None) == (world_size > 1), "init_method goes with world_size > 1"
-        torch.set_num_threads(threads)
-        torch.manual_seed(algorithm["seed"])
-        self._algorithm = dict(algorithm)
-        self._micro_batch_tokens = micro_batch_tokens
-        self._temperature = temperature
-        self._logprob_limits = logprob_limits
-        self._rank, self._world_size = rank, world_size
-        self._device = torch.device(device)
-        self._dtype = dtype
-        if device == "cuda":
+    def __init__(self, config: TrainerConfig, rank: int = 0, init_method: str | None = None) -> None:
+        assert (init_method is not None) == (config.ranks > 1), "init_method goes with several ranks"
+        self._config = config
+        self._objective = Objective(config)
+        torch.set_num_threads(config.threads)
+        torch.manual_seed(config.algorithm.seed)
+        self._rank, self._world_size = rank, config.ranks
+        self._device = torch.device(config.device)
+        if config.device == "cuda":
             # Ray shows each rank its own GPUs; without Ray all ranks of a node see all of them.
             self._device = torch.device("cuda", rank % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
-        self._model: Any = load_policy(model_path, dtype, self._device)
+        self._model: Any = load_policy(config.model_path, config.dtype, self._device)
         self._parameters = sum(p.numel() for p in self._model.parameters())
-        if world_size > 1:
+        if config.ranks > 1:
             self._shard(init_method)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
-            lr=algorithm["learning_rate"],
-            betas=tuple(algorithm["betas"]),
-            weight_decay=algorithm["weight_decay"],
+            lr=config.algorithm.learning_rate,
+            betas=config.algorithm.betas,
+            weight_decay=config.algorithm.weight_decay,
         )
         for parameter in self._model.parameters():
             # What AdamW does at its first step, done now: a checkpoint of version 0 then has the keys of any other.
@@ -151,12 +119,12 @@ class Trainer:
         """
         started = time.perf_counter()
         samples, advantages, weights = self._objective.prepare(groups)
-        budget = micro_batch_tokens or self._micro_batch_tokens
+        budget = micro_batch_tokens or self._config.micro_batch_tokens
         # What has no advantage (its group's rewards are all equal) or no weight (it was truncated and is masked) has no
         # gradient: it is looked at for the metrics, and costs a forward instead of a forward and backward.
         learning = [i for i in range(len(samples)) if advantages[i] != 0.0 and weights[i] != 0.0]
         watched = sorted(set(range(len(samples))) - set(learning))
-        bound = math.inf if self._logprob_limits is None else self._logprob_limits.bound
+        bound = math.inf if self._config.logprob_limits is None else self._config.logprob_limits.bound
         totals = StepTotals(self._device, bound, self._objective.importance_cap)
         batches = 0
         with torch.no_grad():
@@ -170,7 +138,7 @@ class Trainer:
                 [samples[i] for i in share], [advantages[i] for i in share], [weights[i] for i in share], totals
             )
             batches += 1
-        grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._algorithm["max_grad_norm"])
+        grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.algorithm.max_grad_norm)
         metrics = self._objective.named(totals.metrics(self._world_size)) | {"grad_norm": _whole(grad_norm).item()}
         skipped = self._refused(metrics)
         if skipped:
@@ -193,7 +161,7 @@ class Trainer:
 
     def _refused(self, metrics: dict[str, float]) -> bool:
         """Whether the step may not be taken: rank 0's answer, for all (collective), since the run sees its metrics."""
-        refused = torch.tensor(float(refusal(metrics, self._logprob_limits) is not None), device=self._device)
+        refused = torch.tensor(float(refusal(metrics, self._config.logprob_limits) is not None), device=self._device)
         if self._world_size > 1:
             dist.broadcast(refused, 0)
         return bool(refused.item())
@@ -208,7 +176,7 @@ class Trainer:
     ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor]:
         """(result, old log-probs, token weights) of one micro-batch, perhaps empty; it is added to the totals."""
         row = packed_row([(s.prompt_tokens, s.response_tokens) for s in samples], self._device)
-        result = packed_logprobs(self._model, row, self._temperature, self._dtype)
+        result = packed_logprobs(self._model, row, self._config.temperature, self._config.dtype)
         old = torch.tensor([x for s in samples for x in s.logprobs], dtype=torch.float32, device=self._device)
         token_weight = self._per_token(samples, weights)
         totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
@@ -234,7 +202,7 @@ class Trainer:
         reads it compares with what it was told. Tied weights are written once. Returns checksum by tensor name on rank
         0, which alone writes; {} on the others, whose call returns when the file is there.
         """
-        target, dtype = Path(path), getattr(torch, self._dtype)
+        target, dtype = Path(path), getattr(torch, self._config.dtype)
         tensors: dict[str, torch.Tensor] = {}
         for name, parameter in self._model.named_parameters():
             whole = _whole(parameter.detach())

@@ -53,7 +53,7 @@ def save_state(folder: Path, state: State, rank: int) -> None:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
     try:
-        with _alone_is_fine():
+        with _silent_if_single():
             dcp.save(state, checkpoint_id=partial, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
     except CheckpointException as error:  # the same on all ranks
         raise OSError(f"rank {min(error.failures)}: {next(iter(error.failures.values()))[0]}") from error
@@ -71,13 +71,13 @@ def load_state(folder: Path, state: State) -> None:
     """Read `folder` into the tensors of `state`; collective over all ranks. Raises FileNotFoundError."""
     if not folder.is_dir():
         raise FileNotFoundError(f"no checkpoint at {folder}")
-    with _alone_is_fine():
+    with _silent_if_single():
         dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def _alone_is_fine() -> Iterator[None]:
-    """Silence torch's warning that one process alone writes or reads the checkpoint, which is then meant."""
+def _silent_if_single() -> Iterator[None]:
+    """Silence torch's warning that one process alone writes or reads the checkpoint, which is meant here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         yield

@@ -7,13 +7,13 @@ import zlib
 import torch
 
 VERSION_KEY = "rlplan_version"
-"""Under which the metadata of a weights file name its version."""
+"""Key of a weights file's metadata that names its version."""
 
 
 def tensor_checksum(tensor: torch.Tensor) -> str:
     """CRC-32 of the tensor's dtype, shape and bytes (row-major, in the machine's byte order), as 8 hexadecimal digits.
 
-    It is to catch a mix-up or a torn transfer, not an attacker.
+    It catches a mix-up or a torn transfer, not an attacker.
     """
     data = tensor.detach().cpu().contiguous()
     head = f"{data.dtype}{tuple(data.shape)}".encode()

@@ -29,7 +29,7 @@ def write_manifest(path: Path, files: Iterable[Path]) -> None:
 
 
 def damage(manifest: Path) -> str | None:
-    """What is wrong with the files that a manifest names, in words; None if they are as they were written."""
+    """The first fault of the files that a manifest names, as text; None if they are as they were written."""
     try:
         files: dict[str, dict[str, Any]] = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         wanted = {manifest.parent / name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
@@ -44,8 +44,8 @@ def damage(manifest: Path) -> str | None:
         if path.stat().st_size != size:
             return f"{path.name} has {path.stat().st_size} bytes instead of {size}"
     with ThreadPoolExecutor(READERS) as pool:
-        found = pool.map(_digest, wanted)
-        for (path, (_, digest)), sha256 in zip(wanted.items(), found, strict=True):
+        digests = pool.map(_digest, wanted)
+        for (path, (_, digest)), sha256 in zip(wanted.items(), digests, strict=True):
             if sha256 != digest:
                 return f"{path.name} has other bytes than were written"
     for path in wanted:

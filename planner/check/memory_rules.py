@@ -22,9 +22,9 @@ from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
 from ..choose.candidates import less_memory
+from ..costs.decode_costs import DecodeCost, engines_of, entry_of
 from ..costs.device_memory import device_bars, device_bytes
 from ..costs.memory_bars import WEIGHT_BYTES, Bar, gb, largest
-from ..costs.phase_costs import DecodeCost, engines_of, entry_of
 from ..costs.round_costs import decode_of, judge_of, table_of, train_of
 
 

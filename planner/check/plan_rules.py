@@ -9,7 +9,7 @@ from ...plans.check.finding import Fault
 from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.plan_fit import misfits
 from ...plans.check.policy_rules import breaches, unknown_pools
-from ...plans.check.prediction_rules import baseline_of, contradictions, lengths_of, prices_of, thin_trace
+from ...plans.check.prediction_rules import bias_over_budget, gap_of, lengths_of, prices_of, thin_trace
 from ...plans.check.resource_rules import not_in_search, over_issue_beyond, overdrawn, pools_too_large
 from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
 from ...plans.schema.cluster import Cluster
@@ -34,8 +34,8 @@ from .reward_rules import deadline_faults, reward_faults
 
 def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
     """(faults of a plan of one job, a line on what was checked)."""
-    faults: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *contradictions(plan)]
-    faults += [*predictions_edited(plan), *thin_trace(plan)]
+    faults: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *predictions_edited(plan)]
+    faults += [*bias_over_budget(plan), *gap_of(plan), *thin_trace(plan)]
     faults += undated(plan, options.now)
     faults += bars(plan)
 
@@ -51,7 +51,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
         faults += _too_large(plan, cluster)
         faults += prices_of(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:
-        faults += [*baseline_of(plan, job), *lengths_of(plan, job)]
+        faults += lengths_of(plan, job)
     faults += physics(plan, cluster, job, profile, heads)
     if profile is not None:
         faults += _profile(plan, profile, cluster, job, paths, options)

@@ -10,10 +10,10 @@ from ...plans.schema.job import Job, RewardKind
 from ...plans.schema.plan import Plan
 from ...plans.schema.sections.levers import TimeoutNumbers
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.profile_schema import Profile, Reward
+from ...profiles.phase_schema import Reward
+from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, reward_table, with_reward_times
-from ..costs.phase_costs import reward_cost
-from ..costs.reward_executions import Executions
+from ..costs.reward_costs import Executions, reward_cost
 
 FAR = 5.0
 """Reward seconds that differ from those of the kind by this factor would make another plan."""

@@ -13,7 +13,6 @@ _STALE_KEYS = {
     "nodes-do-not-add-up": "predicted.nodes",
     "price-does-not-add-up": "predicted.usd_per_hour",
     "lengths-beyond-cap": "predicted.lengths_tokens",
-    "phases-do-not-add-up": "predicted.baseline.seconds_per_sample",
 }
 """By rule, the beginning of the keys of those figures that the rule compares with the decisions or the inputs."""
 _MEMORY = ("train-memory", "host-memory")

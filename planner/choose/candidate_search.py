@@ -18,7 +18,7 @@ from functools import partial
 from typing import cast
 
 from ...plans.schema.base import Mode
-from ..costs.phase_costs import RewardCost
+from ..costs.reward_costs import RewardCost
 from ..costs.step_noise import share_within, step_deviations
 from ..lengths.draws import Draws
 from ..simulate.columns.cell_columns import long_column, short_column

@@ -19,15 +19,16 @@ from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.job import Job
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import Infeasible
+from ...profiles.fitness import differences, machine_of
 from ...profiles.hardware import gpu_of
 from ...profiles.profile_schema import Profile
-from ...profiles.same_machine import differences, machine_of
 from ...rounds.round_spec import prompts_wanted
 from ..costs.colocation import shares_gpus
+from ..costs.decode_costs import DecodeCost, layout_cost
 from ..costs.draft_costs import DraftedCost, affordable
 from ..costs.host_memory import Share
 from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.phase_costs import DecodeCost, TrainCost, layout_cost, train_cost, train_costs
+from ..costs.update_costs import TrainCost, train_cost, train_costs
 from ..lengths.length_model import LengthModel
 from .job_limits import must_be_plannable
 from .memory_fit import engines_fault, fitting_beside

@@ -8,11 +8,12 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import Infeasible
 from ...profiles.profile_schema import Profile
+from ..costs.decode_costs import engines_of
 from ..costs.device_memory import device_bars
 from ..costs.host_memory import Share, engine_share, trainer_share
 from ..costs.memory_bars import Bar, gb, largest
 from ..costs.memory_table import memory_table
-from ..costs.phase_costs import TrainCost, engines_of
+from ..costs.update_costs import TrainCost
 
 
 def engines_fault(profile: Profile, pool: Pool, weight_bytes: float, layout: EngineLayout) -> str | None:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ...plans.schema.sections.layouts import EngineLayout
 from ...rounds.balance import PrefixSharing, shared_tokens
 from ...rounds.round_spec import RoundKind
-from ..costs.phase_costs import DecodeCost, RewardCost
+from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cells import on_engines, sized_cell
 from ..simulate.columns.column_setting import CELL_PROMPTS

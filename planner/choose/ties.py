@@ -28,7 +28,7 @@ from typing import cast
 
 from ...plans.facts.executable import update_faults
 from ...profiles.profile_schema import Profile
-from ..costs.phase_costs import TrainCost
+from ..costs.update_costs import TrainCost
 from ..explain.cost_error import step_error
 from ..explain.scheduled_rounds import scheduled_rounds
 from .candidate_search import Search

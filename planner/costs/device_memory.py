@@ -7,8 +7,9 @@ from ...plans.schema.sections.layouts import UpdateLayout
 from ...profiles.laws.rank_memory import GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES, UTILISATION, train_memory
 from ...profiles.laws.train_law import TrainPhysics
 from ...profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, physics_of
-from ...profiles.profile_schema import Profile, Train
+from ...profiles.profile_schema import Profile
 from .memory_bars import Bar, Engines
+from .update_costs import measured_update
 
 
 def device_bars(
@@ -104,11 +105,6 @@ def stays_on_device(profile: Profile, pool: Pool, weight_bytes: float, layout: U
     engines = (Engines(entry, entry.layout) for entry in profile.rollout)
     held = max(sum(engine_on_device(profile, pool, weight_bytes, each).values()) for each in engines)
     return sum(_state(profile, layout).values()) <= MEMORY_SHARE * device_bytes(profile, pool) - held
-
-
-def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
-    """The profile's measured entry for an update's layout; None where only a law may know it."""
-    return next((entry for entry in profile.train if entry.layout == layout), None)
 
 
 def _state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from .phase_costs import DecodeCost
+from .decode_costs import DecodeCost
 
 
 @dataclass(frozen=True, slots=True)

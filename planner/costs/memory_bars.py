@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...plans.schema.sections.layouts import EngineLayout
-from ...profiles.profile_schema import Rollout
+from ...profiles.phase_schema import Rollout
 
 Place = Literal["device", "host"]
 Phase = Literal["rollout", "train", "sync"]

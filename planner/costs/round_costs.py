@@ -9,23 +9,16 @@ from ...plans.schema.plan import LongRound, PlannedJob, RoundRollout, ShortRound
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
 from ...plans.yaml.errors import InputError
-from ...profiles.profile_schema import Judge, Profile
+from ...profiles.phase_schema import Judge
+from ...profiles.profile_schema import Profile
 from ...rounds.balance import PrefixSharing
 from ...rounds.hand_over import HandOverSpec
-from .device_memory import measured_update
+from .decode_costs import DecodeCost, engines_of, layout_cost
 from .draft_costs import Drafts, beside_judge, drafted
 from .memory_bars import Bar, Engines
 from .memory_table import memory_table
-from .phase_costs import (
-    DecodeCost,
-    RewardCost,
-    TrainCost,
-    engines_of,
-    layout_cost,
-    reward_cost,
-    train_cost,
-    train_cost_in,
-)
+from .reward_costs import RewardCost, reward_cost
+from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
 
 
 @dataclass(frozen=True, slots=True)

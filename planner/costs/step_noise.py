@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from ...plans.schema.predicted import Quantiles, StepNoise
 from ..simulate.columns.round_log import RoundLog, mean
-from .phase_costs import TrainCost
+from .update_costs import TrainCost
 
 SILENT = StepNoise(rollout=0.0, reward_exposed=0.0, train=0.0, sync=0.0)
 """A machine without noise, or one of which none is known."""

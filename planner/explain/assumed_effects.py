@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 from ...plans.schema.job import Job
 from ...profiles.length_trace import LengthTrace
-from ...profiles.profile_schema import Reward
+from ...profiles.phase_schema import Reward
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
 from ..choose.cycle_cost import Cycle
-from ..costs.phase_costs import RewardCost, reward_cost
+from ..costs.reward_costs import RewardCost, reward_cost
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace

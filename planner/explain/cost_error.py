@@ -30,10 +30,11 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import InputError
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_error import law_error
-from ...profiles.profile_schema import Profile, Spread
+from ...profiles.phase_schema import Spread
+from ...profiles.profile_schema import Profile
 from ..costs.colocation import LINK_ERROR, sleep_and_wake_s
-from ..costs.device_memory import measured_update
-from ..costs.phase_costs import TrainCost, checks_of, entry_of
+from ..costs.decode_costs import checks_of, entry_of
+from ..costs.update_costs import TrainCost, measured_update
 from ..simulate.columns.round_log import mean
 from .scheduled_rounds import ScheduledRounds
 

@@ -25,9 +25,9 @@ from ..choose.candidate_search import Search
 from ..choose.candidates import ShortKey
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
+from ..costs.decode_costs import engines_of
 from ..costs.memory_bars import WEIGHT_BYTES, Bar
 from ..costs.memory_table import memory_table
-from ..costs.phase_costs import engines_of
 from ..costs.step_noise import spread_of
 from ..lengths.length_drift import fit_drift
 from .assumed_effects import AssumedEffects, assumed_effects

@@ -10,8 +10,8 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ..choose.candidate_search import Search
 from ..choose.candidates import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
-from ..costs.phase_costs import TrainCost
 from ..costs.step_noise import Mixture, spread_of, step_deviations
+from ..costs.update_costs import TrainCost
 from ..simulate.columns.round_log import RoundLog, mean
 
 

@@ -22,7 +22,7 @@ from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.schedule_choice import Decided
 from ..costs.colocation import turns_text
-from ..costs.phase_costs import RewardCost
+from ..costs.reward_costs import RewardCost
 from ..simulate.columns.round_log import mean
 from .decisions import Text, Value, decisions
 from .holdout_rounds import Holdout

@@ -20,8 +20,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profiles.length_trace import LengthRow, LengthTrace
-
 # Share of the responses, from above, whose excess over their own least length says how the tail goes on.
 TAIL_SHARE = 0.1
 
@@ -91,8 +89,8 @@ def _tail_index(tokens: NDArray[np.float64], survival: NDArray[np.float64]) -> f
 def copula_tokens(
     cdf: Sequence[tuple[float, float]], rho: float, prompts: int, samples: int, seed: int = 0
 ) -> NDArray[np.float64]:
-    """Uncapped lengths of shape (prompts, samples) with this marginal and dependence; arguments and errors as of
-    `copula_lengths`."""
+    """Uncapped lengths of shape (prompts, samples) with this marginal and dependence; see the module's
+    docstring. Raises ValueError for a CDF that is none, rho outside [0, 1], or sizes below 1."""
     if not 0.0 <= rho <= 1.0:
         raise ValueError(f"rho must be within 0 and 1, not {rho}")
     if min(prompts, samples) < 1:
@@ -107,48 +105,3 @@ def copula_tokens(
     ranks = np.empty(scores.size)
     ranks[order] = (np.arange(scores.size) + 0.5) / scores.size
     return marginal.quantiles(ranks).reshape(scores.shape)
-
-
-def copula_lengths(
-    cdf: Sequence[tuple[float, float]],
-    rho: float,
-    cap_tokens: int,
-    prompts: int,
-    samples: int,
-    seed: int = 0,
-    *,
-    prompt_tokens: int = 256,
-    reward_share: float = 0.5,
-) -> LengthTrace:
-    """A trace of `prompts` x `samples` responses with this marginal and this dependence, sampled under `cap_tokens`.
-
-    Args:
-        cdf: (tokens, share of the responses within them), shares within [0, 1]. What is above the last share was cut
-            at the last length: give the published cap as the last point. A smaller `cap_tokens` cuts the trace there, a
-            larger one goes on with the tail's power law (`Marginal.tail_index`), which is an extrapolation: what hit
-            the published cap may just as well have gone round in circles for ever.
-        rho: correlation of the scores within a prompt, in [0, 1].
-        prompt_tokens: length of every prompt; nothing is published about it.
-        reward_share: share of the samples with reward 1, at random: nothing ties rewards to lengths.
-
-    Raises ValueError for a CDF that is none, rho outside [0, 1], or sizes below 1.
-    """
-    if min(cap_tokens, prompt_tokens) < 1:
-        raise ValueError("cap_tokens and prompt_tokens must be at least 1")
-    natural = copula_tokens(cdf, rho, prompts, samples, seed)
-    rng = np.random.default_rng([seed, 37])
-    rewards = (rng.random(natural.shape) < reward_share).astype(float)
-    rows = [
-        LengthRow(
-            prompt=f"c{p:06d}",
-            epoch=0,
-            sample=s,
-            tokens=math.ceil(min(natural[p, s], cap_tokens)),
-            truncated=bool(natural[p, s] > cap_tokens),
-            reward=float(rewards[p, s]),
-            prompt_tokens=prompt_tokens,
-        )
-        for p in range(prompts)
-        for s in range(samples)
-    ]
-    return LengthTrace(rows, cap_tokens)

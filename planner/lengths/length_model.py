@@ -160,18 +160,6 @@ class LengthModel:
         found = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
         return tuple(int(values[min(k, len(values) - 1)]) for k in found)
 
-    def stretched(self, body: float, tail: float, level: float) -> LengthModel:
-        """Log lengths moved by `body` up to the median, by `tail` from the quantile at `level` on; a line between."""
-        logs = np.log(self.tables)
-        low, high = (float(q) for q in np.quantile(logs, (0.5, level)))
-        # A tail that falls faster than this would put longer responses before shorter ones.
-        tail = max(tail, body - (high - low))
-        moved = logs + body + (tail - body) * np.clip((logs - low) / max(high - low, 1e-12), 0.0, 1.0)
-        # A response that the cap cut is not seen to end earlier because others do: how long it was is not known.
-        tokens = np.where(self.tables >= self.cap_tokens, np.exp(np.maximum(moved, logs)), np.exp(moved))
-        whole = np.clip(np.rint(tokens), 1, self.cap_tokens).astype(np.int64)
-        return replace(self, tables=np.sort(whole, axis=1))
-
     def another(self, rng: np.random.Generator) -> LengthModel:
         """A model of as many other prompts that the trace might as well have held; see the module's docstring."""
         count = len(self.prompt_ids)

@@ -44,11 +44,6 @@ class Tail:
     share: float
     cut: bool
 
-    @property
-    def index_error(self) -> float:
-        """Standard error of `index`; infinite if nothing in the upper part ended by itself."""
-        return self.index / math.sqrt(self.ended) if self.ended else math.inf
-
     def share_beyond(self, cap_tokens: int) -> tuple[float, float, float]:
         """Share of the responses longer than `cap_tokens` (at least `start_tokens`): p5, p50, p95 of the exponent."""
         ratio = math.log(max(cap_tokens / self.start_tokens, 1.0))

@@ -33,17 +33,6 @@ def reliability(logs: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     return sizes * icc / (1.0 + (sizes - 1.0) * icc) if icc > 0 else np.zeros(len(logs))
 
 
-def components(logs: list[NDArray[np.float64]]) -> tuple[float, float, float]:
-    """(mean over prompts, variance between prompts, variance within one) of log lengths; one-way random effects."""
-    means = np.array([g.mean() for g in logs])
-    sizes = np.array([len(g) for g in logs], dtype=np.float64)
-    spare = float((sizes - 1).sum())
-    within = sum(float(((g - g.mean()) ** 2).sum()) for g in logs) / spare if spare > 0 else 0.0
-    noise = within * float((1.0 / sizes).mean())
-    between = max(0.0, float(means.var(ddof=1)) - noise) if len(means) > 1 else 0.0
-    return float(means.mean()), between, within
-
-
 def locate(logs: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Prompt means, drawn to their grand mean by the square root of their reliability (Louis, JASA 1984)."""
     means = np.array([g.mean() for g in logs])

@@ -20,7 +20,8 @@ from ...profiles.laws.measured_fit import leave_one_out_error, nonnegative_least
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.race import RaceRound
-from ..costs.phase_costs import DecodeCost, RewardCost, decode_cost
+from ..costs.decode_costs import DecodeCost, decode_cost
+from ..costs.reward_costs import RewardCost
 from .reference_round import Lengths, simulate_round
 
 

@@ -13,7 +13,8 @@ from ...rounds.compiled.round_kernel import World, simulate
 from ...rounds.compiled.tournaments import tournament
 from ...rounds.hand_over import HandOver, HandOverSpec
 from ...rounds.round_spec import RoundKind
-from ..costs.phase_costs import DecodeCost, RewardCost
+from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
 from .reference_round import RoundTimes, weight
 from .round_arrays import Luck, Played, RanOut
 

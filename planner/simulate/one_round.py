@@ -16,7 +16,8 @@ from ...rounds.hand_over import HandOver, HandOverSpec
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Draw, Round
 from ...rounds.round_spec import RoundKind
-from ..costs.phase_costs import DecodeCost, RewardCost
+from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
 from .reference_round import Lengths, Observe, simulate_round
 from .round_arrays import FATES, Luck, Played, RanOut
 

@@ -11,7 +11,7 @@ from collections import deque
 
 from ...rounds.balance import shared_tokens
 from ...rounds.machines.events import SampleKey
-from ..costs.phase_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost
 
 FINISH, CUTOFF = 0, 1
 """What an engine tells of a sample: it ended, or it reached its cutoff."""

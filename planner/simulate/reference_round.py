@@ -28,9 +28,9 @@ from ...rounds.balance import Balancer
 from ...rounds.hand_over import HandOver
 from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.machines.round import Round
-from ..costs.phase_costs import DecodeCost, RewardCost
+from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
 from .reference_engine import FINISH, Engine, Sample
-from .reward_queue import RewardQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,37 @@ Observe = Callable[[float, str, int, int, int], None]
   draw, sample, engine;
 - "held", at the end of the round: engine, how often it preempted, the most KV tokens that it held.
 """
+
+
+class RewardQueue:
+    """The reward workers: first come, first served; rounds/compiled/compiled_rewards.py repeats them."""
+
+    def __init__(self, cost: RewardCost) -> None:
+        self._cost = cost
+        self._free: list[float] = [0] * cost.workers
+        self.due: list[tuple[float, int, SampleKey]] = []
+        self.held: dict[SampleKey, float] = {}  # until the rollout is over, with their seconds
+        self._count = 0
+
+    def ask(self, key: SampleKey, now: float, seconds: float) -> None:
+        """A sample is to be scored, which takes a worker `seconds`."""
+        if self._cost.after_rollout:
+            self.held[key] = seconds
+        else:
+            self._submit(key, now, seconds)
+
+    def release(self, now: float) -> None:
+        """The rollout is over."""
+        for key, seconds in self.held.items():
+            self._submit(key, now, seconds)
+        self.held = {}
+
+    def _submit(self, key: SampleKey, now: float, seconds: float) -> None:
+        free = heapq.heappop(self._free)
+        done = max(now, free) + seconds
+        heapq.heappush(self._free, done)
+        self._count += 1
+        heapq.heappush(self.due, (done + self._cost.delay_s, self._count, key))
 
 
 def simulate_round(

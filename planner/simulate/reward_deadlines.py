@@ -1,5 +1,5 @@
-"""What scoring takes in a run that is simulated whole: deadlines are learnt round by round, as the executor learns them
-(rounds/timeouts.py), so the first epoch pays the longest one for every answer that hangs."""
+"""Seconds of rewards in a run that is simulated whole: its deadlines are learnt round by round, as the executor learns
+them (rounds/timeouts.py), so the first epoch pays the longest one for every answer that hangs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate
 from ...rounds.machines.round import Round
 from ...rounds.timeouts import Execution, Timeouts
-from ..costs.phase_costs import RewardCost
+from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws, RoundLuck, prompt_parts
 
 

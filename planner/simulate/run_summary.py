@@ -4,7 +4,7 @@ Accelerators and USD are of the nodes that the plan takes of its pool, as in its
 
 An accelerator of these nodes is *busy* while its engine has a running sequence or while it trains, else idle: waiting
 for the round's longest samples, for rewards, for weights, for engines that start. The bubble is the idle share of their
-accelerator-seconds. On CPUs the trainer takes all cores (as executor.configuration.trainer_settings gives them to it);
+accelerator-seconds. On CPUs the trainer takes all cores (as executor.configuration.planned_trainer gives them to it);
 elsewhere the accelerators of its layout.
 """
 
@@ -18,9 +18,10 @@ from typing import Any
 from ...plans.facts.node_price import usd_per_node_hour
 from ...plans.schema.cluster import Pool
 from ...plans.schema.plan import Plan
-from ..costs.phase_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost
 from .reference_round import Observe
-from .whole_run import SimulatedRun, SimulatedStep, Watch
+from .simulated_run import SimulatedRun, SimulatedStep
+from .whole_run import Watch
 
 PHASES = ("rollout", "reward_exposed", "train", "sync", "switch")
 

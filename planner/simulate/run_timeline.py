@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...rounds.round_shape import tail_begins_s
-from ..costs.phase_costs import DecodeCost
+from ..costs.decode_costs import DecodeCost
 from .reference_round import Observe
-from .whole_run import SimulatedStep, Watch
+from .simulated_run import SimulatedStep
+from .whole_run import Watch
 
 SCHEDULE, ENGINES, REWARDS, TRAINERS, SYNC = 1, 2, 3, 4, 5
 _NAMES = {SCHEDULE: "schedule", ENGINES: "engines", REWARDS: "reward workers", TRAINERS: "trainers", SYNC: "sync"}

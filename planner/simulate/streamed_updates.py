@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..costs.phase_costs import TrainCost
+from ..costs.update_costs import TrainCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from ...rounds.round_spec import RoundSpec
 from ...traces.cycle_means import CycleMeans
 from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
-from ..costs.phase_costs import RewardCost
+from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import Lengths, RoundTimes, simulate_round
 

@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from ...plans.schema.sections.layouts import EngineLayout
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import STEP_S
-from ...profiles.profile_schema import Profile, RoundCheck, Spread, Train, TrainLaw
-from ..costs.device_memory import measured_update
-from ..costs.phase_costs import TrainCost, decode_cost, entry_of, train_cost_in
+from ...profiles.phase_schema import Spread, Train, TrainLaw
+from ...profiles.profile_schema import Profile, RoundCheck
+from ..costs.decode_costs import decode_cost, entry_of
+from ..costs.update_costs import TrainCost, measured_update, train_cost_in
 from .fitted_line import Line, mean_factor
 
 TRANSFER = 0.75

@@ -12,8 +12,9 @@ import numpy as np
 from ...plans.schema.plan import RoundRollout
 from ...plans.schema.sections.layouts import EngineLayout, UpdateLayout
 from ...profiles.profile_schema import Profile
-from ..costs.phase_costs import RewardCost, TrainCost
+from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
+from ..costs.update_costs import TrainCost
 from ..simulate.whole_run import round_spec
 from .executed_run import MeasuredRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor

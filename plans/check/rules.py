@@ -55,7 +55,7 @@ input-missing            a file that a plan or another document names and that i
 input-changed            an input file that is no longer the one that the plan was solved from
 input-unreadable         an input file that is no document of its kind any more
 decisions-edited         decisions that are not those that were solved; predictions are of others
-predictions-edited       figures of predicted that are not those that were solved, or have no digest
+predictions-edited       predicted figures that differ from those that were solved (by digest), or have no digest
 other-version            a plan solved by another version of rlplan
 rewards-assumed          reward seconds that nobody measured, and far from what such rewards take
 provenance-differs       a plan that calls its profile measured when it is not, or the other way round
@@ -104,16 +104,11 @@ slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,
     "predictions": """
-quantiles-out-of-order   a p95 below its p50, or quantiles that fall
-phases-do-not-add-up     seconds of phases that are not those of the step
-shares-do-not-add-up     shares of the kinds of round whose sum is not 1
-price-does-not-add-up    a price that is not nodes times price, or not price times seconds
+price-does-not-add-up    a price that is not nodes times the cluster's price
 nodes-do-not-add-up      a number of nodes that is not what engines and trainers take
-front-contradicts-plan   a front whose chosen point is not this plan, or that has none or several
 bias-over-budget         a predicted length ratio outside the plan's own bias budget
 gap-contradicts-bound    a gap that is not what value and bound make it
 lengths-beyond-cap       a predicted length beyond the job's longest response
-tail-beyond-rollout      a tail longer than its rollout, or slack longer than its step
 thin-trace               a length trace of too few responses, or one that does not show the lengths that decide the plan
 """,
     "groups": """
@@ -131,7 +126,6 @@ job-missing              a job of the workload without a place
 job-unknown              a job that the workload does not have
 rules-changed            rules that are no longer the workload's
 state-contradicts-jobs   sleeping states of a node that are not those of the jobs on it
-slo-share-contradiction  a share of kept bounds that is not that of the jobs
 workload-unsolvable      a workload with a source that cannot be read, or a state or a model that fits nowhere
 workload-too-large       a workload that its pools cannot hold whatever shares what
 """,

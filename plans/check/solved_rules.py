@@ -43,8 +43,13 @@ def predictions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
         what = "the plan has no digest of its predictions, so that nothing tells whether they were edited"
         yield Fault("predictions-edited", ("predicted",), what, "solve again")
     elif predictions_of(plan) != plan.predicted_sha256:
-        what = "predictions were edited after they were solved"
-        yield Fault("predictions-edited", ("predicted_sha256",), what, "restore them, or solve again")
+        what = "the figures under 'predicted' were edited after they were solved"
+        yield Fault(
+            "predictions-edited",
+            ("predicted_sha256",),
+            what,
+            "restore them, or solve again: no command keeps edited figures",
+        )
 
 
 def other_version(plan: Plan | GroupsPlan, installed: str = __version__) -> Iterator[Fault]:

@@ -7,14 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..phrases.numbers import NONE, percent
+from ..phrases.numbers import NONE, percent, seconds
+from ..phrases.sentences import sentence
 from ..schema.plan import LongRound, Plan, RoundRollout, ShortRound
 from ..schema.sections.layouts import UpdateLayout
-from ..schema.sections.origin import InputFile
-from .page_text import code, esc, table
+from ..schema.sections.origin import InputFile, Volatile
+from .elements import Banner, Table, code
 
 
-def settings(plan: Plan) -> str:
+def settings(plan: Plan) -> Table:
     """A table of what a round of each kind does."""
     rounds = plan.job.rounds
     kinds: list[ShortRound | LongRound] = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
@@ -38,7 +39,7 @@ def settings(plan: Plan) -> str:
         rows.insert(1, ["prompts expected to be long", NONE, percent(rounds.short.long_share)])
     rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
     head = ["", "short round", "long round"] if rounds.long is not None else ["", "every round"]
-    return table(head, [[esc(cell) for cell in row] for row in rows], kind="two")
+    return Table(head, rows, kind="two")
 
 
 def _engines(rollout: RoundRollout) -> str:
@@ -85,19 +86,30 @@ def decided(plan: Plan, key: str) -> str:
     return value_text(value)
 
 
-def reasons(plan: Plan) -> str:
+def reasons(plan: Plan) -> Table:
     """A table of decisions with their `why`."""
-    rows = [[code(key), esc(decided(plan, key)), esc(text)] for key, text in plan.job.why.items()]
-    return table(["decision", "value", "why"], rows, kind="why")
+    rows = [[code(key), decided(plan, key), text] for key, text in plan.job.why.items()]
+    return Table(["decision", "value", "why"], rows, kind="why")
 
 
-def inputs(files: Sequence[tuple[str, InputFile]], digest: str) -> str:
+def inputs(files: Sequence[tuple[str, InputFile]], digest: str) -> Table:
     """A table of the files that a plan was solved from, and of the digest of its decisions."""
-    rows = [
-        [esc(name), code(file.path), esc(getattr(file, "provenance", "")), f"<code>{esc(file.sha256)}</code>"]
-        for name, file in files
-    ]
-    rows.append(["decisions", "", "", f"<code>{esc(digest)}</code>"])
+    rows = [[name, code(file.path), getattr(file, "provenance", ""), code(file.sha256)] for name, file in files]
+    rows.append(["decisions", "", "", code(digest)])
     if not any(row[2] for row in rows):
-        return table(["", "file", "SHA-256"], [[a, b, d] for a, b, _, d in rows])
-    return table(["", "file", "origin", "SHA-256"], rows)
+        return Table(["", "file", "SHA-256"], [[a, b, d] for a, b, _, d in rows])
+    return Table(["", "file", "origin", "SHA-256"], rows)
+
+
+def banners(notes: Sequence[str], edited: bool) -> list[Banner]:
+    """Banners of a plan's page: each note, and that the decisions were edited since they were solved."""
+    warning = "Edited since it was solved: the predictions and reasons below are of other decisions."
+    return [Banner(sentence(note)) for note in notes] + [Banner(warning)] * edited
+
+
+def solved(volatile: Volatile, changes: str) -> str:
+    """When and by which version a plan was solved, and what makes it stale."""
+    return (
+        f"Solved {volatile.solved_at} in {seconds(volatile.solve_s)} by rlplan {volatile.rlplan}. When one of these "
+        f"files {changes}, the plan is stale."
+    )

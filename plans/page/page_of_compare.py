@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name, speedup
 from ..phrases.numbers import count, percent, ratio, seconds, times, usd
 from ..phrases.sentences import sentence
 from .charts import charts_compare
-from .page_text import esc, table
-from .shell import Card, cards, document, section
+from .elements import Card, Table, render
 
 
 def page(points: Sequence[ComparedPoint], job: str, title: str) -> str:
@@ -19,23 +20,16 @@ def page(points: Sequence[ComparedPoint], job: str, title: str) -> str:
     subtitle = f"Job {job}: {count(len(points), 'point')}, {count(len(solved), 'plan')}"
     if paths:
         subtitle += f"; varied: {', '.join(paths)}"
-    parts = [cards(headline(points))]
-    if solved:
-        charts = [charts_compare.steps(solved), charts_compare.speed_and_cost(solved), charts_compare.phases(solved)]
-        parts.append(section("Pictures", *(chart.html() for chart in charts), grid=True))
-    parts.append(
-        section(
-            "Points",
-            f'<div class="panel">{_rows(points)}</div>',
-            intro="Speed-up is over plain synchronous rounds on the same nodes, per trained sample. A length ratio of "
-            "1 is unbiased.",
-        )
+    charts = (charts_compare.steps, charts_compare.speed_and_cost, charts_compare.phases)
+    return render(
+        "compare.html.j2",
+        title,
+        subtitle,
+        cards=headline(points),
+        charts=[chart(solved) for chart in charts] if solved else [],
+        points=_rows(points),
+        notes=_notes(points),
     )
-    notes = _notes(points)
-    if notes:
-        listed = "".join(f"<li>{esc(note)}</li>" for note in notes)
-        parts.append(section("Notes", f'<div class="panel"><ul>{listed}</ul></div>'))
-    return document(title, subtitle, "".join(parts))
 
 
 def headline(points: Sequence[ComparedPoint]) -> list[Card]:
@@ -71,36 +65,26 @@ def headline(points: Sequence[ComparedPoint]) -> list[Card]:
     ]
 
 
-def _rows(points: Sequence[ComparedPoint]) -> str:
+def _rows(points: Sequence[ComparedPoint]) -> Table:
     paths = list(points[0].values)
     best, least = fastest(points), cheapest(points)
     rows = []
     for index, point in enumerate(points):
-        values = [esc(value) for value in point.shown.values()]
+        values = list(point.shown.values())
         if point.plan is None:
-            rows.append([*values, "no plan", *[""] * 7, esc(point.reason)])
+            rows.append([*values, "no plan", *[""] * 7, point.reason])
             continue
-        plan, found = point.plan, point.plan.predicted
-        mark = [word for word, at in (("fastest", best), ("cheapest", least)) if at == index]
+        plan, predicted = point.plan, point.plan.predicted
+        merits = ", ".join(merit for merit, winner in (("fastest", best), ("cheapest", least)) if winner == index)
+        binding = Markup("{} <b>{}</b>").format(binds(plan), merits) if merits else binds(plan)
         rows.append([
-            *values, esc(plan.job.bias.mode), esc(f"{found.nodes:,}"), esc(seconds(found.step_s.mean)),
-            esc(f"± {percent(found.error.total)}"), esc(seconds(found.seconds_per_sample)), esc(times(speedup(plan))),
-            esc(usd(found.usd_per_1k_samples)), esc(ratio(found.length_ratio)),
-            esc(binds(plan)) + (f" <b>{esc(', '.join(mark))}</b>" if mark else ""),
+            *values, plan.job.bias.mode, f"{predicted.nodes:,}", seconds(predicted.step_s.mean),
+            f"± {percent(predicted.error.total)}", seconds(predicted.seconds_per_sample), times(speedup(plan)),
+            usd(predicted.usd_per_1k_samples), ratio(predicted.length_ratio), binding,
         ])  # fmt: skip
     head = [short_name(path, paths) for path in paths]
-    head += [
-        "mode",
-        "nodes taken",
-        "a step",
-        "error",
-        "a sample",
-        "speed-up",
-        "USD per 1,000",
-        "length ratio",
-        "what binds",
-    ]
-    return table(head, rows, numbers=range(len(paths) + 1, len(head) - 1))
+    head += ["mode", "nodes taken", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio"]
+    return Table([*head, "what binds"], rows, numbers=range(len(paths) + 1, len(head)))
 
 
 def _notes(points: Sequence[ComparedPoint]) -> list[str]:

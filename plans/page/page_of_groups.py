@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from ..facts.digest import groups_decisions
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
-from ..phrases.sentences import listed, sentence
+from ..phrases.sentences import listed
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.origin import InputFile
 from . import decision_tables
 from .charts import charts_groups
-from .page_text import code, esc, table
+from .elements import Card, Table, code, mark, render
 from .palette import job_colours
-from .shell import Card, banner, cards, document, section
 
 
 def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
@@ -24,34 +23,25 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
         f"Plan of {count(len(names), 'job')} in {count(len(plan.groups), 'co-execution group')} on "
         f"{_nodes(plan)}; policy {plan.rules.policy}, at most {plan.rules.group_cap} jobs a group"
     )
-    parts = [banner(sentence(note)) for note in notes]
-    if groups_decisions(plan.groups) != plan.decisions_sha256:
-        parts.append(banner("Edited since it was solved: the predictions and reasons below are of other decisions."))
-    parts += [
-        cards(headline(plan)),
-        section(
-            "Cost, slowdown, memory",
-            charts_groups.costs(plan).html(),
-            charts_groups.slowdowns(plan, colours).html(),
-            charts_groups.memory(plan).html(),
-            f'<div class="panel"><h3>Jobs</h3>{_jobs(plan, colours)}</div>',
-            grid=True,
-        ),
-        section(
-            "Timelines",
-            *(charts_groups.timeline(key, group, colours).html() for key, group in plan.groups.items()),
-            intro="Mean seconds, once a group has settled. Solid bars decode, hatched ones train.",
-        ),
-        _moves(plan),
-        section("Why", f'<div class="panel">{_reasons(plan)}</div>'),
-        section(
-            "Inputs",
-            f'<div class="panel">{decision_tables.inputs(_files(plan), plan.decisions_sha256)}</div>',
-            intro=f"Solved {plan.volatile.solved_at} in {seconds(plan.volatile.solve_s)} by rlplan "
-            f"{plan.volatile.rlplan}. When one of these files changes, the plan is stale.",
-        ),
-    ]
-    return document(title, subtitle, "".join(parts))
+    edited = groups_decisions(plan.groups) != plan.decisions_sha256
+    known = plan.inputs.previous is not None or plan.moves or plan.declined is not None
+    previous = plan.inputs.previous
+    return render(
+        "groups.html.j2",
+        title,
+        subtitle,
+        banners=decision_tables.banners(notes, edited),
+        cards=headline(plan),
+        charts=[charts_groups.costs(plan), charts_groups.slowdowns(plan, colours), charts_groups.memory(plan)],
+        jobs=_jobs(plan, colours),
+        timelines=[charts_groups.timeline(key, group, colours) for key, group in plan.groups.items()],
+        moves=_moves(plan) if known else None,
+        moves_from="" if previous is None else f"From {previous.path}, in the order in which to make them.",
+        declined=_declined(plan),
+        reasons=_reasons(plan),
+        inputs=decision_tables.inputs(_files(plan), plan.decisions_sha256),
+        solved=decision_tables.solved(plan.volatile, "changes"),
+    )
 
 
 def headline(plan: GroupsPlan) -> list[Card]:
@@ -112,52 +102,48 @@ def _nodes(plan: GroupsPlan) -> str:
     return listed(f"{number} {pool}" for pool, number in sorted(pools.items()))
 
 
-def _jobs(plan: GroupsPlan, colours: dict[str, str]) -> str:
+def _jobs(plan: GroupsPlan, colours: dict[str, str]) -> Table:
     rows = []
     for key, group in plan.groups.items():
         for name, member in group.jobs.items():
             tail = NONE if member.tail_from is None else f"from {percent(member.tail_from)} on {member.tail_units}"
-            rows.append([
-                f'<i class="mark" style="--c:{colours[name]}"></i>{esc(name)}', esc(key),
-                esc(seconds(member.rollout.mean_s)), esc(seconds(member.train.mean_s)),
-                esc(seconds(member.slowdown.alone_s)), esc(tail),
-            ])  # fmt: skip
-    return table(["job", "group", "rollout", "train", "alone", "tail moves"], rows, numbers=(2, 3, 4))
+            means = (member.rollout.mean_s, member.train.mean_s, member.slowdown.alone_s)
+            rows.append([mark(colours[name], name), key, *map(seconds, means), tail])
+    return Table(["job", "group", "rollout", "train", "alone", "tail moves"], rows, numbers=(2, 3, 4))
 
 
-def _moves(plan: GroupsPlan) -> str:
-    if plan.inputs.previous is None and not plan.moves and plan.declined is None:
-        return ""
+def _moves(plan: GroupsPlan) -> Table:
     rows = [
         [
-            esc(move.job), esc(f"{move.from_group} → {move.to_group}"), esc(f"{usd(move.price_usd)} USD"),
-            esc(seconds(move.price_s)),
-            "needed for bounds or nodes" if move.needed else esc(f"saves {usd(move.saves_usd_per_hour)} USD/h"),
+            move.job,
+            f"{move.from_group} → {move.to_group}",
+            f"{usd(move.price_usd)} USD",
+            seconds(move.price_s),
+            "needed for bounds or nodes" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h",
         ]
         for move in plan.moves
-    ]  # fmt: skip
-    inner = table(["job", "move", "price", "takes", "why"], rows, numbers=(2, 3)) if rows else "<p>No job moves.</p>"
-    if (spared := plan.declined) is not None:
-        reason = (
-            f"less than a quarter above their price within {spared.hours:.2g} h"
-            if spared.reason == "price"
-            else "a job is too little ahead of its bound, or a new group would not outlive a departure"
-        )
-        inner += (
-            f'<p class="dim">Not made: moves of {esc(listed(spared.jobs))}, worth '
-            f"{usd(spared.saves_usd_per_hour)} USD/h for {usd(spared.price_usd)} USD once: {reason}.</p>"
-        )
-    before = (
-        "" if plan.inputs.previous is None else f"From {plan.inputs.previous.path}, in the order in which to make them."
-    )
-    return section("Moves", f'<div class="panel">{inner}</div>', intro=before)
-
-
-def _reasons(plan: GroupsPlan) -> str:
-    rows = [
-        [esc(key), code(about), esc(text)] for key, group in plan.groups.items() for about, text in group.why.items()
     ]
-    return table(["group", "about", "why"], rows, kind="groupwhy")
+    return Table(["job", "move", "price", "takes", "why"], rows, numbers=(2, 3))
+
+
+def _declined(plan: GroupsPlan) -> str:
+    spared = plan.declined
+    if spared is None:
+        return ""
+    reason = (
+        f"less than a quarter above their price within {spared.hours:.2g} h"
+        if spared.reason == "price"
+        else "a job is too little ahead of its bound, or a new group would not outlive a departure"
+    )
+    return (
+        f"Not made: moves of {listed(spared.jobs)}, worth {usd(spared.saves_usd_per_hour)} USD/h for "
+        f"{usd(spared.price_usd)} USD once: {reason}."
+    )
+
+
+def _reasons(plan: GroupsPlan) -> Table:
+    rows = [[key, code(about), text] for key, group in plan.groups.items() for about, text in group.why.items()]
+    return Table(["group", "about", "why"], rows, kind="groupwhy")
 
 
 def _files(plan: GroupsPlan) -> list[tuple[str, InputFile]]:

@@ -14,7 +14,7 @@ from ..schema.sections.origin import InputFile, Inputs
 from . import decision_tables
 from .charts import charts_plan
 from .charts.charts_round import timeline
-from .shell import Card, banner, cards, document, section
+from .elements import Card, render
 
 
 def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
@@ -26,57 +26,34 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
         f"{count(job.issue.samples_per_prompt, 'sample')} a step, on {count(plan.predicted.nodes, 'node')} of pool "
         + pool
     )
-    parts = [banner(sentence(note)) for note in notes]
-    if job_decisions(job) != plan.decisions_sha256:
-        parts.append(banner("Edited since it was solved: the predictions and reasons below are of other decisions."))
-    parts += [
-        cards(headline(plan)),
-        section("Timeline", timeline(plan.predicted, round_bars(plan)).html()),
-        section(
-            "Predictions",
-            charts_plan.phases(plan).html(),
-            charts_plan.front(plan).html(),
-            charts_plan.lengths(plan).html(),
-            charts_plan.memory(plan).html(),
-            grid=True,
-            intro=_lengths_said(plan),
-        ),
-        section("Rounds", f'<div class="panel">{decision_tables.settings(plan)}</div>'),
-        section(
-            "Why",
-            f'<div class="panel">{decision_tables.reasons(plan)}</div>',
-            intro="For each decision: what it gains, and what the next best choice would cost.",
-        ),
-        section(
-            "Inputs",
-            '<div class="panel">'
-            + decision_tables.inputs(
-                [
-                    ("cluster", origin.cluster),
-                    ("job", origin.job),
-                    ("profile", origin.profile),
-                    ("lengths", InputFile(path=origin.lengths.name, sha256=origin.lengths.sha256)),
-                    *_rewards(origin),
-                ],
-                plan.decisions_sha256,
-            )
-            + "</div>",
-            intro=f"Solved {plan.volatile.solved_at} in {seconds(plan.volatile.solve_s)} by rlplan "
-            f"{plan.volatile.rlplan}. When one of these files changes in what the solver reads, the plan is stale.",
-        ),
+    edited = job_decisions(job) != plan.decisions_sha256
+    given = [
+        ("cluster", origin.cluster),
+        ("job", origin.job),
+        ("profile", origin.profile),
+        ("lengths", InputFile(path=origin.lengths.name, sha256=origin.lengths.sha256)),
+        *_rewards(origin),
     ]
-    return document(title, subtitle, "".join(parts))
+    return render(
+        "plan.html.j2",
+        title,
+        subtitle,
+        banners=decision_tables.banners(notes, edited),
+        cards=headline(plan),
+        timeline=timeline(plan.predicted, round_bars(plan)),
+        charts=[f(plan) for f in (charts_plan.phases, charts_plan.front, charts_plan.lengths, charts_plan.memory)],
+        drift=sentence(drift_text(plan.predicted.drift)),
+        rounds=decision_tables.settings(plan),
+        reasons=decision_tables.reasons(plan),
+        inputs=decision_tables.inputs(given, plan.decisions_sha256),
+        solved=decision_tables.solved(plan.volatile, "changes in what the solver reads"),
+    )
 
 
 def _rewards(origin: Inputs) -> list[tuple[str, InputFile]]:
     """Reward seconds that ship, where the plan rests on them."""
     given = origin.rewards
     return [] if given is None else [("rewards", InputFile(path=given.library, sha256=given.sha256))]
-
-
-def _lengths_said(plan: Plan) -> str:
-    text = drift_text(plan.predicted.drift)
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def headline(plan: Plan) -> list[Card]:

@@ -9,9 +9,8 @@ from ..phrases.numbers import NONE, count, digits, fixed, known, percent, ratio,
 from ..phrases.sentences import listed
 from .charts import charts_many_runs, charts_one_run
 from .charts.charts_one_run import Detail
-from .page_text import esc, table
+from .elements import Banner, Card, Table, mark, render
 from .palette import run_colours
-from .shell import Card, banner, cards, document, section
 
 MAX_INCIDENTS = 100
 
@@ -27,35 +26,39 @@ def page(report: Mapping[str, Any], title: str, written_at: str | None) -> str:
     colours = run_colours({name: detail["mode"] for name, detail in runs.items()})
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
-    parts = [banner(f"Left out: {message}") for message in report["unreadable"].values()]
-    parts += [_state(n, d, written_at) for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]]
-    parts.append(cards(headline(runs)))
-    parts.append(section("Runs", f'<div class="panel">{_overview(runs, colours)}</div>'))
+    banners = [Banner(f"Left out: {message}") for message in report["unreadable"].values()]
+    told = {n: d for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]}
+    banners += [_state(name, detail, written_at) for name, detail in told.items()]
+    charts = None
     if stepped:
-        charts = [
+        drawn = (
             charts_many_runs.reward(stepped, colours),
             charts_many_runs.lengths(stepped, colours),
             charts_many_runs.comparison(stepped, colours),
             charts_many_runs.waste(stepped),
-        ]
-        parts.append(section("What happened", *(c.html() for c in charts if c is not None), grid=True))
-    for index, (name, detail) in enumerate(runs.items()):
-        parts.append(section(f"Run {name}", *_run(str(index), name, detail), intro=_sentence(detail), grid=True))
-    parts.append(section("Incidents", f'<div class="panel">{_incidents(runs)}</div>'))
-    return document(title, subtitle, "".join(parts))
+        )
+        charts = [chart for chart in drawn if chart is not None]
+    incidents, earlier = _incidents(runs)
+    return render(
+        "run.html.j2",
+        title,
+        subtitle,
+        banners=banners,
+        cards=headline(runs),
+        overview=_overview(runs, colours),
+        charts=charts,
+        runs=[_run(str(index), name, detail) for index, (name, detail) in enumerate(runs.items())],
+        incidents=incidents,
+        earlier=f"{earlier:,}" if earlier else "",
+    )
 
 
-def _state(name: str, detail: Detail, written_at: str | None) -> str:
+def _state(name: str, detail: Detail, written_at: str | None) -> Banner:
     text = f"{name}: {detail['state_text']}."
     if detail["state"] == "open" and written_at is not None:
         text += f" This page was written {written_at}."
     text += "" if detail["steps"] else " Only its plan's predictions are shown."
-    return banner(text, "bad" if detail["state"] == "failed" else "warn")
-
-
-def _sentence(detail: Detail) -> str:
-    text = str(detail["state_text"])
-    return f"Mode {detail['mode']}; {text}."
+    return Banner(text, "bad" if detail["state"] == "failed" else "warn")
 
 
 def headline(runs: Mapping[str, Detail]) -> list[Card]:
@@ -120,7 +123,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
 _VIOLATIONS = ("on_policy_violations", "conservation_violations", "checksum_mismatches")
 
 
-def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
+def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
     rows = []
     for name, d in runs.items():
         ran = bool(d["steps"])
@@ -128,75 +131,58 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> str:
         if known(d.get("length_ratio")):
             length = f"{ratio(d['length_ratio'])} ± {ratio(d['length_ratio_standard_error'])}"
         rows.append([
-            f'<i class="mark" style="--c:{colours[name]}"></i>{esc(name)}',
-            esc(d["mode"]),
-            esc("running or died" if d["state"] == "open" else d["state"]),
+            mark(colours[name], name),
+            d["mode"],
+            "running or died" if d["state"] == "open" else d["state"],
             f"{d['steps']:,}",
-            esc(seconds(d["step_s"]) if ran else NONE),
-            esc(seconds(d["step_s_predicted"])),
-            esc(times(d.get("speedup"))),
-            esc(times(d["speedup_predicted"])),
-            esc(length),
-            ratio(d['length_ratio_predicted']),
-            esc(f"{fixed(d['reward_first'], '.3f')} → {fixed(d['reward_last'], '.3f')}" if ran else NONE),
-            esc(fixed(d["logprob_max_abs_diff"], ".1e") if ran else NONE),
+            seconds(d["step_s"]) if ran else NONE,
+            seconds(d["step_s_predicted"]),
+            times(d.get("speedup")),
+            times(d["speedup_predicted"]),
+            length,
+            ratio(d["length_ratio_predicted"]),
+            f"{fixed(d['reward_first'], '.3f')} → {fixed(d['reward_last'], '.3f')}" if ran else NONE,
+            fixed(d["logprob_max_abs_diff"], ".1e") if ran else NONE,
         ])  # fmt: skip
     head = ["run", "mode", "state", "steps", "s/step", "predicted", "speed-up", "predicted", "length ratio"]
     head += ["predicted", "reward", "log-probs differ"]
-    return table(head, rows, numbers=tuple(range(3, len(head))))
+    return Table(head, rows, numbers=range(3, len(head)))
 
 
-def _run(key: str, name: str, detail: Detail) -> list[str]:
-    found = [charts_one_run.steps(key, name, detail)] if detail["steps"] else []
-    found.append(charts_one_run.phases(key, name, detail))
-    shape = charts_one_run.shape(key, name, detail) if detail["steps"] else None
-    html = [chart.html() for chart in [*found, *([shape] if shape is not None else [])]]
-    if detail["steps"]:
-        html.append(_coverage(detail))
-    if shape is None and detail["steps"]:
-        html.append(
-            '<div class="panel"><h3>The tail of its rollouts</h3><p class="dim">In every round samples were stopped on '
-            "the way, and the trace does not say how long those had run. The longest response that ended has "
-            f"{esc(digits(detail['max_over_median_tokens']))} times the median's tokens.</p></div>"
-        )
-    return html
+def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
+    """One run's section: its charts, coverage and, where the tail cannot be drawn, its longest response."""
+    ran = bool(detail["steps"])
+    shape = charts_one_run.shape(key, name, detail) if ran else None
+    drawn = (charts_one_run.steps(key, name, detail) if ran else None, charts_one_run.phases(key, name, detail), shape)
+    return {
+        "name": name,
+        "intro": f"Mode {detail['mode']}; {detail['state_text']}.",
+        "charts": [chart for chart in drawn if chart is not None],
+        "coverage": _coverage(detail if ran else {"coverage": {}}),
+        "longest": digits(detail["max_over_median_tokens"]) if ran and shape is None else "",
+    }
 
 
-def _coverage(detail: Detail) -> str:
+def _coverage(detail: Detail) -> Table:
     """How many steps lie below the predicted p50 and p95, by kind of round."""
     rows = [
-        [esc(kind), esc(what), f"{found['steps']:,}"]
+        [kind, noun, f"{counts['steps']:,}"]
         + [
-            f"{found[key][f'below_{level}']:,} ({percent(found[key][f'share_below_{level}'])})"
+            f"{counts[key][f'below_{level}']:,} ({percent(counts[key][f'share_below_{level}'])})"
             for level in ("p50", "p95")
         ]
-        for kind, found in detail["coverage"].items()
-        for key, what in (("step_s", "step"), ("rollout_s", "rollout"))
-        if key in found
+        for kind, counts in detail["coverage"].items()
+        for key, noun in (("step_s", "step"), ("rollout_s", "rollout"))
+        if key in counts
     ]
-    if not rows:
-        return ""
-    body = table(["rounds", "seconds of", "steps", "below p50", "below p95"], rows, numbers=(2, 3, 4))
-    return (
-        f'<div class="panel"><h3>Coverage of the predicted bands</h3>{body}<p class="dim">Of a plan that is right, '
-        "half of the steps lie below p50 and 95% below p95, but for chance; what is off in all steps alike moves them "
-        "to one side.</p></div>"
-    )
+    return Table(["rounds", "seconds of", "steps", "below p50", "below p95"], rows, numbers=(2, 3, 4))
 
 
-def _incidents(runs: Mapping[str, Detail]) -> str:
+def _incidents(runs: Mapping[str, Detail]) -> tuple[Table, int]:
+    """A table of the last incidents, and how many earlier ones are not in it."""
     rows = [(row["t_s"], name, row) for name, detail in runs.items() for row in detail["incidents"]]
     rows.sort(key=lambda item: (item[0], item[1]))
-    if not rows:
-        return "<p>None: no restart, no resume, no violation, no reward that timed out.</p>"
-    shown = rows[-MAX_INCIDENTS:]
-    body = table(
-        ["run", "step", "time", "what", ""],
-        [
-            [esc(name), f"{row['step']}", esc(seconds(t_s)), esc(row["kind"]), esc(row["text"])]
-            for t_s, name, row in shown
-        ],
-        numbers=(1, 2),
-    )
-    left = len(rows) - len(shown)
-    return (f'<p class="dim">{left:,} earlier ones are not shown.</p>' if left else "") + body
+    shown = [
+        [name, str(row["step"]), seconds(t_s), row["kind"], row["text"]] for t_s, name, row in rows[-MAX_INCIDENTS:]
+    ]
+    return Table(["run", "step", "time", "what", ""], shown, numbers=(1, 2)), len(rows) - len(shown)

@@ -3,6 +3,10 @@
 What rlplan computes (plans, profiles) is written out with all its keys. What people write (job, cluster, workload,
 policy) keeps the keys that it has and its single blank lines. Canonical text of canonical text is the same text, and
 says what the text before said.
+
+Comments are placed by the key that they belong to, since keys move. ruamel.yaml (0.19) was tried for this and does not
+keep them: it drops a comment inside a flow mapping, and stores one between two keys with the key before it, so that it
+moves away with that key.
 """
 
 from __future__ import annotations

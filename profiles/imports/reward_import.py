@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ...plans.yaml.errors import InputError
 from ..laws.reward_fit import ScoredSample, equally_likely, fit_executions
-from ..profile_schema import Evidence, Executions, Profile, Reward, Spread
+from ..phase_schema import Evidence, Executions, Reward, Spread
+from ..profile_schema import Profile
 from ..reward_tables import HANGS_S
 from .log_columns import Field, number, read_rows, truth
 

@@ -8,7 +8,7 @@ pulls little.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,11 +59,6 @@ class Factors:
     def as_dict(self) -> dict[str, float]:
         """Each factor by name."""
         return {name: math.exp(log) for name, log in zip(self.names, self.logs.tolist(), strict=True)}
-
-
-def logs_of(factors: Sequence[Factor], values: Mapping[str, float]) -> Array:
-    """The inverse of `Factors.as_dict`, in the order of `factors`."""
-    return np.array([math.log(values[factor.name]) for factor in factors])
 
 
 def fit_factors(factors: Sequence[Factor], law: Law, measured: Array, widen: float = 1.0) -> Factors:

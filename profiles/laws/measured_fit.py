@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profile_schema import DecodePoint
+from ..phase_schema import DecodePoint
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..profile_schema import Executions
+from ..phase_schema import Executions
 
 MOST = 32
 """Most values that a distribution is kept as: enough to show a share of 5% that hangs, few enough to review."""

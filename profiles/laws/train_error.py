@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from ...plans.schema.sections.layouts import UpdateLayout
-from ..profile_schema import TrainLaw
+from ..phase_schema import TrainLaw
 
 PARALLEL_FACTOR = 1.9
 """Seconds of a layout with tp, pp, cp or ep above 1, over what physics gives, where a profile does not state it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...plans.schema.base import Recompute
 from ...plans.schema.sections.layouts import UpdateLayout
-from ..profile_schema import TrainLaw
+from ..phase_schema import TrainLaw
 from .rank_memory import train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads

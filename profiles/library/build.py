@@ -27,7 +27,8 @@ from ..laws.measured_fit import MEAN_OVER_DEVIATION, MEDIAN_OVER_DEVIATION, nonn
 from ..laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, kv_capacity_tokens
 from ..laws.sync_law import cold_start_s, fit_sync, left_out_error, read_syncs, sync_s
 from ..laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR
-from ..profile_schema import Evidence, Machine, Profile, Reward, Rollout, Spread, TrainLaw
+from ..phase_schema import Evidence, Reward, Rollout, Spread, TrainLaw
+from ..profile_schema import Machine, Profile
 from . import FOLDER, GPU_NAMES, MODEL_NAMES, library_path
 from .carried import GENERATION, LEAST_ERROR, LEAST_POINTS, Carried, carried
 from .prices import PATH as PRICES_PATH

@@ -10,16 +10,17 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...executor.configuration import trainer_arguments
-from ...executor.engines.fleet import Fleet, start_ray
-from ...executor.prompts import load_prompts, load_tokenizer
+from ...executor.actors import start_ray
+from ...executor.configuration import fleet_config, trainer_config
+from ...executor.engines.fleet import Fleet
 from ...executor.rewards.pool import RewardPool
-from ...executor.rollout import RoundRunner
+from ...executor.rollout.prompts import load_prompts, load_tokenizer
+from ...executor.rollout.round_runner import RoundRunner
 from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.cluster import Pool
@@ -29,7 +30,7 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
-from ..profile_schema import Reward, Spread, Train
+from ..phase_schema import Reward, Spread, Train
 from .measure_rollout import RolloutCosts, measure_layout, spread
 from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
 
@@ -74,17 +75,8 @@ async def _measure(
     notify("starting reward workers")
     supervisor = Supervisor()
     rewards = RewardPool.of_job(job, paths, job.reward.workers, job.reward.deadline_s, supervisor)
-    fleet = Fleet(
-        layouts,
-        model_path=paths.model,
-        dtype=job.model.dtype,
-        kind=pool.accelerators.kind,
-        max_model_len=job.rollout.longest_tokens,
-        max_num_seqs=max(2 * samples, wide_prompts(job) * job.rollout.samples_per_prompt),
-        kv_memory_bytes_per_accelerator=pool.accelerators.memory_bytes,
-        seed=job.algorithm.seed,
-        supervisor=supervisor,
-    )
+    most_samples = max(2 * samples, wide_prompts(job) * job.rollout.samples_per_prompt)
+    fleet = Fleet(fleet_config(layouts, job, paths.model, pool, most_samples), supervisor)
     runner = RoundRunner(
         fleet,
         rewards,
@@ -95,10 +87,10 @@ async def _measure(
     budgets = [b for b in job.search.micro_batch_tokens if b >= job.rollout.longest_tokens]
     # By what a loss is divided costs nothing; these are a synchronous step's at most.
     most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
-    arguments = trainer_arguments(job, paths.model, budgets[0], pool.accelerators.kind, most)
     # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
-    arguments["algorithm"] = {**arguments["algorithm"], "learning_rate": 0.0}
-    trainer = TrainerGroup("profile", dp=1, threads=pool.cores, arguments=arguments, supervisor=supervisor)
+    frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0})})
+    config = trainer_config(frozen, paths.model, budgets[0], pool.accelerators.kind, most)
+    trainer = TrainerGroup("profile", replace(config, threads=pool.cores), supervisor)
 
     with tempfile.TemporaryDirectory(prefix="rlplan-profile-") as folder:
         weights = Path(folder) / "weights.safetensors"

@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...executor.engines.engine import EngineEvent, Request
-from ...executor.engines.engine_handle import EngineHandle
+from ...executor.actors import within
+from ...executor.engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from ...executor.engines.fleet import Fleet
-from ...executor.supervision import within
+from ...executor.engines.messages import EngineEvent, Request
 from ...plans.schema.sections.layouts import EngineLayout
 from ...plans.yaml.errors import RunFailed
 from ..laws.measured_fit import DecodeFit, fit_decode
-from ..profile_schema import DecodePoint, Spread
+from ..phase_schema import DecodePoint, Spread
 
 SHORT_TOKENS, LONG_TOKENS = 8, 72
 REPEATS = 3
@@ -59,7 +59,12 @@ class _Bench:
         self._vocabulary = vocabulary
         self._seeded = seeded
         self._serial = itertools.count()
-        fleet.listen(lambda engine, events: self._news.put_nowait(events), lambda death: self._news.put_nowait([]))
+        fleet.listen(self._hear)
+
+    def _hear(self, news: EngineNews) -> None:
+        """Keep the events of engines, and an empty list for a death."""
+        if isinstance(news, EngineEvents | EngineDied):
+            self._news.put_nowait(news.events if isinstance(news, EngineEvents) else [])
 
     def prompts(self, engines: int, sequences: int, tokens: int) -> Batches:
         """Random prompts of `tokens` tokens, `sequences` for each engine: equal ones would share their KV."""
@@ -81,7 +86,7 @@ class _Bench:
             events = await within(BATCH_DEADLINE_S, self._news.get(), f"profiling {names}")
             if not events:
                 raise RunFailed(f"an engine of {names} died while it was profiled")
-            missing -= sum(event.kind == "finished" for event in events)
+            missing -= sum(event.name == "finished" for event in events)
         return time.perf_counter() - began
 
     def _request(self, prompt: tuple[int, ...], tokens: int) -> Request:
@@ -190,7 +195,7 @@ async def measure_layout(
         decode=decode,
         prefill_s=prefill_s,
         prefill_s_per_token=prefill_s_per_token,
-        kv_capacity_tokens=min(int(engine.facts["kv_capacity_tokens"]) for engine in engines),
-        kv_block_tokens=int(engines[0].facts["kv_block_tokens"]),
-        start=spread([float(engine.facts["start_s"]) for engine in engines]),
+        kv_capacity_tokens=min(engine.facts.kv_capacity_tokens for engine in engines),
+        kv_block_tokens=engines[0].facts.kv_block_tokens,
+        start=spread([engine.facts.start_s for engine in engines]),
     )

@@ -15,7 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from ...executor.engines.fleet import Fleet
-from ...executor.rollout import RoundRunner, train_groups
+from ...executor.rollout.round_runner import RoundRunner
+from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_group import TrainerGroup

@@ -14,7 +14,7 @@ from .kernel_state import DEFERRED, DISCARDED, EXACT_LONG, FILTERED, OPEN, RACE,
 from .numba_options import compiled
 
 MAX_DRAWS = 64
-"""rounds.machines.exact.MAX_DRAWS; a test holds them equal."""
+"""rounds.machines.exact_long.MAX_DRAWS; a test holds them equal."""
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""The reward workers of the twin: `reward_queue.RewardQueue`, and the heaps that it needs."""
+"""The reward workers of the twin: `RewardQueue` of planner/simulate/reference_round.py, and the heaps that it needs."""
 
 from __future__ import annotations
 

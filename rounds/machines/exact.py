@@ -29,17 +29,6 @@ from abc import abstractmethod
 from .events import Action
 from .round import Draw, Round, Take
 
-MAX_DRAWS = 64
-
-
-def most_draws_at_once(copies: int) -> int:
-    """The most draws of one prompt that decode at once in a long round: a wave begins when all before it have ended."""
-    drawn = most = min(copies, MAX_DRAWS)
-    while drawn < MAX_DRAWS:
-        wave = min(drawn, MAX_DRAWS - drawn)
-        drawn, most = drawn + wave, max(most, wave)
-    return most
-
 
 class ExactRound(Round):
     """What short and long rounds of `exact` share: a cutoff that tells long draws from short ones, and voided draws."""

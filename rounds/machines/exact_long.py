@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from .events import Action
-from .exact import MAX_DRAWS, ExactRound
+from .exact import ExactRound
 from .outcome import Fate, has_signal
 from .round import Draw
+
+MAX_DRAWS = 64
+
+
+def most_draws_at_once(copies: int) -> int:
+    """The most draws of one prompt that decode at once in a long round: a wave begins when all before it have ended."""
+    drawn = most = min(copies, MAX_DRAWS)
+    while drawn < MAX_DRAWS:
+        wave = min(drawn, MAX_DRAWS - drawn)
+        drawn, most = drawn + wave, max(most, wave)
+    return most
 
 
 class ExactLongRound(ExactRound):

@@ -217,10 +217,6 @@ class Round(ABC):
         assert not broken, "; ".join(broken)
         return result
 
-    def live_keys(self) -> list[SampleKey]:
-        """Samples that decode or wait for a reward, in order of issue."""
-        return [SampleKey(d.number, s) for d in self.draws for s in sorted(d.live)]
-
     def check_invariants(self) -> None:
         """Assert what must hold between any two events."""
         for draw in self.draws:

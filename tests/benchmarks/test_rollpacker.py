@@ -10,7 +10,7 @@ from benchmarks.rollpacker.cycle import ablation
 from benchmarks.rollpacker.figures import Figures
 from benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
 from benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
-from rlplan.planner.costs.phase_costs import DecodeCost
+from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.machines.events import Finished, Issue, Score, Scored

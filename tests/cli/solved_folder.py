@@ -12,9 +12,9 @@ from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump, load
+from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.length_trace import read_lengths
 from rlplan.profiles.profile_schema import Profile
-from rlplan.profiles.profile_subject import subject_digest
 
 from ..documents import CLUSTER
 

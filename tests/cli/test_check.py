@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from rlplan import plans
-from rlplan.cli.check import annotation, check_command
+from rlplan.cli.check import check_command
 from rlplan.cli.main import cli
+from rlplan.plans.check.annotations import annotation
 from rlplan.plans.check.finding import Finding
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.schema.policy import POLICY_NAME, find_policy

@@ -14,7 +14,7 @@ import yaml
 
 import rlplan as package
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.profiles.profile_subject import subject_digest
+from rlplan.profiles.fitness import subject_digest
 
 from .command_line import rlplan
 from .fork_server import CLIENT

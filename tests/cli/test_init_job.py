@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rlplan.planner.lengths.copula_lengths import copula_lengths
+from benchmarks.copula_trace import copula_lengths
 from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import load_job

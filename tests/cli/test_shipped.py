@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rlplan.planner.lengths.copula_lengths import copula_lengths
+from benchmarks.copula_trace import copula_lengths
 from rlplan.profiles.length_trace import write_lengths
 
 from .command_line import refused, rlplan

@@ -6,8 +6,8 @@ import pytest
 
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.yaml.yaml_io import load
+from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.profile_schema import Profile
-from rlplan.profiles.profile_subject import subject_digest
 
 from .command_line import refused, rlplan
 from .solved_folder import edit, listing, sha

@@ -29,11 +29,12 @@ from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, load
+from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
 from rlplan.profiles.library import library_names, library_profile
-from rlplan.profiles.profile_schema import Lengths, Machine, Profile, Reward, Train
-from rlplan.profiles.profile_subject import subject_digest
+from rlplan.profiles.phase_schema import Reward, Train
+from rlplan.profiles.profile_schema import Lengths, Machine, Profile
 
 from ..planner.conftest import rollout, spread
 from .command_line import rlplan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shlex
@@ -21,6 +22,9 @@ import rlplan
 from rlplan.cli.documents import KINDS
 from rlplan.cli.main import cli
 from rlplan.plans.check.rules import RULES
+from rlplan.plans.facts.executable import DATA_PARALLEL_ONLY, unsupported
+from rlplan.plans.schema.groups_plan import load_groups_plan
+from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.document_models import ALL_MODELS
 
@@ -30,16 +34,15 @@ ROOT_CONTEXT = click.Context(cli, info_name="rlplan")
 COMMANDS = {name: cli.get_command(ROOT_CONTEXT, name) for name in cli.list_commands(ROOT_CONTEXT)}
 
 
-def reference_hook() -> ModuleType:
-    """docs/reference.py, which no package holds."""
-    spec = importlib.util.spec_from_file_location("reference_hook", ROOT / "docs" / "reference.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def adjacent_module(name: str) -> ModuleType:
+    """A module of docs/, which is no package; MkDocs imports its hook and what lies beside it in the same way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
+        return importlib.import_module(name)
 
 
-REFERENCE = reference_hook()
+REFERENCE = adjacent_module("reference")
+DOCUMENT_PAGES = adjacent_module("document_pages")
 
 
 def models_within(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -68,13 +71,13 @@ def rows(page: str) -> list[list[str]]:
 
 
 def test_every_document_has_a_page():
-    assert set(REFERENCE.DOCUMENTS) == {*KINDS, "lengths"}
+    assert set(DOCUMENT_PAGES.DOCUMENTS) == {*KINDS, "lengths"}
 
 
-@pytest.mark.parametrize("name", REFERENCE.DOCUMENTS)
+@pytest.mark.parametrize("name", DOCUMENT_PAGES.DOCUMENTS)
 def test_the_page_of_a_document_has_a_row_for_every_key_and_says_what_it_means(name):
-    keys = Counter(key for model in models_below(REFERENCE.model_of_page(name)) for key in model.model_fields)
-    page = rows(REFERENCE.document_page(name))
+    keys = Counter(key for model in models_below(DOCUMENT_PAGES.model_of_page(name)) for key in model.model_fields)
+    page = rows(DOCUMENT_PAGES.document_page(name))
     assert Counter(row[0] for row in page) == {f"<code>{key}</code>": count for key, count in keys.items()}
     assert [row[0] for row in page if not all((row[1], row[2], row[-1]))] == []
 
@@ -141,6 +144,15 @@ def test_every_document_in_the_prose_is_valid(place, text):
     loads(text, ALL_MODELS[mark])
 
 
+def test_every_file_of_ours_in_the_guides_exists():
+    rooms = "benchmarks|cli|docs|executor|planner|plans|profiles|rounds|tests|traces"
+    guides = [path for path in PROSE if path.name != "CONTRIBUTING.md"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in guides)
+    named = set(re.findall(rf"`((?:{rooms})/[\w./-]+)`", text))
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_every_benchmark_in_the_prose_exists():
     text = "\n".join(path.read_text(encoding="utf-8") for path in PROSE)
     named = set(re.findall(r"-m benchmarks\.([a-z]\w*)", text))
@@ -148,6 +160,28 @@ def test_every_benchmark_in_the_prose_exists():
     named |= set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
     assert len(named) > 10
     assert [name for name in named if importlib.util.find_spec(f"rlplan.benchmarks.{name}") is None] == []
+
+
+def test_the_cluster_page_quotes_what_execute_refuses():
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    plan = load_plan(ROOT / "plans" / "examples" / "math-32b.yaml")
+    faults = list(unsupported(plan.job))
+    assert len(faults) == 2
+    for loc, what, remedy in faults:
+        assert f"{'.'.join(map(str, loc))}: {what}; {remedy}" in page
+    for key in (*DATA_PARALLEL_ONLY, "recompute", "offload", "drafts", "hand_over", "judge", "synchronous"):
+        assert re.search(rf"^\|.*`[\w.*]*\b{key}`", page, re.MULTILINE), key
+
+
+def test_the_page_of_many_jobs_has_the_figures_of_the_shipped_groups():
+    page = (ROOT / "docs" / "many-jobs.md").read_text(encoding="utf-8")
+    plan = load_groups_plan(ROOT / "plans" / "examples" / "groups.yaml")
+    for cost in (plan.predicted.plan, plan.predicted.algorithm_1, plan.predicted.solo_d):
+        assert f"{cost.usd_per_hour:.2f} USD/h  {cost.usd_per_unit:.3f} USD/unit" in page
+    for group in plan.groups.values():
+        for name, member in group.jobs.items():
+            slowdown = member.slowdown
+            assert f"{name}: {slowdown.mean:.3f}x (p50 {slowdown.p50:.3f}, p95 {slowdown.p95:.3f})" in page
 
 
 def test_every_page_is_in_the_navigation():

@@ -57,18 +57,21 @@ def loop():
 @pytest.fixture(scope="session")
 def fleet(tiny_model, loop):
     """Two engines of TP 1 and one of TP 2, started once."""
-    from rlplan.executor.engines.fleet import Fleet, start_ray
+    from rlplan.executor.actors import start_ray
+    from rlplan.executor.engines.fleet import Fleet, FleetConfig
     from rlplan.plans.schema.sections.layouts import EngineLayout
 
     start_ray()
     fleet = Fleet(
-        [EngineLayout(1, 2), EngineLayout(2, 1)],
-        model_path=str(tiny_model),
-        dtype="float32",
-        kind="cpu",
-        max_model_len=256,
-        max_num_seqs=64,
-        kv_memory_bytes_per_accelerator=100_000_000,
+        FleetConfig(
+            layouts=(EngineLayout(1, 2), EngineLayout(2, 1)),
+            model_path=str(tiny_model),
+            dtype="float32",
+            device="cpu",
+            max_model_len=256,
+            max_num_seqs=64,
+            kv_memory_bytes_per_accelerator=100_000_000,
+        )
     )
     loop.run_until_complete(fleet.start())
     yield fleet

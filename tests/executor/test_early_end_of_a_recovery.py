@@ -18,9 +18,10 @@ pytest.importorskip("transformers")
 
 import torch
 
-from rlplan.executor.records.run_state import checkpoints
+from rlplan.executor.loop import step
+from rlplan.executor.records.checkpoints import checkpoints
+from rlplan.executor.run import TrainingRun
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.executor.training_run import TrainingRun
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import PlannedJob
 from rlplan.plans.yaml.errors import InputError, RunFailed
@@ -84,10 +85,10 @@ async def trained(model: str, folder: Path) -> tuple[TrainingRun, Mortal]:
     parts: Any = {"fleet": MadeUpEngine(), "runner": Rounds(group), "trainer": group}
     planned = PlannedJob.model_validate(PLAN)
     run = TrainingRun("toy", planned, loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS))
-    await run.start(False, {})
-    await run.step()
+    await run.start(False)
+    await step(run)
     await run.checkpoint()
-    await run.step()
+    await step(run)
     return run, group
 
 
@@ -109,11 +110,11 @@ def test_a_step_that_is_left_while_its_trainer_is_taken_back_saves_nothing(
 
         group.before_load = hang
         setattr(group, death, True)
-        step = asyncio.create_task(run.step())
+        taken = asyncio.create_task(step(run))
         await loading.wait()
         assert run.round_can_be_left, "nothing is there that could be lost"
-        step.cancel()
-        await asyncio.wait({step})
+        taken.cancel()
+        await asyncio.wait({taken})
         await run.rescue()
         assert names(tmp_path) == ["step-000000", "step-000001"]
         assert "no checkpoint" in (run.checkpoint_fault or "")
@@ -133,7 +134,7 @@ def test_a_checkpoint_that_cannot_be_read_ends_the_run_and_what_the_ranks_hold_i
 
         group.before_load, group.dead = fail, True
         with pytest.raises(RunFailed, match="Input/output error"):
-            await run.step()
+            await step(run)
         await run.rescue()
         assert names(tmp_path) == ["step-000000", "step-000001"] and run.checkpoint_fault is not None
         await run.close()
@@ -150,7 +151,7 @@ def test_where_no_checkpoint_is_sound_a_run_saves_no_weights_of_its_start_as_its
             (folder / "state.json").write_text("{}")
         group.dead = True
         with pytest.raises(InputError, match="no checkpoint is sound"):
-            await run.step()
+            await step(run)
         await run.rescue()
         assert "step-000002" not in names(tmp_path) and run.checkpoint_fault is not None
         await run.close()
@@ -162,10 +163,10 @@ def test_a_run_that_ends_early_after_a_recovery_saves_the_step_that_it_is_at(mod
     async def body() -> None:
         run, group = await trained(model, tmp_path)
         group.dead = True
-        assert await run.step() is None and run.step_number == 1
+        assert await step(run) is None and run.step_number == 1
         await run.rescue()
         assert run.checkpoint_fault is None and names(tmp_path) == ["step-000000", "step-000001"]
-        await run.step()
+        await step(run)
         weights = group.weights()
         await run.rescue()
         assert run.checkpoint_fault is None and names(tmp_path) == ["step-000001", "step-000002"]

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.execute import Options, _turns
+from rlplan.executor import turns as turns_module
+from rlplan.executor.prepare import Options
+from rlplan.executor.turns import take_turns
 from rlplan.plans.yaml.errors import RunFailed
 
 
@@ -38,6 +40,9 @@ class FakeRun:
         self.step_number += 1
         return SimpleNamespace(step=self.step_number, metrics={})
 
+    def progress(self):
+        return None
+
     def checkpoint_due(self, every):
         return self.step_number % every == 0
 
@@ -61,8 +66,13 @@ class Watcher:
         return lambda *arguments: None
 
 
+@pytest.fixture(autouse=True)
+def steps_of_the_fake(monkeypatch):
+    monkeypatch.setattr(turns_module, "step", lambda run: run.step())
+
+
 def turns(*runs):
-    return asyncio.run(_turns(runs, Options(steps=3), Watcher(), None))
+    return asyncio.run(take_turns(runs, Options(steps=3), Watcher()))
 
 
 def test_a_run_that_came_as_far_as_it_should_ends_finished():
@@ -97,7 +107,7 @@ def test_a_final_checkpoint_that_cannot_be_written_fails_the_run():
 
 
 def interrupted(run, signals, **options):
-    """What `_turns` returns if signals come, 50 ms apart, while the run hangs in a step."""
+    """What `take_turns` returns if signals come, 50 ms apart, while the run hangs in a step."""
 
     async def body():
         async def send():
@@ -108,7 +118,7 @@ def interrupted(run, signals, **options):
 
         sender = asyncio.create_task(send())
         try:
-            return await asyncio.wait_for(_turns([run], Options(steps=3, **options), Watcher(), None), 20)
+            return await asyncio.wait_for(take_turns([run], Options(steps=3, **options), Watcher()), 20)
         finally:
             sender.cancel()
 

@@ -21,6 +21,7 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
 from rlplan.traces.report import report
 from rlplan.traces.report_runs import load_runs
+from rlplan.traces.run_log import PLAN_COPY
 
 from ..documents import EXPECTED_BESIDE, expected_round
 
@@ -209,20 +210,18 @@ class EqualRewards:
 
 @pytest.mark.timeout(600)
 def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint_and_the_run_goes_on(fleet, loop, job_dir, tmp_path):
-    from rlplan.executor.configuration import trainer_settings
-    from rlplan.executor.execute import PLAN_COPY
-    from rlplan.executor.prompts import load_prompts, load_tokenizer
-    from rlplan.executor.rollout import RoundRunner
+    from rlplan.executor.configuration import planned_trainer
+    from rlplan.executor.loop import step
+    from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
+    from rlplan.executor.rollout.round_runner import RoundRunner
+    from rlplan.executor.run import TrainingRun
     from rlplan.executor.trainer.trainer_group import TrainerGroup
-    from rlplan.executor.training_run import TrainingRun
     from rlplan.plans.check.plan_check import open_plan
 
     checked = open_plan(job_dir / "plan.yaml")
     job, plan = checked.job, checked.plan
     prompts = load_prompts(checked.paths.data, load_tokenizer(checked.paths.model), 8)
-    trainer = TrainerGroup(
-        "dying", **trainer_settings(plan.job, job, checked.paths.model, checked.cluster.pools["main"])
-    )
+    trainer = TrainerGroup("dying", planned_trainer(plan.job, job, checked.paths.model, checked.cluster.pools["main"]))
     runner = RoundRunner(fleet, EqualRewards(), prompts, str, temperature=1.0)
     out = tmp_path / "run"
     out.mkdir()
@@ -233,21 +232,21 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint_and_the_run_go
 
     async def body():
         await trainer.start()
-        await run.start(False, {})
+        await run.start(False)
         try:
-            await run.step()
+            await step(run)
             await run.checkpoint()
-            await run.step()
+            await step(run)
             (pid,) = await trainer.pids()
             os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 while True:
                     os.kill(pid, 0)
                     await asyncio.sleep(0.02)
-            assert await run.step() is None, "the step in which the trainer died does not count"
+            assert await step(run) is None, "the step in which the trainer died does not count"
             assert run.step_number == 1, "back at the checkpoint"
             while run.step_number < 7:
-                assert await run.step() is not None
+                assert await step(run) is not None
         finally:
             await run.close()
 

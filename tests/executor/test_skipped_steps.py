@@ -19,13 +19,14 @@ pytest.importorskip("transformers")
 import torch
 from safetensors.torch import load_file
 
-from rlplan.executor.records.run_state import checkpoints
-from rlplan.executor.rollout import Generated, RolloutResult
-from rlplan.executor.trainer.losses import Divisors
+from rlplan.executor.loop import step
+from rlplan.executor.records.checkpoints import checkpoints
+from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
+from rlplan.executor.run import TrainingRun
 from rlplan.executor.trainer.policy_model import packed_logprobs, packed_row
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, MAX_SKIPPED_IN_A_ROW
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig
 from rlplan.executor.trainer.trainer_rank import Trainer
-from rlplan.executor.training_run import TrainingRun
 from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import PlannedJob
@@ -68,10 +69,8 @@ class InThisProcess:
 
     def __init__(self, model: str) -> None:
         job = loads(JOB, Job)
-        self.trainer = Trainer(
-            model, job.algorithm.model_dump(), 64, 3, 1.0, Divisors(6.0, 36.0, 16), threads=1,
-            logprob_limits=LOGPROB_LIMITS["float32"],
-        )  # fmt: skip
+        divisors, limits = Divisors(6.0, 36.0, 16), LOGPROB_LIMITS["float32"]
+        self.trainer = Trainer(TrainerConfig(model, job.algorithm, 64, 3, 1.0, divisors, logprob_limits=limits))
         self.parameters = self.trainer.parameters()
 
     async def start(self) -> None: ...
@@ -119,7 +118,7 @@ class MadeUpRounds:
             with torch.no_grad():
                 row = packed_row([(prompt, tokens)], torch.device("cpu"))
                 logprobs = packed_logprobs(self._group.trainer._model, row, 1.0, "float32").logprobs.tolist()
-            samples[key] = Generated(
+            samples[key] = RolloutSample(
                 key, action.prompt, 0.0, prompt_tokens=tuple(prompt), tokens=tokens,
                 logprobs=self.change(self.number, logprobs),
                 version_start=version, version_end=version, finished_s=0.1, reward=float(key.sample == 0),
@@ -157,7 +156,7 @@ def start(model: str, folder: Path, resume: bool = False) -> tuple[TrainingRun, 
     run = TrainingRun(
         "toy", PlannedJob.model_validate(PLAN), loads(JOB, Job), folder, **parts, prompt_ids=list(PROMPTS)
     )
-    asyncio.run(run.start(resume, {}))
+    asyncio.run(run.start(resume))
     return run, group, rounds
 
 
@@ -166,7 +165,7 @@ def test_a_step_that_is_not_finite_is_skipped_told_and_settled_and_the_run_goes_
     rounds.change = lambda number, logprobs: [math.nan] * 6 if number in (2, 3) else logprobs
     weights, records = [group.weights()], []
     for _ in range(5):
-        records.append(asyncio.run(run.step()))
+        records.append(asyncio.run(step(run)))
         weights.append(group.weights())
     asyncio.run(run.close())
     moved = [not torch.equal(a, b) for a, b in itertools.pairwise(weights)]
@@ -184,18 +183,18 @@ def test_so_many_skipped_steps_in_a_row_end_the_run_with_finite_weights_also_aft
     model: str, tmp_path: Path
 ) -> None:
     run, group, rounds = start(model, tmp_path)
-    asyncio.run(run.step())
+    asyncio.run(step(run))
     trained = group.weights()
     rounds.change = lambda number, logprobs: [math.nan] * 6
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        asyncio.run(run.step())
+        asyncio.run(step(run))
     asyncio.run(run.checkpoint())
     asyncio.run(run.close())
 
     resumed, group, rounds = start(model, tmp_path, resume=True)
     rounds.change = lambda number, logprobs: [math.nan] * 6
     with pytest.raises(RunFailed, match=r"3 steps in a row were skipped.*those of step 1"):
-        asyncio.run(resumed.step())
+        asyncio.run(step(resumed))
     asyncio.run(resumed.close())
     assert torch.equal(group.weights(), trained)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000", "step-000003"]
@@ -203,11 +202,11 @@ def test_so_many_skipped_steps_in_a_row_end_the_run_with_finite_weights_also_aft
 
 def test_an_engine_of_another_model_ends_the_run_before_a_weight_has_moved(model: str, tmp_path: Path) -> None:
     run, group, rounds = start(model, tmp_path)
-    asyncio.run(run.step())
+    asyncio.run(step(run))
     trained = group.weights()
     rounds.change = lambda number, logprobs: [x - 0.05 for x in logprobs]
     with pytest.raises(RunFailed, match=r"step 2: log-probs.*0\.05 in the mean"):
-        asyncio.run(run.step())
+        asyncio.run(step(run))
     assert torch.equal(group.weights(), trained)
     asyncio.run(run.rescue())
     assert run.checkpoint_fault is None and checkpoints(tmp_path)[-1].name == "step-000001"
@@ -218,11 +217,11 @@ def test_an_update_that_leaves_weights_that_are_not_finite_ends_the_run_and_no_c
     model: str, tmp_path: Path
 ) -> None:
     run, group, _ = start(model, tmp_path)
-    asyncio.run(run.step())
+    asyncio.run(step(run))
     asyncio.run(run.checkpoint())
     group.trainer._optimizer.param_groups[0]["lr"] = math.inf
     with pytest.raises(RunFailed, match="left weights that are not finite; the checkpoint of step 1 is kept"):
-        asyncio.run(run.step())
+        asyncio.run(step(run))
     asyncio.run(run.rescue())
     assert "not finite" in (run.checkpoint_fault or "")
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000", "step-000001"]

@@ -20,7 +20,7 @@ from rlplan.executor import supervision
 from rlplan.executor.engines import start_watch
 from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
-from rlplan.executor.records.checkpoint_cadence import Cadence
+from rlplan.executor.records.checkpoints import Cadence
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
 from rlplan.executor.supervision import (
     STARTS_IN_A_ROW,

@@ -10,17 +10,8 @@ from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
-from rlplan.profiles.profile_schema import (
-    DecodePoint,
-    Lengths,
-    Machine,
-    Profile,
-    Reward,
-    Rollout,
-    RoundCheck,
-    Spread,
-    Train,
-)
+from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
+from rlplan.profiles.profile_schema import Lengths, Machine, Profile, RoundCheck
 
 CAP = 1024
 

@@ -15,7 +15,7 @@ from rlplan.plans.check.plan_check import faults
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.profiles.profile_schema import Executions
+from rlplan.profiles.phase_schema import Executions
 
 # A small job: solving takes a few seconds, and the tail is still the cost of a synchronous step.
 SMALL = {"prompts_per_step": 8, "samples_per_prompt": 4}
@@ -80,7 +80,7 @@ def test_a_search_that_a_limit_cut_gives_the_same_bytes_and_a_bound_that_holds(g
 
 
 def test_for_usd_a_plan_on_gpus_may_leave_nodes_unused(given, make_job, make_cluster) -> None:
-    from rlplan.planner.lengths.copula_lengths import copula_lengths
+    from benchmarks.copula_trace import copula_lengths
     from rlplan.profiles.library import library_profile
 
     sizes = {"prompts_per_step": 16, "samples_per_prompt": 4, "max_prompt_tokens": 256, "max_response_tokens": 4096}

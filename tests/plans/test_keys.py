@@ -157,7 +157,7 @@ class Documents:
 
     def refuses(self, document: Any) -> str:
         """What `execute` says before it starts anything; empty if it would run the plan."""
-        from rlplan.executor.execute import prepare
+        from rlplan.executor.prepare import prepare
 
         self.folder.path("edited.yaml").write_text(yaml.safe_dump(document))
         try:
@@ -238,7 +238,7 @@ def test_a_change_of_what_is_only_shown_changes_nothing_that_is_started(document
 def test_plans_that_take_turns_agree_on_what_is_started_once(
     documents: Documents, edits: dict[str, Any], says: str
 ) -> None:
-    from rlplan.executor.execute import prepare
+    from rlplan.executor.prepare import prepare
 
     first, second = documents.folder.path("plan.yaml"), documents.folder.path("second.yaml")
     first.write_text(yaml.safe_dump(documents.plan))

@@ -5,7 +5,7 @@ from typing import Any
 
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.profiles.laws.train_law import FACTORS
-from rlplan.profiles.profile_schema import TrainLaw
+from rlplan.profiles.phase_schema import TrainLaw
 
 
 def neutral() -> dict[str, float]:

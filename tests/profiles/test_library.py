@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.phase_costs import decode_cost, train_cost_in, train_costs
+from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.update_costs import train_cost_in, train_costs
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.architecture import architecture_of
+from rlplan.profiles.fitness import differences, machine_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library import (
     FOLDER,
@@ -26,7 +28,6 @@ from rlplan.profiles.library import (
     shipped_model,
 )
 from rlplan.profiles.profile_schema import Profile
-from rlplan.profiles.same_machine import differences, machine_of
 
 from .public_laws import update_layout
 

@@ -51,6 +51,11 @@ Lengths = Callable[[Sample], int]
 Rewards = Callable[[Sample], float]
 
 
+def live_keys(machine: Round) -> list[SampleKey]:
+    """Samples that decode or wait for a reward, in order of issue."""
+    return [SampleKey(draw.number, sample) for draw in machine.draws for sample in sorted(draw.live)]
+
+
 @dataclass
 class Chaos:
     """What goes wrong: probabilities per event."""
@@ -164,7 +169,7 @@ def drive(
         deliver(event, now)
         if chaos.noise and dice.random() < chaos.noise:
             deliver(dice.choice(run.events), now)
-    assert machine.done, f"the round hangs; it waits for {machine.live_keys()[:5]}"
+    assert machine.done, f"the round hangs; it waits for {live_keys(machine)[:5]}"
     assert not live, f"the round is done and these still run: {sorted(live)[:5]}"
     return run
 

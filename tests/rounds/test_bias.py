@@ -12,10 +12,9 @@ import random
 import numpy as np
 import pytest
 
-from rlplan.rounds import schedule as schedule_module
+from rlplan.rounds import round_spec
 from rlplan.rounds.machines.events import Action
-from rlplan.rounds.machines.exact import MAX_DRAWS
-from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_long import MAX_DRAWS, ExactLongRound
 from rlplan.rounds.machines.exact_short import ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.round import Draw
@@ -229,7 +228,7 @@ def test_the_mean_and_the_share_beyond_the_cutoff_betray_a_broken_machine(
     broken: type, sign: int, any_order: bool, epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaces = ExactShortRound if issubclass(broken, ExactShortRound) else ExactLongRound
-    monkeypatch.setattr(schedule_module, replaces.__name__, broken)
+    monkeypatch.setattr(round_spec, replaces.__name__, broken)
     trained = Trained(spec("exact", LAVISH), epochs, any_order=any_order, fair=False)
     assert sign * trained.mean_z > 4, f"ratio {trained.ratio:.3f}, {trained.mean_z:.1f} standard errors"
     assert sign * trained.share_z > 3

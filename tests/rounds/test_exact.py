@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.machines import exact
+from rlplan.rounds.machines import exact_long
 from rlplan.rounds.machines.events import (
     Abort,
     Action,
@@ -101,7 +101,7 @@ def test_a_long_round_trains_the_lowest_numbered_long_redraw_of_each_prompt(
         redraw = run.samples[group.keys[0]].redraw
         longest = [max(lengths(Sample(0, group.prompt, r, s)) for s in range(size)) for r in range(redraw + 1)]
         if group.prompt in outcome.exhausted:
-            assert redraw == exact.MAX_DRAWS - 1 and max(longest) <= cutoff_tokens
+            assert redraw == exact_long.MAX_DRAWS - 1 and max(longest) <= cutoff_tokens
         else:
             assert longest[-1] > cutoff_tokens >= max(longest[:-1], default=0)
 
@@ -167,7 +167,7 @@ def test_waves_double_until_a_draw_is_long() -> None:
 
 
 def test_a_prompt_that_is_never_long_is_trained_after_max_draws_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "MAX_DRAWS", 7)
+    monkeypatch.setattr(exact_long, "MAX_DRAWS", 7)
     machine = ExactLongRound(["never", "often"], 2, 10, 2, CAP)
     run = drive(machine, lambda s: 30 if s.prompt == "often" else 3, lambda s: 1.0)
     outcome = machine.outcome()
@@ -179,7 +179,7 @@ def test_a_prompt_that_is_never_long_is_trained_after_max_draws_and_reported(mon
 def test_an_exhausted_prompt_whose_reward_fails_is_reported_once_and_not_at_all_if_its_new_draw_is_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exact, "MAX_DRAWS", 2)
+    monkeypatch.setattr(exact_long, "MAX_DRAWS", 2)
     for length, reported in ((3, ("a",)), (30, ())):
         machine = ExactLongRound(["a"], 1, 10, 2, CAP)
         machine.start()

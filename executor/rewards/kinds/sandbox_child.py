@@ -38,11 +38,11 @@ FS_REFER = 1 << 13
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check(result: int, what: str) -> int:
+def check(result: int, call: str) -> int:
     """Raise OSError with errno's reason if a C call failed; else pass its result on."""
     if result < 0:
         error = ctypes.get_errno()
-        raise OSError(error, f"{what}: {os.strerror(error)}")
+        raise OSError(error, f"{call}: {os.strerror(error)}")
     return result
 
 
@@ -104,6 +104,13 @@ def lock_files(folder: str) -> list[str]:
     return []
 
 
+def lower(which: int, value: int, hard_more: int = 0) -> None:
+    """Lower a resource limit of this process to `value`, and its hard limit to `hard_more` above it."""
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value + hard_more))
+
+
 def limit(cpu_s: int, memory_bytes: int, file_bytes: int, own_ids: bool) -> None:
     """Set the resource limits of this process and of all that it starts."""
     limits = {
@@ -117,10 +124,8 @@ def limit(cpu_s: int, memory_bytes: int, file_bytes: int, own_ids: bool) -> None
         # Only in a user namespace of its own: elsewhere the limit counts all of the user's processes, Ray's included.
         limits[resource.RLIMIT_NPROC] = 64
     for which, value in limits.items():
-        hard = resource.getrlimit(which)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         # The hard CPU limit kills what ignores the soft one's SIGXCPU.
-        resource.setrlimit(which, (value, value + 1 if which == resource.RLIMIT_CPU else value))
+        lower(which, value, hard_more=1 if which == resource.RLIMIT_CPU else 0)
 
 
 def run(response: str, tests: str, token: str, status: int) -> None:

@@ -26,8 +26,8 @@ from typing import TypeVar, overload
 from ....plans.schema.sections.layouts import EngineLayout
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates import LongKey, ShortKey
-from ...costs.phase_costs import NO_TIMEOUT, DecodeCost, RewardCost
-from ...costs.reward_executions import Executions
+from ...costs.decode_costs import DecodeCost
+from ...costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from .column_setting import Setting
 
 Cost = TypeVar("Cost", bound=DecodeCost)

@@ -10,11 +10,13 @@ from functools import cached_property
 from ....plans.schema.base import Mode
 from ....plans.schema.predicted import StepNoise
 from ....plans.schema.sections.layouts import EngineLayout
-from ....rounds.machines.exact import most_draws_at_once
+from ....rounds.machines.exact_long import most_draws_at_once
 from ...choose.candidates import LongKey, ShortKey
+from ...costs.decode_costs import DecodeCost
 from ...costs.draft_costs import DraftedCost
-from ...costs.phase_costs import DecodeCost, RewardCost, TrainCost
+from ...costs.reward_costs import RewardCost
 from ...costs.step_noise import SILENT
+from ...costs.update_costs import TrainCost
 from ...lengths.draws import Draws
 from ...lengths.length_history import EarlierEpoch
 from ..reference_round import Observe

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...costs.phase_costs import TrainCost
+from ...costs.update_costs import TrainCost
 from ..streamed_updates import Window
 from .round_log import RoundLog, standard_error
 

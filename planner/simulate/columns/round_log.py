@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates import LongKey
-from ...costs.phase_costs import TrainCost
+from ...costs.update_costs import TrainCost
 from ..round_arrays import FATES, Luck, Played
 from ..streamed_updates import Streamed, Window, exposed_update_s
 

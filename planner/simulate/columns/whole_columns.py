@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....rounds.hand_over import HandOverSpec
-from ....rounds.machines.exact import MAX_DRAWS
+from ....rounds.machines.exact_long import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
 from ...choose.candidates import LongKey, ShortKey, defers

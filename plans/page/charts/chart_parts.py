@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from ...phrases.numbers import seconds, span
+from ..elements import Swatch
 from ..palette import CLEAR, INK, LINE, MUTED, PANEL, faded
-from ..shell import Swatch
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 

@@ -11,9 +11,8 @@ from ...facts.compared_plans import ComparedPoint, speedup
 from ...phrases.numbers import percent, seconds, times, usd
 from ...phrases.sentences import listed
 from ...schema.plan import Plan
-from ..page_text import esc
+from ..elements import Chart, Swatch, esc
 from ..palette import INK, MODE, MUTED, PHASE, PHASE_NAME
-from ..shell import Chart, Swatch
 from .chart_parts import axis, figure, lanes, share_axis
 
 ROW_PX = 44

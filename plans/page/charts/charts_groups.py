@@ -8,8 +8,8 @@ from ...phrases.numbers import count, percent, seconds, times, usd
 from ...phrases.sentences import listed
 from ...schema.groups_plan import CostFigures, GroupsPlan
 from ...schema.sections.planned_group import PlannedGroup
+from ..elements import Chart, Swatch
 from ..palette import BAD, GOOD, INK, LINE, MUTED, PANEL, PHASE, TRACK, faded, text_on
-from ..shell import Chart, Swatch
 from .chart_parts import axis, figure, lanes
 from .charts_plan import filled
 

@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import count, fixed, known, percent, seconds
+from ...phrases.numbers import count, fixed, known, percent, seconds, times
 from ...phrases.sentences import listed
-from ..page_text import esc
+from ..elements import Chart, Swatch, esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
-from ..shell import Chart, Swatch
 from .chart_parts import axis, cut, figure, lanes, share_axis
 from .charts_one_run import Detail
 from .charts_plan import length_axis
@@ -179,7 +178,7 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),
     )
     said = [
-        f"{name} {d['speedup']:.2f}×" for name, d in runs.items() if known(d.get("speedup")) and d["mode"] != "sync"
+        f"{name} {times(d['speedup'])}" for name, d in runs.items() if known(d.get("speedup")) and d["mode"] != "sync"
     ]
     caption = (
         f"Per trained sample, against plain synchronous rounds in the same folder: {listed(said)}."

@@ -11,9 +11,8 @@ from typing import Any
 
 from ...phrases.numbers import count, percent, seconds
 from ...phrases.sentences import listed
-from ..page_text import esc
+from ..elements import Chart, Swatch, esc
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, faded
-from ..shell import Chart, Swatch
 from .chart_parts import BandGroup, BandRow, Spread, axis, bands, figure, share_axis
 
 Detail = Mapping[str, Any]

@@ -9,8 +9,8 @@ from ...phrases.numbers import bytes_text, digits, percent, seconds, times, usd
 from ...phrases.sentences import listed
 from ...schema.plan import Plan
 from ...schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
+from ..elements import Chart, Swatch
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
-from ..shell import Chart, Swatch
 from .chart_parts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes, share_axis
 
 

@@ -9,9 +9,8 @@ from ...facts.round_bars import LANES, Bar, Lane
 from ...phrases.numbers import percent, seconds
 from ...phrases.sentences import listed
 from ...schema.predicted import Predicted, PredictedRound
-from ..page_text import esc
+from ..elements import Chart, Swatch, esc
 from ..palette import INK, PHASE, PHASE_NAME, faded
-from ..shell import Chart, Swatch
 from .chart_parts import axis, figure, header, lanes
 
 _LANE: Mapping[str, str] = {"sync": "transfer"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rlplan.executor.engines.engine import EngineConfig, RolloutEngine
+from rlplan.executor.engines.engine import RolloutEngine
+from rlplan.executor.engines.messages import EngineConfig
 
 
 def test_an_engine_that_decodes_is_heard_of_and_one_that_does_not_is_not():
@@ -21,4 +22,4 @@ def test_an_engine_that_decodes_is_heard_of_and_one_that_does_not_is_not():
         return first, await engine.poll(0.02)
 
     heard, silent = asyncio.run(body())
-    assert [event.kind for event in heard] == ["alive"] and silent == []
+    assert [event.name for event in heard] == ["alive"] and silent == []

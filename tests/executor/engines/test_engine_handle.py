@@ -9,15 +9,17 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.engines.engine import Request
+from rlplan.executor.engines.engine_handle import EngineEvents
+from rlplan.executor.engines.messages import Request
 from rlplan.executor.rewards.pool import RewardResult
-from rlplan.executor.rollout import PromptText, RoundRunner
+from rlplan.executor.rollout.prompts import PromptText
+from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.executor.supervision import Patience
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.race import RaceRound
 
-from ..engine_fakes import FakeFleet
+from .engine_fakes import FakeFleet
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", "text", (3, 4), None) for i in range(6)}
 
@@ -87,7 +89,7 @@ def test_a_core_that_dies_under_a_weight_load_costs_the_engine_and_not_the_run(w
         fakes.actors[0].core_dead = True
         with pytest.raises(RunFailed, match="core process died"):
             await engine.load(weights, "v1", False)
-        await engine.ready()
+        await fakes.fleet.some_ready([engine])
         await engine.load(weights, "v1", False)
         assert engine.version == "v1" and len(fakes.actors) == 2
         await fakes.fleet.close()
@@ -98,32 +100,23 @@ def test_a_core_that_dies_under_a_weight_load_costs_the_engine_and_not_the_run(w
 @pytest.mark.parametrize("first", [True, False])
 def test_an_engine_that_dies_while_it_starts_is_started_again(weights, first):
     async def body():
-        fakes = FakeFleet(1, prepare=lambda actor: None)
+        fakes = FakeFleet(1)
         dying = {1} if first else {2, 3}
 
         def prepare(actor):
             actor.dies_in_start = len(fakes.actors) in dying
 
-        fakes.fleet._engines[1][0]._spawn = _prepared(fakes.fleet._engines[1][0]._spawn, prepare)
+        fakes.prepare = prepare
         await fakes.fleet.start()
         if not first:
             fakes.actors[0].core_dead = True
             await until(lambda: len(fakes.actors) == 4)
-        await fakes.fleet.all_engines()[0].ready()
+        await fakes.fleet.some_ready(fakes.fleet.all_engines())
         assert len(fakes.actors) == (2 if first else 4)
         await run_round(fakes, weights, 1)
         await fakes.fleet.close()
 
     asyncio.run(body())
-
-
-def _prepared(spawn, prepare):
-    def wrapped(config):
-        actor = spawn(config)
-        prepare(actor)
-        return actor
-
-    return wrapped
 
 
 def test_one_engine_that_hangs_is_named_and_replaced_while_the_others_talk(weights):
@@ -149,9 +142,7 @@ def test_one_engine_that_hangs_is_named_and_replaced_while_the_others_talk(weigh
 
 
 def test_an_engine_that_lives_and_does_not_decode_is_replaced_while_the_others_decode(weights, monkeypatch):
-    from rlplan.executor.engines import engine_handle
-
-    monkeypatch.setattr(engine_handle, "PROGRESS_S", 0.6)
+    monkeypatch.setattr("rlplan.executor.engines.engine_process.PROGRESS_S", 0.6)
 
     async def body():
         fakes = FakeFleet(2)
@@ -161,7 +152,7 @@ def test_an_engine_that_lives_and_does_not_decode_is_replaced_while_the_others_d
         async def talk():
             # The other engine has something to say all the time.
             for _ in range(200):
-                fakes.fleet.on_events(fakes.fleet.all_engines()[1], [])
+                fakes.fleet.hear(EngineEvents(fakes.fleet.all_engines()[1], []))
                 await asyncio.sleep(0.02)
 
         talking = asyncio.create_task(talk())
@@ -199,7 +190,7 @@ def test_an_abort_never_overtakes_its_submit_and_nothing_decodes_after_a_round(w
 
 
 def test_a_round_that_is_left_does_not_wait_for_an_engine_that_hangs(weights, monkeypatch):
-    monkeypatch.setattr("rlplan.executor.rollout.LEAVE_S", 0.1)
+    monkeypatch.setattr("rlplan.executor.rollout.round_runner.LEAVE_S", 0.1)
 
     async def body():
         fakes = FakeFleet(2, Patience(stall_s=3600.0), decode_s=3600.0)
@@ -231,12 +222,11 @@ def test_a_round_ends_and_the_next_begins_without_an_engine_that_is_still_being_
         fakes = FakeFleet(2)
         await fakes.fleet.start()
         slow = asyncio.Event()
-        spawn = fakes.fleet._engines[1][0]._spawn
 
         def start_slowly(actor):
             actor.hangs = slow
 
-        fakes.fleet._engines[1][0]._spawn = _prepared(spawn, start_slowly)
+        fakes.prepare = start_slowly
 
         async def during():
             await asyncio.sleep(0.005)
@@ -304,7 +294,7 @@ def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(weights):
         await engine.load(weights, "v1", False)
         late = engine.submit([Request("late", (3,), 8)], "v1")
         engine.fail("killed by the test")
-        await engine.ready()
+        await fakes.fleet.some_ready([engine])
         with pytest.raises(RunFailed, match="killed by the test"):
             await late
         assert ("engine-0", "submit", "late") not in fakes.log

@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("vllm")
 
-from rlplan.executor.engines.fleet import start_ray
+from rlplan.executor.actors import start_ray
 from rlplan.executor.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
@@ -20,7 +21,7 @@ from rlplan.plans.schema.plan import LossPlan
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 
-from ..test_reward_timeouts import JOB
+from ..rewards.test_reward_timeouts import JOB
 
 pytestmark = pytest.mark.engine
 
@@ -36,11 +37,11 @@ def groups(count):
 def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_is_its_silence(
     tiny_model, loop, tmp_path
 ):
-    from rlplan.executor.configuration import trainer_arguments
+    from rlplan.executor.configuration import trainer_config
 
     start_ray()
-    arguments = trainer_arguments(loads(JOB, Job), str(tiny_model), 128, "cpu", LossPlan(samples=8.0, tokens=80))
-    group = TrainerGroup("two", 2, 1, arguments, Supervisor(Patience(stall_s=6.0)))
+    config = trainer_config(loads(JOB, Job), str(tiny_model), 128, "cpu", LossPlan(samples=8.0, tokens=80))
+    group = TrainerGroup("two", replace(config, ranks=2), Supervisor(Patience(stall_s=6.0)))
 
     async def die_in_step(number):
         """Send a signal to rank 1 in the middle of a long step; returns (error, seconds until it was known)."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.copula_trace import copula_lengths
 from rlplan.cli.main import cli
-from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.profiles.length_trace import write_lengths
 
 from ...cli.solved_folder import write_profiled

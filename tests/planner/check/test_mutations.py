@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlplan.cli.check import annotation
+from rlplan.plans.check.annotations import annotation
 from rlplan.plans.yaml.yaml_doc import parse
 from rlplan.plans.yaml.yaml_write import write
 

@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 
+from benchmarks.copula_trace import copula_lengths
 from rlplan.planner.choose.candidate_search import Pass, is_plain
 from rlplan.planner.choose.plain_baseline import baseline_of, baseline_text, keeps_slo
-from rlplan.planner.lengths.copula_lengths import copula_lengths
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.profiles.library import library_profile

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.phase_costs import BLOCK_TOKENS, decode_cost
+from rlplan.planner.costs.decode_costs import BLOCK_TOKENS, decode_cost
 from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s

@@ -12,7 +12,8 @@ from rlplan.planner.choose.ties import MOST, executable, issued_per_trained, sim
 from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.profiles.profile_schema import RoundCheck, Train
+from rlplan.profiles.phase_schema import Train
+from rlplan.profiles.profile_schema import RoundCheck
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 from ..gpu_run import solved_on_gpus

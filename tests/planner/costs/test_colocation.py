@@ -3,7 +3,8 @@
 import pytest
 
 from rlplan.planner.costs.colocation import host_bytes_per_s, optimizer_moves_s, sleep_and_wake_s
-from rlplan.planner.costs.phase_costs import decode_cost, train_cost_in
+from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile

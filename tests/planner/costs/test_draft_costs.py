@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.draft_costs import Drafts, affordable, beside_judge, drafted, worthwhile
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck
 from rlplan.plans.schema.sections.layouts import EngineLayout

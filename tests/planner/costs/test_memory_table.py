@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from rlplan.planner.choose.candidates import enumerate_space, feasible_layouts
 from rlplan.planner.choose.cycle_cost import Limits
 from rlplan.planner.choose.memory_fit import fitting_beside
+from rlplan.planner.costs.decode_costs import engines_of
 from rlplan.planner.costs.device_memory import device_bars
 from rlplan.planner.costs.host_memory import engine_share, trainer_share
 from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar
 from rlplan.planner.costs.memory_table import memory_table
-from rlplan.planner.costs.phase_costs import engines_of, train_costs
+from rlplan.planner.costs.update_costs import train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible

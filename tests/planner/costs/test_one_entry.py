@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from rlplan.planner.check.memory_rules import bars_as_they_are, priced
 from rlplan.planner.choose.candidates import feasible_layouts
-from rlplan.planner.costs.phase_costs import checks_of, decode_cost, entry_of
+from rlplan.planner.costs.decode_costs import checks_of, decode_cost, entry_of
 from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.explain.cost_error import rollout_error
 from rlplan.planner.solve import solve

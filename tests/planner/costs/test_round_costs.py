@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.costs.draft_costs import beside_judge
-from rlplan.planner.costs.phase_costs import RewardCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
 from rlplan.plans.schema.plan import (
     Bias,
@@ -23,7 +23,7 @@ from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import RewardJudge
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.profile_schema import Judge
+from rlplan.profiles.phase_schema import Judge
 
 
 def planned(engines: int, engine_tp: int, **train) -> PlannedJob:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.phase_costs import train_cost
 from rlplan.planner.costs.step_noise import share_within, spread_of, step_deviations
+from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.explain.cost_error import noise_of
 from rlplan.planner.simulate.columns.round_log import RoundLog
 from rlplan.plans.schema.predicted import StepNoise
 from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.profiles.profile_schema import RoundCheck, Spread
+from rlplan.profiles.phase_schema import Spread
+from rlplan.profiles.profile_schema import RoundCheck
 from rlplan.traces.report import report
 
 from ..synthetic_run import QUICK, solved, synthesize

@@ -5,12 +5,13 @@ import math
 import pytest
 
 from rlplan.planner.choose.candidates import ShortKey
-from rlplan.planner.costs.phase_costs import train_cost
+from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error, step_error, update_error
 from rlplan.planner.explain.scheduled_rounds import ScheduledRounds
 from rlplan.planner.simulate.columns.round_log import RoundLog
 from rlplan.plans.schema.sections.layouts import EngineLayout
-from rlplan.profiles.profile_schema import Evidence, RoundCheck
+from rlplan.profiles.phase_schema import Evidence
+from rlplan.profiles.profile_schema import RoundCheck
 
 SIGMA = math.sqrt(2 / math.pi)
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.costs.phase_costs import decode_cost, entry_of
+from rlplan.planner.costs.decode_costs import decode_cost, entry_of
 from rlplan.planner.explain.watched_rounds import RoundWatch
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.whole_run import Watch, simulate_plan

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
+from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, decode_cost, reward_cost
+from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
 from rlplan.planner.explain.watched_rounds import RoundWatch, watch_rounds
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths

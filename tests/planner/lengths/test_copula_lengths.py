@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.lengths.copula_lengths import Marginal, copula_lengths
+from benchmarks.copula_trace import copula_lengths
+from rlplan.planner.lengths.copula_lengths import Marginal
 from rlplan.profiles.length_trace import LengthTrace
 
 CDF = [(50.0, 0.05), (200.0, 0.4), (500.0, 0.8), (1000.0, 0.92), (4000.0, 0.98)]

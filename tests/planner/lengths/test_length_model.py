@@ -129,7 +129,7 @@ def test_a_higher_cap_goes_on_with_the_tail_and_says_that_this_is_a_guess() -> N
     rng = np.random.default_rng(2)
     natural = np.ceil(40 * rng.pareto(1.5, size=(400, 8)) + 40)
     model = fit_lengths(trace_of(natural), 4 * CAP)
-    assert model.tail.index == pytest.approx(1.5, abs=3 * model.tail.index_error + 0.15)
+    assert model.tail.index == pytest.approx(1.5, abs=3 * model.tail.index / math.sqrt(model.tail.ended) + 0.15)
     assert (model.tables >= 4 * CAP).mean() == pytest.approx((natural >= 4 * CAP).mean(), rel=0.5)
     assert model.mean_tokens == pytest.approx(np.minimum(natural, 4 * CAP).mean(), rel=0.1)
     assert model.caution is not None and f"cut at {CAP} tokens" in model.caution

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import decode_cost, reward_cost
+from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns import whole_columns as columns
@@ -17,8 +18,7 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, l
 from rlplan.plans.schema.sections.layouts import EngineLayout
 from rlplan.rounds.balance import Balancer, PrefixSharing
 from rlplan.rounds.machines.events import Finished, SampleKey
-from rlplan.rounds.machines.exact import MAX_DRAWS, most_draws_at_once
-from rlplan.rounds.machines.exact_long import ExactLongRound
+from rlplan.rounds.machines.exact_long import MAX_DRAWS, ExactLongRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP, heavy_trace, small_profile

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.phase_costs import decode_cost
+from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.plans.schema.sections.layouts import EngineLayout
 

@@ -7,9 +7,11 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass, column_name
 from rlplan.planner.choose.candidates import LongKey, ShortKey, feasible_train
+from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import TrainCost, decode_cost, reward_cost, train_cost, train_costs
+from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
+from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_engine import Engine, Sample
 from rlplan.planner.simulate.reference_round import Lengths, RoundTimes, simulate_round
 from rlplan.plans.schema.sections.layouts import EngineLayout

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from rlplan.planner.simulate.run_summary import BusyMeter, summarize
-from rlplan.planner.simulate.whole_run import SimulatedRun, SimulatedStep
+from rlplan.planner.simulate.simulated_run import SimulatedRun, SimulatedStep
 
 from ..conftest import laptop
 from ..synthetic_run import solved

@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import RewardCost
+from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, Played
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
@@ -76,8 +78,9 @@ def test_a_hand_over_pays_where_a_tail_leaves_engines_idle() -> None:
 def test_only_whole_replicas_are_moved_to_freed_accelerators() -> None:
     window = Window(2.0, 100.0, ((1.0, 10, 0, 0),), accelerators=4, share=0.5)
 
-    def busy_s(**layout: int) -> float:
-        return window.streamed(dataclasses.replace(TRAIN, **layout)).busy_s
+    def busy_s(**sizes: int) -> float:
+        layout = ONE_REPLICA.model_copy(update=sizes)
+        return window.streamed(dataclasses.replace(TRAIN, layout=layout)).busy_s
 
     assert busy_s(dp=8) == busy_s(dp=2, tp=4) == pytest.approx(2.0)
     assert busy_s(dp=5) == pytest.approx(2.0)  # 4 of its 5 replicas fit, on half of the accelerators

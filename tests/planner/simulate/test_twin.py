@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.phase_costs import NO_TIMEOUT, DecodeCost, RewardCost
-from rlplan.planner.costs.reward_executions import Executions
+from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import play
 from rlplan.planner.simulate.round_arrays import Luck, Played, RanOut
 from rlplan.plans.schema.sections.layouts import EngineLayout
@@ -21,7 +21,7 @@ from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.compiled_machines import MAX_DRAWS
 from rlplan.rounds.hand_over import HandOverSpec
-from rlplan.rounds.machines import exact
+from rlplan.rounds.machines import exact_long
 from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
 
@@ -145,7 +145,7 @@ def test_and_the_same_hand_over(drawn, decode, reward, limit, share, growth, dat
 
 
 @pytest.mark.parametrize(
-    "setup",
+    "round_kind",
     [
         RoundKind("short", 30, 24, 4, 5, CAP),
         RoundKind("short", 30, 24, 4, 4, CAP, cutoff_tokens=25),
@@ -178,7 +178,7 @@ def test_a_round_that_wants_more_rows_than_it_was_given_says_so(reference: bool)
 
 
 def test_both_give_up_on_a_prompt_after_as_many_draws() -> None:
-    assert MAX_DRAWS == exact.MAX_DRAWS
+    assert MAX_DRAWS == exact_long.MAX_DRAWS
 
 
 def test_the_twin_works_where_no_cache_folder_is_writable(tmp_path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.costs.phase_costs import decode_cost
+from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, Line, fit_line, fit_ratio
 from rlplan.planner.tune.refit import refit, replay_run, transfer_error

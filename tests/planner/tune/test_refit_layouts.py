@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rlplan.planner.costs.phase_costs import layout_cost
+from rlplan.planner.costs.decode_costs import layout_cost
 from rlplan.planner.costs.round_costs import decode_of, train_of
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run

@@ -71,7 +71,7 @@ def test_a_run_that_was_killed_and_one_that_never_came_to_a_step_are_told_so(pla
     with pytest.warns(UserWarning, match="torn last line"):
         body = as_text(run_page(report(tmp_path / "runs"), title="runs"))
     assert "a: running or died: 3 of 40 steps" in body
-    assert "b: running or died: no step was finished of 40" in body and "Only its plan&#x27;s predictions" in body
+    assert "b: running or died: no step was finished of 40" in body and "Only its plan&#39;s predictions" in body
 
 
 def test_thousands_of_steps_make_bars_of_several_and_not_a_page_that_no_browser_opens(plan_text, tmp_path):
@@ -136,7 +136,7 @@ def test_the_axes_of_a_run_of_one_step_are_around_it_and_what_of_it_was_expected
     assert low < 0.42 < high < low + 0.2 and layout["xaxis"]["range"] == [0.5, 1.5]
     expected = found["runs"]["one"]["step_s_expected"]
     assert 0 < expected < found["runs"]["one"]["step_s"]
-    assert as_text(html).count(f"of which {seconds(expected)} are the plan&#x27;s own long round: none ran yet") >= 2
+    assert as_text(html).count(f"of which {seconds(expected)} are the plan&#39;s own long round: none ran yet") >= 2
 
 
 def test_the_text_of_a_cutoff_stands_above_the_curves(plan):

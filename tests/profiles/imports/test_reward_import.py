@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.costs.phase_costs import reward_cost
+from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.plans.schema.sections.levers import timeout_numbers
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.imports.reward_import import import_rewards, law_of, with_imported

@@ -12,7 +12,7 @@ from rlplan.profiles.laws.measured_fit import (
     leave_one_out_error,
     nonnegative_least_squares,
 )
-from rlplan.profiles.profile_schema import DecodePoint
+from rlplan.profiles.phase_schema import DecodePoint
 
 A, B, C = 2e-3, 4e-5, 1.5e-7
 

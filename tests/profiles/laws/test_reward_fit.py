@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.laws.reward_fit import MOST, ScoredSample, equally_likely, fit_executions
-from rlplan.profiles.profile_schema import Executions, Reward, Spread
+from rlplan.profiles.phase_schema import Executions, Reward, Spread
 
 
 @given(values=st.lists(st.floats(0, 30), min_size=1, max_size=300))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.costs.colocation import optimizer_moves_s
-from rlplan.planner.costs.phase_costs import train_cost_in
+from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, update_error
 from rlplan.profiles.laws.train_error import PARALLEL_FACTOR, PHYSICS_ERROR, law_error, physics_only
 from rlplan.profiles.laws.train_law import TrainerKind

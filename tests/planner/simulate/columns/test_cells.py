@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import LongKey, ShortKey, defers
-from rlplan.planner.costs.phase_costs import DecodeCost, RewardCost, TrainCost
-from rlplan.planner.costs.reward_executions import Executions
+from rlplan.planner.costs.decode_costs import DecodeCost
+from rlplan.planner.costs.reward_costs import Executions, RewardCost
 from rlplan.planner.costs.step_noise import spread_of
+from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.planner.simulate.columns.cell_columns import long_column, short_column

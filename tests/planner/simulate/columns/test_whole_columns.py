@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates import Law, LongKey, ShortKey
-from rlplan.planner.costs.phase_costs import decode_cost, reward_cost, train_cost
-from rlplan.planner.costs.reward_executions import Executions
+from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.reward_costs import Executions, reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
+from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean, standard_error

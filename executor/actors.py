@@ -1,0 +1,54 @@
+"""Ray actors and calls to them: how Ray is started, how an actor is called, waited for and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import ray
+
+from .faults import ActorFailed
+
+# Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
+ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+
+
+def start_ray() -> None:
+    """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected."""
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray runs its workers at niceness 15: whatever else runs on a shared host would starve the engines.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    address = os.environ.get("RAY_ADDRESS")
+    # Ray's logs and dashboards are not this tool's output.
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    if address:
+        ray.init(address=address, **quiet)
+    else:
+        ray.init(include_dashboard=False, object_store_memory=256 * 1024**2, **quiet)
+
+
+def end_actor(actor: Any) -> None:
+    """Kill an actor now, whatever it does."""
+    ray.kill(actor, no_restart=True)
+
+
+def track(call: Any) -> asyncio.Future[Any]:
+    """The future of a Ray call. Nobody needs to await it: an error in it is never reported as forgotten."""
+    return retrieved(asyncio.wrap_future(call.future()))
+
+
+def retrieved(future: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """`future`, whose error asyncio does not report even if nobody awaits it."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+async def within(deadline_s: float, awaitable: Any, whom: str) -> Any:
+    """Await with a deadline. Raises ActorFailed, which names whom it waited for, when the deadline passes."""
+    try:
+        return await asyncio.wait_for(awaitable, deadline_s)
+    except TimeoutError:
+        raise ActorFailed(whom, f"no answer within {deadline_s:.0f} s") from None

@@ -1,0 +1,86 @@
+"""How vLLM is set: the environment and arguments of an engine, and the sampling parameters of a request."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .messages import EngineConfig, Request
+
+# A request is heard of at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
+ALIVE_TOKENS = 256
+
+# Prompt tokens in one engine step on a CPU, vLLM's default there.
+CPU_BATCHED_TOKENS = 4096
+
+
+def environment(config: EngineConfig) -> dict[str, str]:
+    """Environment of an engine's process; vLLM reads it when it is imported."""
+    env = {
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if config.device == "cpu":
+        assert len(config.cores) == config.tp, "one core per tensor-parallel rank"
+        # More threads than one per rank only add barriers to the small products of a decode step.
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in config.cores)
+        env["OMP_NUM_THREADS"] = "1"
+    return env
+
+
+def engine_arguments(config: EngineConfig) -> dict[str, Any]:
+    """Keyword arguments of vLLM's `AsyncEngineArgs`."""
+    arguments: dict[str, Any] = {
+        "model": config.model_path,
+        "dtype": config.dtype,
+        "tensor_parallel_size": config.tp,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "seed": config.seed,
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        # Log-probs of the distribution that was sampled from, so that the trainer's can be compared with them.
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",
+        "worker_extension_cls": "rlplan.executor.engines.engine_worker.WeightReceiver",
+    }
+    if config.device == "cpu":
+        return arguments | {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": config.kv_memory_bytes,
+            # After a part of a prefill vLLM rewinds the request's own generator, which CPU generators cannot do.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(config.max_model_len, CPU_BATCHED_TOKENS),
+        }
+    return arguments | {"enable_sleep_mode": True, "gpu_memory_utilization": 0.9}
+
+
+def sampling_parameters(request: Request) -> Any:
+    """vLLM's `SamplingParams` of a request."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        ignore_eos=request.ignore_eos,
+        seed=request.seed,
+        output_kind=RequestOutputKind.DELTA,
+        stream_interval=output_interval(request.cutoff_tokens),
+    )
+
+
+def output_interval(cutoff_tokens: int | None) -> int:
+    """Tokens between two outputs of a request, of which vLLM gives the first after one token.
+
+    Outputs come often enough to show that the request is alive, and one of them comes at `cutoff_tokens` tokens or a
+    few tokens later.
+    """
+    if cutoff_tokens is None or cutoff_tokens <= 1:
+        return ALIVE_TOKENS
+    return math.ceil((cutoff_tokens - 1) / math.ceil((cutoff_tokens - 1) / ALIVE_TOKENS))

@@ -1,0 +1,106 @@
+"""One step of synchronous training: the algorithm.
+
+Sync weights, roll out, train, alarm, record; then checkpoint where one is due. Invariants (design.md, "What must always
+hold"):
+- weights reach the engines before a round and do not change in it; every trained sample carries their version;
+- the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
+- while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..plans.yaml.errors import RunFailed
+from .records.run_record import PhaseSeconds, StepRecord, step_record
+from .rollout.round_samples import reward_executions, train_groups
+from .rollout.scoring_health import unscored
+from .run import TrainingRun
+from .trainer.trainer_group import TrainerDied, while_trainer_lives
+from .weights.sync import sync_weights
+
+
+async def step(run: TrainingRun) -> StepRecord | None:
+    """Take one step. None if the trainer died in it: the run is back at its last checkpoint then."""
+    try:
+        return await _step(run)
+    except TrainerDied as death:
+        await run.recover(death)
+        return None
+
+
+async def _step(run: TrainingRun) -> StepRecord:
+    """The record of one step. Raises TrainerDied if the trainer died in it, RunFailed if training cannot go on."""
+    began = time.perf_counter()
+    run.begin_step()
+    round_kind = run.schedule.next_kind()
+    settings, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
+
+    # Sync weights.
+    checked = run.step_number % run.settings.checksum_every == 0
+    engines = run.fleet.engines(settings.layout)
+    mismatches = await sync_weights(run.trainer, run.fleet, engines, run.weights_path, version, checked)
+    for death in run.fleet.take_missed():
+        run.event("restart", whom=death.engine.name, reason=death.reason)
+    if mismatches:
+        raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
+    synced = time.perf_counter()
+
+    # Roll out.
+    machine = run.schedule.begin()
+    rollout = run.runner.run(
+        machine,
+        settings.layout,
+        version,
+        str(run.weights_path),
+        f"{run.name}/{run.step_number}/{run.trainer_restarts}",
+        run.seeds(round_kind),
+        run.timeouts.deadline_s,
+        settings.max_num_seqs,
+        settings.sharing,
+    )
+    result = await while_trainer_lives(run.trainer, rollout)
+    outcome = run.schedule.end(machine)
+    run.timeouts.end_round(reward_executions(machine, result.samples))
+    rolled_out = time.perf_counter()
+    for prompt, reason in sorted(outcome.failures.items()):
+        run.event("failed", step=run.step_number + 1, prompt=prompt, reason=reason)
+    for name, failed in sorted(unscored(result.samples.values()).items()):
+        run.event("unscored", step=run.step_number + 1, outcome=name, samples=failed.samples, reason=failed.reason)
+
+    # Train.
+    trained_samples = [result.samples[key] for group in outcome.trained for key in group.keys]
+    violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained_samples)
+    assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
+    groups = train_groups(outcome, result.samples)
+    run.updating = True
+    metrics = await run.trainer.step(groups, settings.micro_batch_tokens) if groups else {}
+    trained = time.perf_counter()
+
+    # Alarm.
+    run.count_skipped(metrics, len(groups))
+
+    # Record.
+    run.step_number += 1
+    record = step_record(
+        run.step_number, round_kind, run.schedule, run.timeouts, outcome, result, metrics,
+        PhaseSeconds(
+            sync_s=synced - began,
+            rollout_s=result.rollout_s,
+            reward_exposed_s=result.reward_exposed_s,
+            train_s=trained - rolled_out,
+            other_s=rolled_out - synced - result.rollout_s - result.reward_exposed_s,
+            total_s=trained - began,
+        ),
+        on_policy_violations=violations, checksum_mismatches=mismatches,
+    )  # fmt: skip
+    run.end_step(record, machine, result)
+    return record
+
+
+async def checkpoint_if_due(run: TrainingRun, every: int) -> bool:
+    """Checkpoint the step that was taken, if it is due or the last checkpoint could not be written; whether it was."""
+    if not run.checkpoint_due(every) and run.checkpoint_fault is None:
+        return False
+    await run.checkpoint()
+    return True

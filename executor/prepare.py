@@ -1,0 +1,125 @@
+"""Which plans are executed, in which folders, and how far: every check that needs no engine.
+
+Nothing is written and nothing heavy is imported here. What of one plan can be run at all: plans/facts/executable.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..plans.check.plan_check import CheckedPlan, open_plan
+from ..plans.facts.executable import unsupported
+from ..plans.files.prompt_rows import data_file, enough_prompts
+from ..plans.schema.cluster import Pool
+from ..plans.schema.plan import Plan, load_plan
+from ..plans.yaml.errors import Faults, InputError
+from ..plans.yaml.yaml_io import error_at
+from .records.execution_folder import check_folder
+
+SHARED: tuple[tuple[str, ...], ...] = (
+    ("job", "rounds", "short", "rollout", "pool"),
+    ("job", "reward", "workers"),
+)
+"""Values beside job and cluster that plans which are executed in turns must have in common."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A plan that passed all checks, and where its run is kept."""
+
+    name: str
+    plan_path: Path
+    run_dir: Path
+    checked: CheckedPlan
+
+    @property
+    def plan(self) -> Plan:
+        """The plan itself."""
+        return self.checked.plan
+
+    @property
+    def pool(self) -> Pool:
+        """The pool that the plan's engines run on."""
+        return self.checked.cluster.pools[self.plan.job.rounds.short.rollout.pool]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How far and how carefully to run.
+
+    `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
+    how often one, or a reward worker, may be, within any hour. `checkpoint_every`: in steps; more often where trainers
+    die (`cadence`). `grace_s`: seconds from SIGINT or SIGTERM until the round at hand is left and what was trained is
+    checkpointed; None: the round is waited for.
+    """
+
+    steps: int
+    resume: bool = False
+    checkpoint_every: int = 10
+    stall_s: float = 120.0
+    grace_s: float | None = None
+    restarts_per_hour: int = 12
+
+
+def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Execution]:
+    """Load and check plans and decide their folders; nothing is written and nothing heavy imported.
+
+    One plan runs in `out`; several run in `out/NAME` where NAME is the plan file's stem. Raises InputError with what is
+    wrong with each of them.
+    """
+    stems = [path.stem for path in plan_paths]
+    if len(set(stems)) != len(stems):
+        raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
+    faults = Faults()
+    prepared = [
+        _prepared(path, out if len(plan_paths) == 1 else out / path.stem, resume, faults) for path in plan_paths
+    ]
+    faults.raise_any()
+    executions = [execution for execution in prepared if execution is not None]
+    first = executions[0]
+    for other in executions[1:]:
+        for loc, fault in differences(first.checked, other.checked):
+            raise error_at(
+                other.plan_path,
+                loc,
+                f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
+                "reward workers, so they must agree on it; write the same, or execute one after the other",
+            )
+    enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path))
+    return executions
+
+
+def _prepared(path: Path, run_dir: Path, resume: bool, faults: Faults) -> Execution | None:
+    """The plan at `path` as it is to run in `run_dir`; None, with all faults of plan and folder in `faults`."""
+    plan = faults.of(lambda: load_plan(path))
+    checked = faults.of(lambda: open_plan(path)) if plan is not None else None
+    faults.of(lambda: check_folder(run_dir, path, resume))
+    for loc, fault, remedy in unsupported(plan.job) if plan is not None else ():
+        faults.found.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
+    return None if checked is None else Execution(path.stem, path, run_dir, checked)
+
+
+def differences(first: CheckedPlan, other: CheckedPlan) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(location in `other`, difference) for each value that must be the same because its actors are started once.
+
+    The name of `first`'s file completes the text. Job and cluster are compared as their files are now: plans that were
+    solved before and after a change of a learning rate are of one job.
+    """
+    if first.job != other.job:
+        yield ("inputs", "job", "sha256"), "is of another job than"
+    if first.cluster != other.cluster:
+        yield ("inputs", "cluster", "sha256"), "is of another cluster than"
+    for path in SHARED:
+        ours, theirs = _value(other.plan, path), _value(first.plan, path)
+        if ours != theirs:
+            yield path, f"is {ours}, not {theirs} as in"
+
+
+def _value(plan: Plan, path: tuple[str, ...]) -> Any:
+    value: Any = plan
+    for key in path:
+        value = getattr(value, key)
+    return value

@@ -1,0 +1,194 @@
+"""Checkpoints of a run: when they are due; the trainer's state and the schedule's, together or not at all.
+
+Invariants:
+- a folder `checkpoints/step-NNNNNN` exists only if it was written whole: it is written under another name, its files
+  and folders are synced, and only then it gets its name; a crash at any instant leaves the checkpoints before it;
+- a checkpoint is loaded only if every file is as its manifest says; the one before a damaged one is taken, and once it
+  is loaded the damaged one is set aside, where it is not taken for the newest again;
+- an older checkpoint is deleted only after a newer one has its name, but where the disk has no room for a third copy:
+  there the older of two is deleted first, if the newer one is whole.
+
+A trainer that dies takes the run back to its last checkpoint, so a death costs half an interval on average, and each
+interval costs one checkpoint. The sum of both is least at the interval sqrt(2 C M), where C are the seconds that a
+checkpoint takes and M the mean seconds between deaths (Young, 1974).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plans.yaml.errors import InputError, RunFailed
+from ..trainer.trainer_group import TrainerDied, TrainerGroup
+from ..weights.checkpoint import sync_folder
+from ..weights.manifest import damage, write_manifest
+from .execution_folder import written
+
+KEEP = 2  # the latest, and the one before it in case the disk lied
+MANIFEST = "manifest.json"
+
+# Weights and both moments of AdamW in float32: what a trainer writes, before any checkpoint shows its real size.
+STATE_BYTES_PER_PARAMETER = 12
+SPARE_BYTES = 32 * 1024**2  # for the trace and what else is written meanwhile
+
+
+class CheckpointFailed(RunFailed):
+    """A checkpoint could not be written; those before it are untouched, and training may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint that was loaded: the driver's state, and the faults of newer ones, by folder name."""
+
+    state: dict[str, Any]
+    damaged: dict[str, str]
+
+
+class Cadence:
+    """When the next checkpoint of a run is due. None is due before a first one has shown what it costs."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._saved_at_s = math.inf
+        self._cost_s = 0.0
+
+    def saved(self, cost_s: float) -> None:
+        """A checkpoint was written just now, and took `cost_s` seconds."""
+        self._saved_at_s, self._cost_s = self._clock(), cost_s
+
+    def due(self, mean_s_between_deaths: float) -> bool:
+        """Whether the interval between checkpoints that costs least is over."""
+        return self._clock() - self._saved_at_s >= math.sqrt(2.0 * self._cost_s * mean_s_between_deaths)
+
+
+async def save_checkpoint(run_dir: Path, step: int, state: dict[str, Any], trainer: TrainerGroup) -> Path:
+    """Write the checkpoint of `step` and drop all but the last `KEEP`. Returns its folder.
+
+    Raises CheckpointFailed if it cannot be written (no space, say), TrainerDied if the trainer is gone.
+    """
+    folder = run_dir / "checkpoints"
+    final = folder / f"step-{step:06d}"
+    partial = folder / f".partial-{step:06d}-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(".partial-*"):
+            shutil.rmtree(leftover)
+        await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
+        partial.mkdir()
+        await _save_trainer(trainer, partial / "trainer")
+        await asyncio.to_thread(_finish, partial, final, state)
+    except (OSError, CheckpointFailed) as error:
+        raise CheckpointFailed(f"the checkpoint of step {step} could not be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    for old in checkpoints(run_dir)[:-KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+async def _save_trainer(trainer: TrainerGroup, folder: Path) -> None:
+    try:
+        await trainer.save(folder)
+    except TrainerDied:
+        raise
+    except RunFailed as error:
+        raise CheckpointFailed(str(error)) from error
+
+
+def _finish(partial: Path, final: Path, state: dict[str, Any]) -> None:
+    """Add the driver's state and the manifest, and give the folder its name, so that all of it survives a crash."""
+    with (partial / "state.json").open("w", encoding="utf-8") as file:
+        json.dump(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    # The trainer's ranks have listed their own files.
+    write_manifest(partial / MANIFEST, [partial / "state.json", *sorted((partial / "trainer").glob("manifest-*.json"))])
+    sync_folder(partial)
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    sync_folder(final.parent)
+
+
+def make_room(folder: Path, least_bytes: int) -> None:
+    """See that one more checkpoint fits: as large as the latest, or `least_bytes` if there is none.
+
+    Drops the older of two checkpoints if that is what it takes and the newer one is whole. Raises CheckpointFailed.
+    """
+    present = sorted(folder.glob("step-*"))
+    needed = (folder_bytes(present[-1]) if present else least_bytes) + SPARE_BYTES
+    if shutil.disk_usage(folder).free < needed and len(present) > 1 and damage(present[-1] / MANIFEST) is None:
+        for old in present[:-1]:
+            shutil.rmtree(old)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CheckpointFailed(
+            f"it needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free some space"
+        )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Checkpoints of a run that were written whole, oldest first."""
+    return sorted((run_dir / "checkpoints").glob("step-*"))
+
+
+async def load_checkpoint(run_dir: Path, trainer: TrainerGroup) -> Loaded:
+    """Load the latest sound checkpoint into `trainer`; newer ones are then renamed to `damaged-step-NNNNNN`.
+
+    A checkpoint is sound if its files are as its manifest says and the trace reaches as far as it did when the
+    checkpoint was written. Raises InputError if there is none: all stay where they are then, for what they lack (the
+    trace, say) may be put back. Raises RunFailed if one cannot be loaded or renamed.
+    """
+    faults: dict[Path, str] = {}
+    trace_lost = False
+    for folder in reversed(checkpoints(run_dir)):
+        fault = await asyncio.to_thread(damage, folder / MANIFEST)
+        if fault is None:
+            state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            fault = _trace_fault(run_dir, state)
+            trace_lost = trace_lost or fault is not None
+        if fault is None:
+            await trainer.load(folder / "trainer")
+            for newer in faults:  # what the trace has lost is written anew, and would fit them by its length alone
+                _set_aside(newer)
+            return Loaded(state, {newer.name: fault for newer, fault in faults.items()})
+        faults[folder] = fault
+    raise InputError(_no_checkpoint(run_dir, faults, trace_lost), str(run_dir))
+
+
+def _set_aside(folder: Path) -> None:
+    aside = folder.with_name(f"damaged-{folder.name}")
+    with written(folder, "go on with --resume"):
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+
+
+def _no_checkpoint(run_dir: Path, faults: dict[Path, str], trace_lost: bool) -> str:
+    """Why a run cannot be taken up, and what helps. It is never begun anew in its folder: that would lose its trace."""
+    listed = "; ".join(f"{folder.name}: {fault}" for folder, fault in faults.items())
+    text = f"no checkpoint is sound ({listed})" if faults else "there is no checkpoint to resume from"
+    aside = ", ".join(path.name for path in sorted((run_dir / "checkpoints").glob("damaged-step-*")))
+    if aside:
+        text += f"; set aside before: {aside} (rename one that is whole after all to step-NNNNNN)"
+    advice = "put trace.jsonl back" if trace_lost else "restore one from a backup"
+    return f"{text}; {advice} and continue with --resume, or start a new run with another --out"
+
+
+def _trace_fault(run_dir: Path, state: dict[str, Any]) -> str | None:
+    """Why the trace does not fit a checkpoint: steps that it has lost would be missing in every report."""
+    trace = run_dir / "trace.jsonl"
+    needed, size = int(state.get("trace_bytes", 0)), trace.stat().st_size if trace.exists() else 0
+    return None if size >= needed else f"the trace has lost what came before it ({size} of {needed} bytes are left)"

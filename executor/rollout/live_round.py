@@ -1,0 +1,259 @@
+"""A round in progress: the machine's actions become engine and reward calls, and what happens becomes its events.
+
+Every decision (whom to issue, when to stop, whom to abort, what is deferred) is the machine's; a live round only
+carries messages. Invariants:
+- when `stop` returns, nothing of the round decodes and no reward of it is pending;
+- only `drive` decides, and what it decides for an engine is sent in that order, engine by engine: an abort never
+  overtakes its submit, and an engine that hangs holds up no other;
+- the samples of an engine that is gone (dead, silent, or alive without decoding) are drawn again. Its replacement is
+  the fleet's matter and goes on beside the round, which it joins when it is up; the round's end does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from ...plans.yaml.errors import RunFailed
+from ...rounds.machines.events import (
+    Abort,
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Issue,
+    Lost,
+    ReachedCutoff,
+    SampleKey,
+    Score,
+    Scored,
+)
+from ...rounds.machines.round import Round
+from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
+from ..engines.messages import EngineEvent, Request
+from ..faults import Fault, classify, failure
+from ..supervision import LOOK_S
+from .round_samples import RolloutResult
+from .sample_ledger import SampleLedger
+from .sample_rewards import SampleRewards
+
+
+class Weights(NamedTuple):
+    """The weights that decode a round: their version, and the file that holds them."""
+
+    version: str
+    path: str
+
+
+Message = EngineNews | Scored | Failed
+Inbox = asyncio.Queue[Message]
+
+
+class LiveRound:
+    """One round on its engines. `drive` it to its end, then `stop` it; whatever happens meanwhile goes to `inbox`.
+
+    `max_num_seqs`: samples that an engine decodes at a time (None: as many as it was built for); `stall_s`: seconds
+    without any message after which the round fails if nobody is left to send one.
+    """
+
+    def __init__(
+        self,
+        machine: Round,
+        engines: list[EngineHandle],
+        weights: Weights,
+        ledger: SampleLedger,
+        rewards: SampleRewards,
+        inbox: Inbox,
+        *,
+        max_num_seqs: int | None,
+        stall_s: float,
+    ) -> None:
+        self._machine = machine
+        self._engines = engines
+        self._weights = weights
+        self._ledger = ledger
+        self._rewards = rewards
+        self._inbox = inbox
+        self._max_num_seqs = max_num_seqs
+        self._stall_s = stall_s
+        self._sends: set[asyncio.Task[None]] = set()
+        self._joins: set[asyncio.Task[None]] = set()
+        self._waiting: list[Issue] = []  # issues that found no engine alive
+        self._restarts: list[str] = []
+        self._looked_s = 0.0
+
+    # -- messages in ---------------------------------------------------------------------------------------------------
+
+    async def drive(self) -> RolloutResult:
+        """Carry messages until the machine says that the round is done. Raises RunFailed."""
+        for engine in self._engines:
+            if engine.alive and engine.version != self._weights.version:  # it came back after the weights were sent
+                self._inbox.put_nowait(EngineBack(engine))
+        self._apply(self._machine.start())
+        while not self._machine.done:
+            messages = [await self._next_message()]
+            while not self._inbox.empty():
+                messages.append(self._inbox.get_nowait())
+            actions: list[Action] = []
+            for message in messages:
+                for event in self._translate(message):
+                    actions.extend(self._machine.handle(event))
+            self._apply(actions)
+            self._look()
+        ended_s = self._ledger.now_s()
+        rollout_s = self._ledger.last_decode_s or ended_s
+        return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
+
+    async def _next_message(self) -> Message:
+        silent_s = 0.0
+        while True:
+            try:
+                return await asyncio.wait_for(self._inbox.get(), LOOK_S)
+            except TimeoutError:
+                silent_s += LOOK_S
+            self._look()
+            if silent_s >= self._stall_s and self._inbox.empty() and not self._awaited():
+                raise RunFailed(f"no event for {silent_s:.0f} s, and nobody is left to wait for")
+
+    def _look(self) -> None:
+        """Each engine that has samples must decode, whatever the others do."""
+        if self._ledger.now_s() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = self._ledger.now_s()
+        for index, engine in enumerate(self._engines):
+            if self._ledger.has_running(index):
+                engine.watch_progress()
+
+    def _awaited(self) -> bool:
+        """Whether a message is to come from anybody; each of them has a deadline of its own."""
+        decoding = any(engine.alive and self._ledger.has_running(i) for i, engine in enumerate(self._engines))
+        replaced = not all(engine.alive for engine in self._engines)
+        return decoding or self._rewards.pending or bool(self._joins) or replaced
+
+    def _translate(self, message: Message) -> list[Event]:
+        """A message as machine events; stale ones vanish here."""
+        match message:
+            case EngineEvents(_, events):
+                return [event for news in events if (event := self._heard(news)) is not None]
+            case EngineDied():
+                return self._lose(message)
+            case EngineBack():
+                self._welcome(message)
+                return []
+            case Scored() | Failed():
+                return [message]
+            case _:
+                raise message
+
+    def _heard(self, news: EngineEvent) -> Event | None:
+        key = self._ledger.key_of(news.request_id)
+        if key is None:
+            return None
+        if news.name == "cutoff":
+            return ReachedCutoff(key)
+        self._ledger.finish(news, self._weights.version)
+        return Finished(key, len(news.tokens), news.truncated)
+
+    def _lose(self, death: EngineDied) -> list[Event]:
+        """The samples of a dead engine are lost; its replacement is on its way."""
+        if death.engine not in self._engines:
+            self._restarts.append(f"{death.engine.name}: {death.reason} (it had no part in this round)")
+            return []
+        lost = self._ledger.lose(self._engines.index(death.engine))
+        self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
+        return [Lost(key) for key in lost]
+
+    def _welcome(self, back: EngineBack) -> None:
+        """An engine of this round is up again: it gets the weights, then what waited for an engine."""
+        if back.engine not in self._engines or not back.engine.alive:
+            return
+        if back.loaded:
+            waiting, self._waiting = self._waiting, []
+            self._issue(waiting)
+        else:
+            _spawn(self._joins, self._join(back.engine), f"weights for {back.engine.name}")
+
+    async def _join(self, engine: EngineHandle) -> None:
+        """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
+        try:
+            await engine.load(self._weights.path, self._weights.version, checksums=False)
+            self._inbox.put_nowait(EngineBack(engine, loaded=True))
+        except Exception as error:  # noqa: BLE001 - of an engine that died again the fleet tells
+            self._tell_unless_death(error, engine.name)
+
+    def _tell_unless_death(self, error: Exception, whom: str) -> None:
+        """An error of a call ends the round, but for a death, of which the fleet tells."""
+        if classify(error) is not Fault.ACTOR:
+            self._inbox.put_nowait(failure(error, whom))
+
+    # -- actions out ---------------------------------------------------------------------------------------------------
+
+    def _apply(self, actions: list[Action]) -> None:
+        """Carry out actions; what was issued and aborted in one breath never reaches an engine."""
+        dropped = {action.key for action in actions if isinstance(action, Abort)}
+        aborts = self._abort([action.key for action in actions if isinstance(action, Abort)])
+        self._issue([action for action in actions if isinstance(action, Issue) and action.key not in dropped])
+        for action in actions:
+            if isinstance(action, Score) and action.key not in dropped:
+                self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
+        self._send_aborts(aborts)
+
+    def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
+        """Give up samples and their rewards; the requests that are to be stopped, by engine."""
+        self._waiting = [issue for issue in self._waiting if issue.key not in keys]
+        aborts: dict[int, list[str]] = {}
+        for key in keys:
+            if key not in self._ledger.samples:
+                continue
+            decoding = self._ledger.abort(key)
+            if decoding is not None:
+                engine, request_id = decoding
+                aborts.setdefault(engine, []).append(request_id)
+            self._rewards.cancel(self._ledger.request_id(key))
+        return aborts
+
+    def _send_aborts(self, aborts: dict[int, list[str]]) -> None:
+        for engine, request_ids in aborts.items():
+            self._send(self._engines[engine].abort(request_ids), "abort")
+
+    def _issue(self, issues: list[Issue]) -> None:
+        version = self._weights.version
+        alive = {i for i, engine in enumerate(self._engines) if engine.alive and engine.version == version}
+        if issues and not alive:
+            self._waiting.extend(issues)
+            return
+        batches: dict[int, list[Request]] = {}
+        for issue in issues:
+            engine, request = self._ledger.issue(issue, alive)
+            batches.setdefault(engine, []).append(request)
+        for engine, requests in batches.items():
+            self._send(self._engines[engine].submit(requests, version, self._max_num_seqs), "submit")
+
+    def _send(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        """Send what was decided. Calls of one engine are carried out in the order in which they come here."""
+        _spawn(self._sends, self._sent(call), name)
+
+    async def _sent(self, call: Coroutine[Any, Any, None]) -> None:
+        try:
+            await call
+        except Exception as error:  # noqa: BLE001 - of a death the fleet tells, and the samples are issued again
+            self._tell_unless_death(error, "rollout")
+
+    async def stop(self, patience_s: float | None = None) -> None:
+        """Leave nothing behind: whatever of the round still runs is stopped. Replacements go on.
+
+        With `patience_s`, engines that do not answer within so many seconds are not waited for. What was sent to them
+        keeps its turn before what is sent next.
+        """
+        self._send_aborts(self._abort(self._ledger.decoding()))
+        # All that will be sent is sent by now: only the decisions of `drive` send.
+        if self._sends:
+            await asyncio.wait(set(self._sends), timeout=patience_s)
+
+
+def _spawn(tasks: set[asyncio.Task[None]], body: Coroutine[Any, Any, None], name: str) -> None:
+    """Start a task that is kept in `tasks` until it ends."""
+    task = asyncio.create_task(body, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,78 @@
+"""The job's prompts as tokens, by the policy's own tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...plans.files.prompt_rows import read_prompts
+from ...plans.yaml.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt as the engines (token ids) and the reward function (text, answer) need it."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]
+    answer: Any
+
+
+def load_tokenizer(model_path: str) -> Any:
+    """The Hugging Face tokenizer of the policy.
+
+    Raises InputError if it cannot be loaded, or has tokens that the policy has no embedding for (another model's).
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+        config = AutoConfig.from_pretrained(model_path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(
+            f"no tokenizer to load ({reason}); give a Hugging Face model folder or hub id", model_path
+        ) from (error)
+    rows = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    # The embedding may well have more rows than the tokenizer has tokens; they are rounded up to what GPUs like.
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if rows is not None and last >= rows:
+        token = tokenizer.convert_ids_to_tokens(last)
+        raise InputError(
+            f"the tokenizer has token {last} ({token!r}), but the model's embedding has {rows} rows (vocab_size in "
+            "config.json); put the model's own tokenizer there, or resize the model's embeddings and save it again",
+            model_path,
+        )
+    return tokenizer
+
+
+def load_prompts(path: Path, tokenizer: Any, max_prompt_tokens: int) -> dict[str, PromptText]:
+    """Prompts by id, tokenized; chat messages go through the tokenizer's chat template.
+
+    Raises InputError for a prompt of more than `max_prompt_tokens` tokens: cutting it would change the task.
+    """
+    prompts: dict[str, PromptText] = {}
+    for row in read_prompts(path):
+        if isinstance(row.prompt, str):
+            text = row.prompt
+            tokens = tokenizer(text)["input_ids"]
+        else:
+            if not getattr(tokenizer, "chat_template", None):
+                raise InputError(
+                    f"prompt {row.id!r} is chat messages and the model's tokenizer has no chat template; write text",
+                    str(path),
+                )
+            text = tokenizer.apply_chat_template(row.prompt, add_generation_prompt=True, tokenize=False)
+            tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if not tokens:
+            raise InputError(f"prompt {row.id!r} has no tokens; drop the row", str(path))
+        if len(tokens) > max_prompt_tokens:
+            raise InputError(
+                f"prompt {row.id!r} has {len(tokens)} tokens, more than rollout.max_prompt_tokens = "
+                f"{max_prompt_tokens}; raise the limit or drop the row",
+                str(path),
+            )
+        prompts[row.id] = PromptText(row.id, text, tuple(tokens), row.answer)
+    return prompts

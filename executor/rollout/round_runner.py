@@ -1,0 +1,112 @@
+"""Runs rounds of one job on its fleet and reward workers, one after the other.
+
+Invariant: when `run` returns, nothing of the round decodes and no reward of it is pending. A round that is cancelled
+has sent its aborts, and waits `LEAVE_S` at most for an engine that hangs: what was trained must be saved soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from ...plans.schema.sections.layouts import EngineLayout
+from ...rounds.balance import PrefixSharing
+from ...rounds.machines.round import Round
+from ...rounds.seeds import RoundSeeds
+from ..engines.fleet import Fleet
+from ..rewards.pool import RewardPool
+from .live_round import Inbox, LiveRound, Weights
+from .prompts import PromptText
+from .round_samples import Progress, RolloutResult
+from .sample_ledger import SampleLedger
+from .sample_rewards import SampleRewards
+from .scoring_health import ScoringHealth
+
+LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
+
+
+class RoundRunner:
+    """Drives rounds of one job on a fleet. Reused for all rounds; `run` is not reentrant."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        rewards: RewardPool,
+        prompts: Mapping[str, PromptText],
+        decode_text: Callable[[list[int]], str],
+        *,
+        temperature: float,
+        stall_s: float = 120.0,
+        ignore_eos: bool = False,
+    ) -> None:
+        self.progress = Progress()
+        self._fleet = fleet
+        self._rewards = rewards
+        self._prompts = prompts
+        self._decode_text = decode_text
+        self._temperature = temperature
+        self._stall_s = stall_s
+        self._ignore_eos = ignore_eos
+        self._health = ScoringHealth(len(prompts))
+
+    async def run(
+        self,
+        round_: Round,
+        layout: EngineLayout,
+        version: str,
+        weights_path: str,
+        tag: str,
+        seeds: RoundSeeds | None = None,
+        deadline_s: Callable[[str], float] | None = None,
+        max_num_seqs: int | None = None,
+        sharing: PrefixSharing | None = None,
+    ) -> RolloutResult:
+        """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
+
+        Without `seeds` the engines draw from generators of their own. `deadline_s` gives the seconds that scoring a
+        sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how many samples an engine
+        decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's samples together; without
+        it they are spread.
+        Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
+        """
+        engines, inbox = self._fleet.engines(layout), Inbox()
+        ledger = SampleLedger(
+            [engine.name for engine in engines],
+            self._prompts,
+            tag,
+            seeds,
+            sharing,
+            temperature=self._temperature,
+            ignore_eos=self._ignore_eos,
+        )
+        self.progress = ledger.progress
+        self._health.begin_round()
+        rewards = SampleRewards(
+            self._rewards,
+            self._prompts,
+            self._decode_text,
+            self._health,
+            deadline_s,
+            ledger.progress,
+            inbox.put_nowait,
+        )
+        live = LiveRound(
+            round_,
+            engines,
+            Weights(version, weights_path),
+            ledger,
+            rewards,
+            inbox,
+            max_num_seqs=max_num_seqs,
+            stall_s=self._stall_s,
+        )
+        self._fleet.listen(inbox.put_nowait)
+        patience_s = None
+        try:
+            return await live.drive()
+        except asyncio.CancelledError:
+            patience_s = LEAVE_S
+            raise
+        finally:
+            await live.stop(patience_s)
+            self._fleet.listen_no_more()

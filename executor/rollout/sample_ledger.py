@@ -1,0 +1,140 @@
+"""Where each sample of a round decodes: which engine, under which request id, with which seed.
+
+Invariants:
+- a sample decodes on at most one engine at a time; each attempt has a request id of its own, and the id of an attempt
+  that ended, was aborted or was lost is unknown here, so that late messages about it vanish;
+- a sample whose two weight versions are not the round's never reaches the machine: the run stops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from ...plans.yaml.errors import RunFailed
+from ...rounds.balance import Balancer, PrefixSharing
+from ...rounds.machines.events import Issue, SampleKey
+from ...rounds.seeds import RoundSeeds, SeedLedger
+from ..engines.messages import EngineEvent, Request
+from .prompts import PromptText
+from .round_samples import Progress, RolloutSample
+
+
+class SampleLedger:
+    """The samples of one round.
+
+    Args:
+        engines: names of the round's engines; elsewhere an engine is its index here.
+        prompts: by id.
+        tag: makes request ids unique over the engines' lives.
+        seeds: of the samples; without them engines draw from generators of their own.
+        sharing: keeps a prompt's samples on one engine; without it they are spread.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[str],
+        prompts: Mapping[str, PromptText],
+        tag: str,
+        seeds: RoundSeeds | None,
+        sharing: PrefixSharing | None,
+        *,
+        temperature: float,
+        ignore_eos: bool,
+    ) -> None:
+        self.samples: dict[SampleKey, RolloutSample] = {}
+        self.progress = Progress()
+        self.last_decode_s = 0.0
+        self._engines = list(engines)
+        self._prompts = prompts
+        self._tag = tag
+        self._seeds = None if seeds is None else SeedLedger(seeds)
+        self._balancer = Balancer(len(engines), sharing)
+        self._temperature, self._ignore_eos = temperature, ignore_eos
+        self._decoding: dict[str, SampleKey] = {}
+        self._began = time.perf_counter()
+
+    def now_s(self) -> float:
+        """Seconds since the round began."""
+        return time.perf_counter() - self._began
+
+    def request_id(self, key: SampleKey) -> str:
+        """The id of the sample's latest attempt."""
+        return f"{self._tag}/{key.draw}.{key.sample}.{self.samples[key].attempt}"
+
+    def key_of(self, request_id: str) -> SampleKey | None:
+        """The sample that decodes under an id; None if no sample does any more."""
+        return self._decoding.get(request_id)
+
+    def decoding(self) -> list[SampleKey]:
+        """The samples that decode."""
+        return list(self._decoding.values())
+
+    def has_running(self, engine: int) -> bool:
+        """Whether samples decode on an engine."""
+        return bool(self._balancer.running(engine))
+
+    def issue(self, issue: Issue, alive: set[int]) -> tuple[int, Request]:
+        """The engine, among those `alive`, on which a sample is to decode from its start, and the request."""
+        prompt = self._prompts[issue.prompt]
+        before = self.samples.get(issue.key)
+        engine = self._balancer.assign(issue.key, float(issue.max_tokens), alive, issue.prompt, len(prompt.tokens))
+        self.samples[issue.key] = RolloutSample(
+            key=issue.key,
+            prompt=issue.prompt,
+            issued_s=self.now_s(),
+            prompt_tokens=prompt.tokens,
+            engine=self._engines[engine],
+            attempt=0 if before is None else before.attempt + 1,
+        )
+        request_id = self.request_id(issue.key)
+        self._decoding[request_id] = issue.key
+        self.progress.issued += 1
+        self.progress.decoding += 1
+        return engine, Request(
+            request_id=request_id,
+            prompt_tokens=prompt.tokens,
+            max_tokens=issue.max_tokens,
+            cutoff_tokens=issue.cutoff_tokens,
+            temperature=self._temperature,
+            ignore_eos=self._ignore_eos,
+            seed=None if self._seeds is None else self._seeds.issue(issue),
+        )
+
+    def finish(self, event: EngineEvent, version: str) -> None:
+        """Note what a sample decoded. Raises RunFailed unless weights `version` decoded all of it."""
+        for decoded_by in (event.version_start, event.version_end):
+            if decoded_by != version:
+                raise RunFailed(f"{event.request_id} was decoded by weights {decoded_by!r}, not {version!r}")
+        key = self._decoding.pop(event.request_id)
+        sample = self.samples[key]
+        self._balancer.release(key)
+        sample.tokens, sample.logprobs = event.tokens, event.logprobs
+        sample.truncated, sample.cached_tokens = event.truncated, event.cached_tokens
+        sample.version_start, sample.version_end = event.version_start, event.version_end
+        sample.finished_s = self.last_decode_s = self.now_s()
+        self.progress.finished += 1
+        self.progress.decoding -= 1
+
+    def lose(self, engine: int) -> list[SampleKey]:
+        """The samples that decoded on an engine that is gone; they decode no more."""
+        lost = [key for key in self._balancer.running(engine) if isinstance(key, SampleKey)]
+        self._balancer.forget(engine)
+        for key in lost:
+            self._balancer.release(key)
+            self._decoding.pop(self.request_id(key), None)
+            self.progress.decoding -= 1
+            if self._seeds is not None:
+                self._seeds.lose(key)
+        return lost
+
+    def abort(self, key: SampleKey) -> tuple[int, str] | None:
+        """Give up an issued sample; the engine and request to stop if it decodes."""
+        sample, request_id = self.samples[key], self.request_id(key)
+        sample.aborted = True
+        if self._decoding.pop(request_id, None) is None:
+            return None
+        self._balancer.release(key)
+        self.progress.aborted += 1
+        self.progress.decoding -= 1
+        return self._engines.index(sample.engine), request_id

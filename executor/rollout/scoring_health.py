@@ -1,0 +1,86 @@
+"""Scoring health: whether the reward function still scores responses, or fails on nearly all of them.
+
+A response that cannot be scored is worth 0 if that is its own fault (rewards/charges.py), and is drawn again if it is
+the machine's. Both are right for few; where nearly all fail, it is the function's fault or the machine's whatever each
+call says, and a run that went on would train on zeros. Then the run ends with the last reason.
+
+Invariant: the samples of one prompt, however many, never end a run: its row may be bad, and the others are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ...plans.yaml.errors import RunFailed
+from ...rounds.machines.events import Failed, SampleKey, Scored
+from ..rewards.charges import RewardResult
+from .round_samples import RolloutSample
+
+UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
+"""Outcomes without a value of the reward function; not timeouts, of which there may be many."""
+
+HOPELESS_FAILURES = 16
+"""So many in a row, or so many of a round with next to none scored beside them."""
+HOPELESS_SHARE = 0.9
+HOPELESS_PROMPTS = 3
+"""Of so many prompts at least, or all if there are fewer."""
+
+
+class ScoringHealth:
+    """Counts the failures of a run over all its rounds; `prompts`: how many prompts the job has."""
+
+    def __init__(self, prompts: int) -> None:
+        self._enough = min(HOPELESS_PROMPTS, prompts)
+        self._row: list[str] = []  # prompts of the failures since a sample was scored
+        self._round: list[str] = []  # of the failures of this round
+        self._scored = 0  # in this round
+
+    def begin_round(self) -> None:
+        """Forget the counts of the round before."""
+        self._round, self._scored = [], 0
+
+    def hear(self, prompt: str, outcome: str, detail: str) -> str | None:
+        """Count the outcome of a sample; why the run must end, None if it need not."""
+        if outcome not in UNSCORED:
+            self._row.clear()
+            self._scored += 1
+            return None
+        self._row.append(prompt)
+        self._round.append(prompt)
+        if self._hopeless(self._row):
+            return f"none of the last {len(self._row)} samples could be scored: {detail}"
+        share = len(self._round) / (len(self._round) + self._scored)
+        if share >= HOPELESS_SHARE and self._hopeless(self._round):
+            heard = len(self._round) + self._scored
+            return f"only {self._scored} of the round's {heard} samples could be scored: {detail}"
+        return None
+
+    def event(self, key: SampleKey, prompt: str, result: RewardResult) -> Scored | Failed | RunFailed:
+        """The round's event for a sample's result: only `infra_failed` says nothing about the response."""
+        hopeless = self.hear(prompt, result.outcome, result.detail)
+        if hopeless is not None:
+            return RunFailed(hopeless)
+        if result.outcome == "infra_failed":
+            return Failed(key, result.detail)
+        return Scored(key, float(result.reward))
+
+    def _hopeless(self, prompts: list[str]) -> bool:
+        return len(prompts) >= HOPELESS_FAILURES and len(set(prompts)) >= self._enough
+
+
+class Unscored(NamedTuple):
+    """How many samples had an outcome, and the reason of the first of them."""
+
+    samples: int
+    reason: str
+
+
+def unscored(samples: Iterable[RolloutSample]) -> Mapping[str, Unscored]:
+    """By outcome, how many samples the reward function gave no value for."""
+    by_outcome: dict[str, Unscored] = {}
+    for sample in samples:
+        if sample.reward_outcome in UNSCORED:
+            before = by_outcome.get(sample.reward_outcome, Unscored(0, sample.reward_detail))
+            by_outcome[sample.reward_outcome] = before._replace(samples=before.samples + 1)
+    return by_outcome

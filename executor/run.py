@@ -1,0 +1,262 @@
+"""The state of one training run in one folder: how it starts, resumes, is checkpointed, recovers and ends.
+
+`loop.step` takes its steps. Invariants:
+- a checkpoint holds the state of a step's end, never a state in between;
+- a trainer that dies takes the run back to its last checkpoint;
+- a trainer that was started again is not saved before it has loaded a checkpoint: it holds the weights of its start;
+- a step whose loss, log-probs or gradient are not finite changes no weight, and counts as a step all the same: what it
+  sampled is settled, since drawing it again would condition on what it was; the trace says so (event `skipped`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..plans.schema.job import Job
+from ..plans.schema.plan import PlannedJob
+from ..plans.yaml.errors import InputError, RunFailed
+from ..rounds.machines.round import Round
+from ..rounds.schedule import Schedule
+from ..rounds.seeds import RoundSeeds
+from ..rounds.timeouts import Timeouts
+from .configuration import run_settings
+from .engines.fleet import Fleet
+from .records.checkpoints import Cadence, CheckpointFailed, load_checkpoint, save_checkpoint
+from .records.run_record import Recorder, StepRecord
+from .rollout.round_runner import RoundRunner
+from .rollout.round_samples import Progress, RolloutResult
+from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
+from .trainer.trainer_group import TrainerDied, TrainerGroup
+
+Result = TypeVar("Result")
+
+
+class TrainingRun:
+    """A job that is executed by one plan. `start()`, then `loop.step` until done, then `close()`."""
+
+    def __init__(
+        self,
+        name: str,
+        planned: PlannedJob,
+        job: Job,
+        run_dir: Path,
+        *,
+        fleet: Fleet,
+        runner: RoundRunner,
+        trainer: TrainerGroup,
+        prompt_ids: list[str],
+    ) -> None:
+        self.name = name
+        self.settings = run_settings(planned, job)
+        self.fleet, self.runner, self.trainer = fleet, runner, trainer
+        self.schedule = Schedule(self.settings.spec, prompt_ids, job.data.seed)
+        self.timeouts = Timeouts(self.settings.timeouts)
+        self.weights_path = run_dir / "weights" / "current.safetensors"
+        self.step_number = 0
+        self.saved_step = -1
+        self.updating = False
+        """The trainer has begun to change, and the step is not written down yet."""
+        self.trainer_restarts = 0
+        self.checkpoint_fault: str | None = None
+        """Why the latest checkpoint could not be written; None if it was."""
+        self.damaged_checkpoints: list[str] = []
+        """Damage that was seen when a checkpoint was loaded, until somebody has told it."""
+        self._job = job
+        self._run_dir = run_dir
+        self._recorder: Recorder | None = None
+        self._began = time.perf_counter()
+        self._elapsed_before_s = 0.0
+        self._skipped = SkippedSteps()
+        self._cadence = Cadence()
+        self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
+        self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
+
+    # -- start, resume, end --------------------------------------------------------------------------------------------
+
+    async def start(self, resume: bool, **facts: Any) -> None:
+        """Load the last checkpoint if `resume`, else write the first one; `facts` go to the trace.
+
+        The trainer must be started before.
+        """
+        self.weights_path.parent.mkdir(parents=True, exist_ok=True)
+        self._recorder = Recorder(self._run_dir)
+        began = time.monotonic()
+        if resume:
+            self._elapsed_before_s = float((await self._despite_deaths(self._load))["elapsed_s"])
+            self._cadence.saved(time.monotonic() - began)  # reading one costs about what writing it does
+            self.event("resume", step=self.step_number, **facts)
+        else:
+            self.event("run", name=self.name, mode=self.settings.mode, **facts)
+            # A trainer that is started again here is what it was: nothing was trained yet.
+            await self._despite_deaths(self._checkpoint)
+
+    async def close(self) -> None:
+        """Close files and end the trainer."""
+        if self._recorder is not None:
+            self._recorder.close()
+        await self.trainer.close()
+
+    def event(self, event: str, /, **fields: Any) -> None:
+        """Write an event to the run's trace."""
+        assert self._recorder is not None
+        self._recorder.event(event, self._elapsed_s(), **fields)
+
+    def _elapsed_s(self) -> float:
+        return self._elapsed_before_s + time.perf_counter() - self._began
+
+    # -- a step, as loop.step takes it ---------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """Keep the state of the last step's end while a step goes on."""
+        self._last_state = self._state()
+
+    def seeds(self, round_kind: str) -> RoundSeeds | None:
+        """The seeds of the next round's samples; None if the job leaves them to the engines."""
+        if not self._job.rollout.seed_per_sample:
+            return None
+        cuts_draws = round_kind == "short" and self.settings.mode not in ("sync", "predict")
+        schedule = self.schedule
+        return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
+
+    def count_skipped(self, metrics: dict[str, float], groups: int) -> None:
+        """Count and tell an update that the trainer skipped. Raises RunFailed if log-probs forbid to go on.
+
+        `metrics` are those of the update, {} if nothing was there to train.
+        """
+        if not metrics:
+            return
+        step, refused = self.step_number + 1, None
+        if metrics.get("skipped"):
+            refused = refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype])
+            assert refused is not None, "the trainer skips by the same rule"
+            if refused.reason == "log-probs":
+                self.updating = False  # the trainer has changed nothing: it is at the last step's end
+                raise RunFailed(f"step {step}: {refused.text}")
+            self.event("skipped", step=step, reason=refused.text, groups=groups)
+        self._skipped.count(skipped=refused is not None)
+
+    def end_step(self, record: StepRecord, machine: Round, result: RolloutResult) -> None:
+        """Write a step down. Raises RunFailed if its update shows that training is lost."""
+        assert self._recorder is not None
+        self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, machine, result)
+        self._recorder.step(self._elapsed_s(), record)
+        self._last_state, self.updating = None, False
+        self._skipped.stop_if_lost(record.metrics, record.step, self.saved_step)
+
+    def progress(self) -> Progress:
+        """Counts of the round in progress."""
+        return self.runner.progress
+
+    @property
+    def round_can_be_left(self) -> bool:
+        """Whether only samples of the round are lost if the step in progress is cancelled now.
+
+        So it is while a dead trainer is replaced: its state is lost already, and its checkpoints are on the disk.
+        """
+        return not self.updating
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint of this step, unless it has one. A trainer that died is back at its last one then.
+
+        If it cannot be written, `checkpoint_fault` says why, and so does the trace.
+        """
+        try:
+            await self._checkpoint()
+        except TrainerDied as death:
+            await self.recover(death)
+        except CheckpointFailed as failure:
+            self._note_fault(failure)
+
+    def checkpoint_due(self, every: int) -> bool:
+        """Whether a checkpoint should be written now: after `every` steps, or sooner if the next death would cost more
+        than a checkpoint does."""
+        return self.step_number % every == 0 or self._cadence.due(self.trainer.mean_s_between_failures())
+
+    async def rescue(self) -> None:
+        """Checkpoint the last step's end before the run ends early, if the trainer still has it.
+
+        Nothing is recovered or raised; `checkpoint_fault` says what went wrong.
+        """
+        if self.updating:
+            self.checkpoint_fault = "the trainer was in the middle of a step"
+            return
+        if self._recovering and self.saved_step != self.step_number:
+            self.checkpoint_fault = "the trainer died, and what was started in its place has loaded no checkpoint"
+            return
+        try:
+            await self._checkpoint()
+        except RunFailed as failure:
+            if self.saved_step != self.step_number:  # else it is there, and only the trace could not say so
+                self._note_fault(failure)
+
+    def _note_fault(self, failure: Exception) -> None:
+        self.checkpoint_fault = str(failure).splitlines()[0]
+        with contextlib.suppress(RunFailed):  # the trace may be on the same full disk
+            self.event("checkpoint_failed", step=self.step_number, reason=self.checkpoint_fault)
+
+    def _state(self) -> dict[str, Any]:
+        """All of the driver's state, between two steps."""
+        assert self._recorder is not None
+        return {
+            "step": self.step_number,
+            "elapsed_s": self._elapsed_s(),
+            "trace_bytes": self._recorder.trace_bytes(),
+            "schedule": self.schedule.state(),
+            "timeouts": self.timeouts.state(),
+            "skipped_in_a_row": self._skipped.in_a_row,
+        }
+
+    async def _checkpoint(self) -> None:
+        self.checkpoint_fault = None
+        if self.saved_step == self.step_number:
+            return
+        began = time.monotonic()
+        await save_checkpoint(self._run_dir, self.step_number, self._last_state or self._state(), self.trainer)
+        self.saved_step = self.step_number
+        self._cadence.saved(time.monotonic() - began)
+        self.event("checkpoint", step=self.step_number)
+
+    async def _load(self) -> dict[str, Any]:
+        loaded = await load_checkpoint(self._run_dir, self.trainer)
+        for name, fault in loaded.damaged.items():
+            self.event("checkpoint_damaged", checkpoint=name, reason=fault)
+            self.damaged_checkpoints.append(f"{name}: {fault}")
+        state = loaded.state
+        try:
+            self.schedule.restore(state["schedule"])
+        except ValueError as error:
+            raise InputError(
+                f"{error}; put back what it was written with, or start a new run", str(self._run_dir)
+            ) from None
+        if "timeouts" in state:  # older checkpoints have fixed deadlines only
+            self.timeouts.restore(state["timeouts"])
+        self._skipped.in_a_row = int(state["skipped_in_a_row"])
+        self.step_number = self.saved_step = int(state["step"])
+        self._last_state, self.updating, self._recovering = None, False, False
+        return state
+
+    # -- a trainer that dies -------------------------------------------------------------------------------------------
+
+    async def recover(self, death: TrainerDied) -> None:
+        """Start the trainer again, from the last checkpoint."""
+        self.updating, self._recovering = False, True
+        await self._despite_deaths(self._load, death)
+        self.event("resume", step=self.step_number)
+
+    async def _despite_deaths(self, body: Callable[[], Awaitable[Result]], death: TrainerDied | None = None) -> Result:
+        """What `body` returns; the trainer is started again whenever it dies in it, and first if it is dead already."""
+        while True:
+            try:
+                if death is not None:
+                    self.trainer_restarts += 1
+                    self.event("restart", whom=death.whom, reason=death.reason)
+                    await self.trainer.restart(death.reason)
+                return await body()
+            except TrainerDied as again:
+                death = again

@@ -1,0 +1,110 @@
+"""Plans of one job take their steps in turns, round by round, until all are done or a signal ends the runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..plans.yaml.errors import RunFailed
+from .loop import checkpoint_if_due, step
+from .prepare import Options
+from .records.run_record import StepRecord
+from .rollout.round_samples import Progress
+from .run import TrainingRun
+from .stopping import StopRequests, stop_requests
+
+
+class Watcher(Protocol):
+    """What the live view implements; all calls come on the event loop."""
+
+    def phase(self, text: str) -> None:
+        """Something slow begins."""
+
+    def round_begins(self, name: str, round_kind: str, step: int, progress: Callable[[], Progress]) -> None:
+        """A round begins; `progress()` gives its counts."""
+
+    def step_done(self, name: str, record: StepRecord) -> None:
+        """A step ended with this `StepRecord`."""
+
+    def note(self, text: str) -> None:
+        """A line for the person who watches."""
+
+
+async def take_turns(runs: Sequence[TrainingRun], options: Options, watcher: Watcher) -> bool:
+    """Take the steps of all runs. True if all are done, False if a signal ended the runs before.
+
+    Each run's trace says how it ended. Either way what was trained is saved. Raises RunFailed if it is not.
+    """
+    with stop_requests(options.grace_s) as stop:
+        try:
+            while True:
+                await _until(runs, options, watcher, stop)
+                for run in runs:
+                    await (run.rescue() if stop.at_round_end.is_set() else run.checkpoint())
+                    tell_faults(run, watcher)
+                # A trainer that died while it wrote the last checkpoint took its run back: then there is more to do.
+                if stop.at_round_end.is_set() or all(run.step_number >= options.steps for run in runs):
+                    break
+            for run in runs:
+                if run.checkpoint_fault is not None:
+                    raise RunFailed(f"{run.name}: {run.checkpoint_fault}; what was trained since is not saved")
+        except Exception as failure:
+            reason = str(failure) or type(failure).__name__
+            for run in runs:  # so that a report can tell a run that failed from one that was killed
+                await run.rescue()
+                tell_faults(run, watcher)
+                with contextlib.suppress(RunFailed):  # a disk that is full takes no events; the failure is told anyway
+                    run.event("end", step=run.step_number, finished=False, reason=reason)
+            raise
+        for run in runs:
+            run.event("end", step=run.step_number, finished=run.step_number >= options.steps)
+        return all(run.step_number >= options.steps for run in runs)
+
+
+async def _until(runs: Sequence[TrainingRun], options: Options, watcher: Watcher, stop: StopRequests) -> None:
+    """Take steps in turns until all are done or a signal came."""
+    while any(run.step_number < options.steps for run in runs) and not stop.at_round_end.is_set():
+        for run in runs:
+            if run.step_number >= options.steps or stop.at_round_end.is_set():
+                continue
+            watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, run.progress)
+            abandoned, record = await _step_unless_left(run, stop)
+            if abandoned:
+                watcher.note(f"{run.name}: left the round of step {run.step_number + 1}")
+            elif record is None:
+                watcher.note(f"{run.name}: trainer died; back at step {run.step_number}")
+                tell_faults(run, watcher)
+            else:
+                watcher.step_done(run.name, record)
+                if record.metrics.get("skipped"):
+                    watcher.note(f"{run.name}: step {record.step} was skipped; its weights are those before it")
+                if await checkpoint_if_due(run, options.checkpoint_every):
+                    tell_faults(run, watcher)
+
+
+async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, StepRecord | None]:
+    """(whether a signal made the run leave its round, the record that `step` returned)."""
+    taken = asyncio.ensure_future(step(run))
+    leave = asyncio.ensure_future(stop.immediately.wait())
+    try:
+        await asyncio.wait({taken, leave}, return_when=asyncio.FIRST_COMPLETED)
+        if taken.done() or not run.round_can_be_left:
+            return False, await taken  # an update that has begun is seconds from its end
+        taken.cancel()
+        await asyncio.wait({taken})
+        if taken.cancelled():
+            return True, None
+        return False, taken.result()
+    finally:
+        leave.cancel()
+
+
+def tell_faults(run: TrainingRun, watcher: Watcher) -> None:
+    """Tell the watcher about checkpoints that could not be written or read."""
+    if run.checkpoint_fault is not None:
+        watcher.note(f"{run.name}: no checkpoint of step {run.step_number}: {run.checkpoint_fault}")
+    for fault in run.damaged_checkpoints:
+        watcher.note(f"{run.name}: checkpoint set aside, {fault}; back at step {run.step_number}")
+    run.damaged_checkpoints.clear()

@@ -1,0 +1,176 @@
+"""What generation costs in a layout of engines, read from a profile: seconds in closed form in counts of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...plans.schema.sections.layouts import EngineLayout
+from ...profiles.phase_schema import Rollout
+from ...profiles.profile_schema import Profile, RoundCheck
+from ...rounds.balance import PrefixSharing
+from .colocation import sleep_and_wake_s
+from .host_memory import engine_share
+from .memory_bars import Engines
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCost:
+    """Generation in one layout. A step of B sequences that hold K tokens of KV takes base_s(B) + c K seconds.
+
+    `base_s` is `a + b B`, or, where `curve` has points, linear between them: batches of a mixture of experts and beyond
+    the compute knee bend it. It never falls.
+
+    Attributes:
+        a, b, c: seconds, seconds per sequence, seconds per KV token.
+        prefill_s, prefill_s_per_token: seconds to admit a request, and more per token to prefill.
+        kv_capacity_tokens: KV tokens that one engine holds at most.
+        max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
+        sync_s: weight sync to all engines, with their sleep and wake where trainers share their GPUs (colocation.py).
+        host_bytes: host memory of the layout's engines, whether they are in use or not (memory_table.py).
+        round_s: seconds that a round takes before anything is decoded.
+        finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
+        prefill_s_per_token_squared: seconds more per squared token to prefill.
+        curve: (sequences, seconds), ascending from 1; empty: the line.
+        measured_engines: engines that ran at once when it was measured; 0: as many as the layout has.
+        block_tokens: KV tokens of a block of the engines' cache; whole blocks of a prompt are shared by its samples.
+        sharing: when a prompt's samples are put on one engine; None: they are spread as the load has it.
+        base: with a curve, base_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
+    """
+
+    key: EngineLayout
+    a: float
+    b: float
+    c: float
+    prefill_s: float
+    prefill_s_per_token: float
+    kv_capacity_tokens: int
+    max_sequences: int
+    sync_s: float
+    host_bytes: int
+    round_s: float = 0
+    finish_s: float = 0
+    prefill_s_per_token_squared: float = 0
+    curve: tuple[tuple[int, float], ...] = ()
+    measured_engines: int = 0
+    block_tokens: int = 16
+    sharing: PrefixSharing | None = None
+    base: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.curve:
+            counts = np.arange(self.curve[-1][0] + 1)
+            values = np.interp(counts, [n for n, _ in self.curve], [s for _, s in self.curve])
+            object.__setattr__(self, "base", tuple(values.tolist()))
+        else:
+            object.__setattr__(self, "base", ())
+
+    def base_s(self, sequences: int) -> float:
+        """Seconds of a step with so many sequences and no KV; beyond a curve, on along its last slope."""
+        if not self.curve:
+            return self.a + self.b * sequences
+        if sequences < len(self.base):
+            return self.base[sequences]
+        if len(self.curve) == 1:
+            return self.curve[0][1]
+        (low, low_s), (high, high_s) = self.curve[-2:]
+        return high_s + (high_s - low_s) / (high - low) * (sequences - high)
+
+    def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
+        """Seconds of `steps` decode steps from `kv_tokens` on, during which nobody joins or leaves.
+
+        Each step adds one KV token per sequence: sum over k < steps of base_s(B) + c (K + k B).
+        """
+        grown = steps * kv_tokens + sequences * (steps * (steps - 1) // 2)
+        return steps * self.base_s(sequences) + self.kv_s(sequences) * grown
+
+    def kv_s(self, sequences: int) -> float:
+        """Seconds of a step of so many sequences more per KV token."""
+        return self.c
+
+    def admit_s(self, tokens: float, cached: float = 0) -> float:
+        """Seconds to admit a request of so many tokens, of which the first `cached` need no prefill."""
+        linear, squared = self.prefill_s_per_token, self.prefill_s_per_token_squared
+        return self.prefill_s + (tokens - cached) * (linear + squared * (tokens + cached))
+
+    def prefix_s(self, tokens: float) -> float:
+        """Seconds to prefill the first `tokens` tokens of a prompt: what `admit_s` leaves out of those cached."""
+        return tokens * (self.prefill_s_per_token + self.prefill_s_per_token_squared * tokens)
+
+
+# vLLM's own choice of KV tokens in a block, by kind of accelerator (0.32: platforms/cpu.py, config/cache.py).
+BLOCK_TOKENS = {"cpu": 128, "cuda": 16}
+
+
+def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
+    """The profile's entry that a layout is priced by; None without any. Every command looks it up here.
+
+    The one that was measured with as many engines. Else, on GPUs, the nearest: that whose number of engines is off by
+    the smallest factor, of two the larger. Engines on GPUs share nothing that decoding waits for, so one says what many
+    do; engines on a CPU share its cores, and no other number of them tells.
+    """
+    alike = [entry for entry in profile.rollout if entry.tp == layout.tp]
+    own = [entry for entry in alike if entry.engines == layout.engines]
+    if own or not alike or profile.machine.kind != "cuda":
+        return own[0] if own else None
+    count = max(1, layout.engines)
+    return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
+
+
+def engines_of(profile: Profile, layout: EngineLayout) -> Engines:
+    """A layout's engines as the memory table takes them. The profile has an entry for them."""
+    entry = entry_of(profile, layout)
+    assert entry is not None, f"{layout} is priced by no entry"
+    return Engines(entry, layout)
+
+
+def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
+    """The whole rounds that say how far a layout's costs are off: its own, else its entry's, else all others'."""
+    entry = entry_of(profile, layout)
+    for priced in (layout, entry.layout) if entry is not None else (layout,):
+        own = tuple(check for check in profile.checks if check.layout == priced)
+        if own:
+            return own
+    return profile.checks
+
+
+def layout_cost(profile: Profile, layout: EngineLayout) -> DecodeCost | None:
+    """Costs of a layout by its entry (`entry_of`); None where the profile has none for it."""
+    entry = entry_of(profile, layout)
+    return None if entry is None else decode_cost(profile, entry, layout.engines)
+
+
+def decode_cost(profile: Profile, rollout: Rollout, engines: int | None = None) -> DecodeCost:
+    """Costs of one entry of `profile.rollout`, scaled to what whole rounds of the layout took (`checks_of`).
+
+    `engines`: of how many engines; None, as many as the entry is of. Where no round was checked, the means over other
+    layouts stand in (1 and 0 without any). Raises ValueError for other engines than the entry's, unless on GPUs.
+    """
+    count = rollout.engines if engines is None else engines
+    if count != rollout.engines and profile.machine.kind != "cuda":
+        raise ValueError(f"{count} engines of tp {rollout.tp} were not measured, {rollout.engines} were")
+    layout = EngineLayout(rollout.tp, count)
+    known = checks_of(profile, layout)
+    factor = sum(c.factor for c in known) / len(known) if known else 1.0
+    overhead_s = sum(c.overhead_s for c in known) / len(known) if known else 0.0
+    per_sample_s = sum(c.overhead_s_per_sample for c in known) / len(known) if known else 0.0
+    return DecodeCost(
+        key=layout,
+        a=factor * rollout.step_s,
+        b=factor * rollout.step_s_per_sequence,
+        c=factor * rollout.step_s_per_kv_token,
+        prefill_s=factor * rollout.prefill_s,
+        prefill_s_per_token=factor * rollout.prefill_s_per_token,
+        kv_capacity_tokens=rollout.kv_capacity_tokens,
+        max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
+        sync_s=rollout.sync.p50 + sleep_and_wake_s(profile, rollout.tp),
+        host_bytes=round(engine_share(profile, Engines(rollout, layout)).on_node(1)),
+        round_s=overhead_s,
+        # Fitted over all engines' samples; here each engine pays for its own.
+        finish_s=count * per_sample_s,
+        prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
+        curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
+        measured_engines=0 if count == rollout.engines else rollout.engines,
+        block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
+    )

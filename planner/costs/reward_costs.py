@@ -1,0 +1,175 @@
+"""How long scoring takes a worker where that is no constant: tests run in a sandbox, and some answers hang.
+
+A prompt has been answered right or not. Of an *unsolved* one every execution is wrong. Those of a solved one are right
+with one probability, and every right one takes the prompt's own seconds (what its tests take); wrong ones take seconds
+of their own, whatever the prompt. Luck in [0, 1) picks, one number for the prompt and one for the sample, so the same
+sample takes as long in every candidate. Neither depends on lengths.
+
+In the steady state, which columns are simulated in, a solved prompt's anchor (rounds/timeouts.py) is its own seconds:
+deadlines there are those of an epoch in which every prompt has been seen. A run that is simulated whole (run_simulator)
+learns them as the executor does, and pays the longest deadline until then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...plans.schema.sections.levers import TimeoutNumbers
+from ...profiles.phase_schema import Reward
+from ...rounds.timeouts import Execution, TimeoutSpec
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Executions:
+    """What executions take.
+
+    Attributes:
+        correct_s: equally likely seconds that a solved prompt's right answers take, ascending.
+        wrong_s: equally likely seconds of a wrong answer that is not stopped, ascending.
+        correct: share of right answers to solved prompts.
+        unsolved: share of prompts without a right answer.
+    """
+
+    correct_s: tuple[float, ...]
+    wrong_s: tuple[float, ...]
+    correct: float
+    unsolved: float
+
+    def anchor_s(self, prompt_luck: float) -> float | None:
+        """Seconds of the prompt's right answers; None if it is unsolved."""
+        if prompt_luck < self.unsolved:
+            return None
+        return _pick(self.correct_s, (prompt_luck - self.unsolved) / (1.0 - self.unsolved))
+
+    def execute(self, prompt: str, prompt_luck: float, luck: float, deadline_s: float) -> Execution:
+        """Score a sample of `prompt` under a deadline."""
+        anchor_s = self.anchor_s(prompt_luck)
+        if anchor_s is not None and luck < self.correct:
+            return Execution(prompt, min(anchor_s, deadline_s), anchor_s <= deadline_s, anchor_s > deadline_s)
+        share = 0.0 if anchor_s is None else self.correct
+        seconds = _pick(self.wrong_s, (luck - share) / (1.0 - share))
+        return Execution(prompt, min(seconds, deadline_s), False, seconds >= deadline_s)
+
+    def steady_s(self, spec: TimeoutSpec, prompt_luck: float, luck: float) -> float:
+        """Seconds of a worker for a sample in the steady state."""
+        deadline_s = spec.deadline_s(self.anchor_s(prompt_luck))
+        return self.execute("", prompt_luck, luck, deadline_s).seconds
+
+    def steady_many_s(self, spec: TimeoutSpec, prompt_luck: Numbers, luck: Numbers) -> Numbers:
+        """`steady_s` of many samples at once, bit for bit; `prompt_luck` is broadcast to the shape of `luck`."""
+        solved = prompt_luck >= self.unsolved
+        place = _picks(
+            len(self.correct_s), np.where(solved, (prompt_luck - self.unsolved) / ((1.0 - self.unsolved) or 1.0), 0.0)
+        )
+        anchor_s = np.array(self.correct_s)[place]
+        deadlines_s = np.array([spec.deadline_s(anchor) for anchor in self.correct_s])
+        deadline_s = np.where(solved, deadlines_s[place], spec.deadline_s(None))
+        share = np.where(solved, self.correct, 0.0)
+        right = luck < share
+        wrong = np.where(right, 0.0, luck - share) / np.where(right, 1.0, 1.0 - share)
+        natural_s = np.where(right, anchor_s, np.array(self.wrong_s)[_picks(len(self.wrong_s), wrong)])
+        found: Numbers = np.minimum(natural_s, deadline_s)
+        return found
+
+    def mean_s(self, spec: TimeoutSpec) -> float:
+        """Mean seconds of a worker for a sample in the steady state."""
+
+        def wrong(deadline_s: float) -> float:
+            return _mean([min(seconds, deadline_s) for seconds in self.wrong_s])
+
+        def solved(anchor_s: float) -> float:
+            deadline_s = spec.deadline_s(anchor_s)
+            return self.correct * min(anchor_s, deadline_s) + (1.0 - self.correct) * wrong(deadline_s)
+
+        mean = _mean([solved(anchor_s) for anchor_s in self.correct_s])
+        return self.unsolved * wrong(spec.deadline_s(None)) + (1.0 - self.unsolved) * mean
+
+    def median_s(self) -> float:
+        """Median seconds of an execution that is not stopped."""
+        right = (1.0 - self.unsolved) * self.correct
+        weighted = [(seconds, right / len(self.correct_s)) for seconds in self.correct_s]
+        weighted += [(seconds, (1.0 - right) / len(self.wrong_s)) for seconds in self.wrong_s]
+        below = 0.0
+        for seconds, weight in sorted(weighted):
+            below += weight
+            if below >= 0.5:
+                return seconds
+        return max(seconds for seconds, _ in weighted)
+
+
+def _pick(values: tuple[float, ...], luck: float) -> float:
+    # A quotient of numbers below 1 may round to 1.
+    return values[min(int(luck * len(values)), len(values) - 1)]
+
+
+def _picks(count: int, luck: Any) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = np.minimum((luck * count).astype(np.int64), count - 1)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+NO_TIMEOUT = TimeoutSpec(max_s=1e9)
+"""A deadline that no execution reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCost:
+    """Scoring: a queue before `workers`, each busy with a sample for its seconds; `delay_s` later the result is known.
+
+    Attributes:
+        workers: of the pool.
+        per_sample_s: seconds of a worker for a sample.
+        delay_s: from a worker's end to the result.
+        executions: where it is no constant, what scoring takes in place of `per_sample_s`.
+        timeout: the deadlines of executions.
+        after_rollout: samples are scored when the last one is decoded, instead of beside the rollout.
+        per_token_s: seconds more per token of the sample, prompt included, beside `per_sample_s` (a judge reads them).
+    """
+
+    workers: int
+    per_sample_s: float
+    delay_s: float
+    executions: Executions | None = None
+    timeout: TimeoutSpec = NO_TIMEOUT
+    after_rollout: bool = False
+    per_token_s: float = 0
+
+    def read_s(self, tokens: int) -> float:
+        """Seconds of a worker for a sample of so many tokens, where samples of one length take the same."""
+        return self.per_sample_s + self.per_token_s * tokens
+
+    def sample_s(self, prompt_luck: float, luck: float, tokens: int) -> float:
+        """Seconds of a worker for a sample in the steady state, by its prompt's luck and its own, in [0, 1)."""
+        return (
+            self.read_s(tokens)
+            if self.executions is None
+            else self.executions.steady_s(self.timeout, prompt_luck, luck)
+        )
+
+    def mean_s(self) -> float:
+        """Mean seconds of a worker for a sample in the steady state."""
+        return self.per_sample_s if self.executions is None else self.executions.mean_s(self.timeout)
+
+
+def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = None) -> RewardCost:
+    """Costs of scoring with `workers` workers under a job's or a plan's deadlines; None: without any."""
+    timeout = NO_TIMEOUT if numbers is None else TimeoutSpec(**numbers)
+    took = reward.executions
+    if took is None:
+        delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)
+        return RewardCost(workers, reward.per_sample_s, delay_s, timeout=timeout)
+    executions = Executions(took.correct_s, took.wrong_s, took.correct, took.unsolved)
+    # Of a sample alone in the median: what is left of it when the execution is taken off.
+    delay_s = max(0.0, reward.latency.p50 - executions.median_s())
+    return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)

@@ -1,0 +1,95 @@
+"""What an update costs in a layout of trainers: by a profile's measured entry, else by its training law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...plans.schema.sections.layouts import UpdateLayout
+from ...profiles.laws.train_law import fits_heads
+from ...profiles.laws.train_layouts import peak_bytes, physics_of, train_layouts
+from ...profiles.phase_schema import Train, TrainLaw
+from ...profiles.profile_schema import Profile
+from .colocation import optimizer_moves_s
+
+
+@dataclass(frozen=True, slots=True)
+class TrainCost:
+    """One update in one layout: seconds, per token (prompts included), per sum over samples of squared tokens.
+
+    Attributes:
+        per_sample_s: more per sample, where samples are padded instead of packed.
+        peak_bytes: accelerator memory of a rank; 0: not known.
+    """
+
+    layout: UpdateLayout
+    step_s: float
+    per_token_s: float
+    per_token_squared_s: float
+    peak_bytes: int = 0
+    per_sample_s: float = 0
+
+    def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
+        """Seconds of an update on samples with these sums; their number only matters where they are padded."""
+        linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
+        return self.step_s + linear + self.per_sample_s * samples
+
+
+def train_cost(train: Train) -> TrainCost:
+    """Costs of one entry of `profile.train`."""
+    return TrainCost(
+        layout=train.layout,
+        step_s=train.step_s,
+        per_token_s=train.step_s_per_token,
+        per_token_squared_s=train.step_s_per_token_squared,
+        peak_bytes=train.peak_bytes,
+    )
+
+
+def train_cost_in(law: TrainLaw, layout: UpdateLayout) -> TrainCost:
+    """Costs in any layout, from a profile's law, with what its states take to come and go (colocation.py).
+
+    Raises ValueError when the layout cannot be, naming why.
+    """
+    physics = physics_of(law)
+    why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
+    if why is not None:
+        raise ValueError(why)
+    update = physics.update(layout)
+    parameters = physics.architecture.parameters
+    return TrainCost(
+        layout=layout,
+        step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.accelerators, layout.offload),
+        per_token_s=update.per_token_s,
+        per_token_squared_s=update.per_token_squared_s,
+        peak_bytes=peak_bytes(physics, layout, law.memory_factors),
+        per_sample_s=update.per_sample_s,
+    )
+
+
+def train_costs(
+    profile: Profile,
+    accelerators: int,
+    micro_batch_tokens: Sequence[int],
+    memory_bytes: int | None = None,
+) -> tuple[TrainCost, ...]:
+    """Every way to update on exactly `accelerators`: the profile's measured entries of that size, else its law's.
+
+    Entries that were measured go before a law, which is off by more. `memory_bytes`: of an
+    accelerator, where it has less than its data sheet says.
+    """
+    measured = tuple(
+        train_cost(entry)
+        for entry in profile.train
+        if entry.micro_batch_tokens in micro_batch_tokens and entry.layout.accelerators == accelerators
+    )
+    if measured or profile.train_law is None:
+        return measured
+    law = profile.train_law
+    layouts = train_layouts(law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
+    return tuple(train_cost_in(law, layout) for layout in layouts)
+
+
+def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
+    """The profile's measured entry for an update's layout; None where only a law may know it."""
+    return next((entry for entry in profile.train if entry.layout == layout), None)

@@ -1,0 +1,75 @@
+"""Findings in the formats of other tools: GitHub workflow commands, and SARIF 2.1.0 for code scanning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ... import __version__
+from .finding import Finding
+from .rules import RULES
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def annotation(finding: Finding) -> str:
+    """Return a finding as a workflow command of GitHub Actions, which shows it beside its line in a pull request.
+
+    Files are relative to the root of the repository. Escaped as @actions/core does (toolkit,
+    packages/core/src/command.ts).
+    """
+    place = {"file": _from_root(finding.file), "line": "1" if finding.line is None else str(finding.line)}
+    properties = {**place, "title": f"rlplan {finding.rule}"}
+    listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in properties.items())
+    return f"::{'warning' if finding.warning else 'error'} {listed}::{_escaped(finding.text)}"
+
+
+def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return findings as a SARIF log of one run, with the rules that they name; files relative to the repository."""
+    names = list(dict.fromkeys(finding.rule for finding in findings))
+    rules = [{"id": name, "shortDescription": {"text": RULES[name].finds}} for name in names]
+    results = [
+        {
+            "ruleId": finding.rule,
+            "ruleIndex": names.index(finding.rule),
+            "level": "warning" if finding.warning else "error",
+            "message": {"text": finding.text},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": quote(Path(_from_root(finding.file)).as_posix())},
+                        "region": {"startLine": finding.line or 1},
+                    }
+                }
+            ],
+        }
+        for finding in findings
+    ]
+    driver = {"name": "rlplan", "version": __version__, "rules": rules}
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+
+
+def _from_root(file: str) -> str:
+    """The file's path relative to the repository's root."""
+    path = os.path.abspath(file)  # noqa: PTH100 (links are the repository's)
+    return os.path.relpath(path, _root(path))
+
+
+def _root(path: str) -> str:
+    """The folder that GitHub counts paths from: its workspace, else the nearest one above the current folder that has
+    .git, else the current folder. One that the file does not lie below is passed over."""
+    here = Path.cwd()
+    above = [str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()][:1]
+    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *above):
+        if root and Path(path).is_relative_to(root):
+            return root
+    return str(here)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for char in "%\r\n" + more:  # the percent sign first, since the others are written with it
+        text = text.replace(char, f"%{ord(char):02X}")
+    return text

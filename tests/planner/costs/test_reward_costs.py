@@ -1,0 +1,90 @@
+"""Reward seconds that differ: their laws, and what deadlines that adapt are worth in simulated rounds and runs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlplan.planner.costs.decode_costs import decode_cost
+from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
+from rlplan.planner.costs.round_costs import RoundCosts
+from rlplan.planner.costs.update_costs import train_cost
+from rlplan.planner.lengths.draws import Draws
+from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.planner.simulate.whole_run import simulate_run
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.timeouts import TimeoutSpec
+
+PUBLISHED = TimeoutSpec(30.0, 2.0, 1.5)
+SANDBOX = Executions(correct_s=(0.03, 0.05, 4.0), wrong_s=(0.03,) * 9 + (30.0,), correct=0.5, unsolved=0.2)
+
+lucks = st.floats(0, 1, exclude_max=True)
+shares = st.sampled_from([0.0, 0.4, 1.0]) | st.floats(0, 1)
+seconds = st.lists(st.floats(0, 40), min_size=1, max_size=5).map(lambda values: tuple(sorted(values)))
+laws = st.builds(Executions, seconds, seconds, shares, shares)
+specs = st.sampled_from([NO_TIMEOUT, TimeoutSpec(30.0), PUBLISHED, TimeoutSpec(7.0, 0.1, 1.0)])
+
+
+@given(law=laws, spec=specs, drawn=st.lists(st.tuples(lucks, lucks), min_size=1))
+def test_many_at_once_are_the_same_as_one_by_one_bit_for_bit(law, spec, drawn) -> None:
+    prompt_luck, luck = np.array(drawn).T
+    one_by_one = [law.steady_s(spec, *pair) for pair in drawn]
+    assert law.steady_many_s(spec, prompt_luck, luck).tolist() == one_by_one
+
+
+@given(law=laws, prompt_luck=lucks, luck=lucks, deadline_s=st.floats(0.01, 50))
+def test_an_execution_costs_its_deadline_at_most_and_is_right_only_in_time(law, prompt_luck, luck, deadline_s) -> None:
+    free = law.execute("p", prompt_luck, luck, 1e9)
+    held = law.execute("p", prompt_luck, luck, deadline_s)
+    assert held.seconds == min(free.seconds, deadline_s)
+    assert held.correct == (free.correct and free.seconds <= deadline_s)
+    assert not (held.correct and held.timed_out)
+    assert free.correct is False or free.seconds == law.anchor_s(prompt_luck)
+
+
+@given(law=laws, spec=specs, prompt_luck=lucks, luck=lucks)
+def test_in_the_steady_state_a_deadline_that_adapts_stops_no_right_answer_that_the_longest_lets_live(
+    law, spec, prompt_luck, luck
+) -> None:
+    """By construction, since a prompt's right answers take the same: what a real run loses is counted there."""
+    deadline_s = spec.deadline_s(law.anchor_s(prompt_luck))
+    adaptive, longest = law.execute("p", prompt_luck, luck, deadline_s), law.execute("p", prompt_luck, luck, spec.max_s)
+    assert adaptive.correct == longest.correct
+    assert adaptive.seconds <= longest.seconds
+
+
+def test_the_mean_is_the_mean_of_many_draws() -> None:
+    grid = (np.arange(400) + 0.5) / 400
+    drawn = SANDBOX.steady_many_s(PUBLISHED, grid[:, None], np.broadcast_to(grid, (400, 400)))
+    assert SANDBOX.mean_s(PUBLISHED) == pytest.approx(drawn.mean(), rel=0.02)
+    assert SANDBOX.mean_s(PUBLISHED) < 0.6 * SANDBOX.mean_s(TimeoutSpec(30.0))
+    assert SANDBOX.median_s() == 0.03
+
+
+def test_a_constant_is_what_it_was() -> None:
+    cost = RewardCost(4, 0.25, 0.0, timeout=PUBLISHED)
+    assert cost.mean_s() == cost.sample_s(0.1, 0.9, 7) == 0.25
+    assert dataclasses.replace(cost, executions=SANDBOX).sample_s(0.1, 0.99, 7) == 30.0
+    assert dataclasses.replace(cost, per_token_s=0.5).sample_s(0.1, 0.9, 7) == 3.75
+
+
+def test_a_whole_run_learns_its_deadlines_from_the_first_epoch_and_pays_less_in_the_second(
+    make_profile, make_trace
+) -> None:
+    profile = make_profile()
+    kind = RoundCosts(decode_cost(profile, profile.rollout[0]), 64, train_cost(profile.train[2]))
+    spec = RoundSpec("sync", 4, 4, 1024, short_prompts=4, short_samples=4)
+    draws = Draws(fit_lengths(make_trace()), 0, 4)
+
+    def exposed_s(timeout: TimeoutSpec) -> list[float]:
+        solved = Executions((0.03, 0.05), (0.03, 30.0), correct=0.6, unsolved=0.0)
+        run = simulate_run(spec, kind, kind, RewardCost(64, 0.0, 0.0, solved, timeout), draws, 0, 32, epochs=2)
+        return [sum(s.reward_exposed_s for s in run.steps if s.epoch == epoch) for epoch in (0, 1)]
+
+    fixed, adaptive = exposed_s(TimeoutSpec(30.0)), exposed_s(PUBLISHED)
+    assert adaptive[0] == fixed[0] > 0, "nothing is learnt within the first visit"
+    assert adaptive[1] < 0.5 * fixed[1]
