@@ -7,13 +7,14 @@ and of its training; with `shared_training` all members train on all training no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
 
-from ..planner.groups.choose.group_columns import Checker
-from ..planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules
-from ..planner.groups.place.assemble import grow, keeps_bounds, pinned, resident
-from ..planner.groups.place.placing import State, next_id
+from rlplan.planner.groups.choose.group_checker import Checker
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules
+from rlplan.planner.groups.inputs.groups_state import GroupsState, next_id
+from rlplan.planner.groups.place.group_nodes import grow, pinned, resident
+from rlplan.planner.groups.place.published_placers import within_cap_and_bounds
 
 MOST_JOBS = 8
 """Jobs up to which exhaustion ends within seconds; more are refused."""
@@ -22,29 +23,27 @@ MOST_JOBS = 8
 class BruteForce:
     """Groups all jobs anew, at the lowest price, at every arrival and departure, wherever they were."""
 
-    def __init__(self, kinds: Mapping[str, NodeKind], rules: Rules, shared_training: bool = False) -> None:
-        self.kinds = kinds
+    def __init__(self, node_types: NodeTypes, rules: Rules, shared_training: bool = False) -> None:
+        self.node_types = node_types
         self.rules = rules
         self.shared_training = shared_training
 
-    def arrive(self, state: State, job: GroupJob) -> State:
+    def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
         """The optimum with `job`."""
         return self._solved({**state.jobs, job.name: job})
 
-    def depart(self, state: State, name: str) -> State:
+    def depart(self, state: GroupsState, name: str) -> GroupsState:
         """The optimum without job `name`."""
         return self._solved({key: job for key, job in state.jobs.items() if key != name})
 
-    def _solved(self, jobs: Mapping[str, GroupJob]) -> State:
+    def _solved(self, jobs: Jobs) -> GroupsState:
         groups: dict[str, Group] = {}
-        for group in cheapest_groups(jobs, self.kinds, self.rules, self.shared_training):
+        for group in cheapest_groups(jobs, self.node_types, self.rules, self.shared_training):
             groups[next_id(groups)] = group
-        return State(jobs, groups)
+        return GroupsState(jobs, groups)
 
 
-def cheapest_groups(
-    jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules: Rules, shared_training: bool = False
-) -> list[Group]:
+def cheapest_groups(jobs: Jobs, node_types: NodeTypes, rules: Rules, shared_training: bool = False) -> list[Group]:
     """Groups that hold every job once at the lowest sum of prices; ValueError for more than `MOST_JOBS` jobs.
 
     Dynamic programming over subsets: the best of a subset is one group for all of it, or its best split in two.
@@ -54,7 +53,7 @@ def cheapest_groups(
         raise ValueError(f"{len(names)} jobs are too many to exhaust (at most {MOST_JOBS})")
     best: dict[int, tuple[float, list[Group]]] = {0: (0.0, [])}
     for mask in sorted(range(1, 1 << len(names)), key=lambda m: (m.bit_count(), m)):
-        members = [name for at, name in enumerate(names) if mask >> at & 1]
+        members = [name for bit, name in enumerate(names) if mask >> bit & 1]
         price, chosen = float("inf"), list[Group]()
         part = (mask - 1) & mask
         while part > mask ^ part:  # each split once
@@ -63,39 +62,35 @@ def cheapest_groups(
                 price, chosen = total, best[part][1] + best[mask ^ part][1]
             part = (part - 1) & mask
         if len(members) <= rules.group_cap:
-            found = cheapest_group([jobs[n] for n in members], kinds, rules, price, shared_training)
-            if found is not None:
-                price, chosen = found.usd_per_hour(kinds), [found]
+            group = cheapest_group([jobs[n] for n in members], node_types, rules, price, shared_training)
+            if group is not None:
+                price, chosen = group.usd_per_hour(node_types), [group]
         best[mask] = (price, chosen)
     return best[(1 << len(names)) - 1][1]
 
 
 def cheapest_group(
-    jobs: list[GroupJob],
-    kinds: Mapping[str, NodeKind],
-    rules: Rules,
-    below_usd_per_hour: float,
-    shared_training: bool = False,
+    jobs: list[GroupJob], node_types: NodeTypes, rules: Rules, below_usd_per_hour: float, shared_training: bool = False
 ) -> Group | None:
     """The cheapest feasible group of exactly these jobs, cheaper than `below_usd_per_hour`; None if there is none."""
     by_name = {job.name: job for job in jobs}
     candidates = [
         group
-        for group in _placements(Group((), ()), jobs, kinds, below_usd_per_hour)
+        for group in placements_of_all(Group((), ()), jobs, node_types, below_usd_per_hour)
         if not shared_training or _trains_everywhere(group, by_name)
     ]
-    for group in sorted(candidates, key=lambda g: g.usd_per_hour(kinds)):
-        # The quick verdict passes a few groups whose long-run mean is just above a bound: the second question is exact.
+    for group in sorted(candidates, key=lambda g: g.usd_per_hour(node_types)):
+        # The quick verdict passes a few groups whose long-run mean is just above a bound: `holds` is exact.
         if (
-            resident(group, by_name, kinds)
-            and keeps_bounds(group, by_name, rules)
+            resident(group, by_name, node_types)
+            and within_cap_and_bounds(group, by_name, rules)
             and Checker(rules).holds(group, by_name)
         ):
             return group
     return None
 
 
-def _placements(group: Group, jobs: list[GroupJob], kinds: Mapping[str, NodeKind], below: float) -> Iterator[Group]:
+def placements_of_all(group: Group, jobs: list[GroupJob], node_types: NodeTypes, below: float) -> Iterator[Group]:
     """Every placement of `jobs` into `group`, growing it, that stays below the price; new nodes in one order only."""
     if not jobs:
         yield group
@@ -103,24 +98,26 @@ def _placements(group: Group, jobs: list[GroupJob], kinds: Mapping[str, NodeKind
     job, rest = jobs[0], jobs[1:]
     for r, rollout in enumerate(job.rollout):
         for t, train in enumerate(job.train):
-            for grown, on_rollout in _nodes(group, rollout.pool, rollout.nodes, (), kinds):
-                for last, on_train in _nodes(grown, train.pool, train.nodes, on_rollout, kinds):
-                    if last.usd_per_hour(kinds) >= below - 1e-9:
+            for grown, on_rollout in _nodes(group, rollout.pool, rollout.nodes, (), node_types):
+                for last, on_train in _nodes(grown, train.pool, train.nodes, on_rollout, node_types):
+                    if last.usd_per_hour(node_types) >= below - 1e-9:
                         continue
-                    placed = pinned(last, job.name, (r, t), on_train[train.nodes :], on_train[: train.nodes], kinds)
-                    yield from _placements(placed, rest, kinds, below)
+                    placed = pinned(
+                        last, job.name, (r, t), on_train[train.nodes :], on_train[: train.nodes], node_types
+                    )
+                    yield from placements_of_all(placed, rest, node_types, below)
 
 
 def _nodes(
-    group: Group, pool: str, count: int, kept: tuple[int, ...], kinds: Mapping[str, NodeKind]
+    group: Group, pool: str, count: int, kept: tuple[int, ...], node_types: NodeTypes
 ) -> Iterator[tuple[Group, tuple[int, ...]]]:
     """The group, grown if need be, and `count` nodes of the pool, then where the nodes `kept` of before are now."""
     for new in range(count + 1):
-        grown, added = grow(group, [pool] * new, kinds)
-        old = [at for at in range(len(grown.nodes)) if at not in added]
-        for some in combinations([at for at in old if grown.nodes[at] == pool], count - new):
-            yield grown, (*some, *added, *(old[at] for at in kept))
+        grown, added = grow(group, [pool] * new, node_types)
+        old = [node for node in range(len(grown.nodes)) if node not in added]
+        for chosen in combinations([node for node in old if grown.nodes[node] == pool], count - new):
+            yield grown, (*chosen, *added, *(old[node] for node in kept))
 
 
-def _trains_everywhere(group: Group, jobs: Mapping[str, GroupJob]) -> bool:
+def _trains_everywhere(group: Group, jobs: Jobs) -> bool:
     return len({pin.train_units for pin in group.pins}) == 1

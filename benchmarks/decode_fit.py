@@ -41,7 +41,7 @@ class LeftOut(NamedTuple):
     """Of each point: relative error, the same of the law alone, whether the 90 % band holds it."""
 
     errors: Array
-    alone: Array
+    law_errors: Array
     inside: NDArray[np.bool_]
 
 
@@ -60,24 +60,24 @@ def left_out(group: Group, points: Served, axis: str) -> LeftOut | None:
     values = axis_values(points, axis)
     if len(np.unique(values)) < 2:
         return None
-    errors, alone, inside = np.empty(len(points)), np.empty(len(points)), np.empty(len(points), dtype=bool)
+    errors, law_errors, inside = np.empty(len(points)), np.empty(len(points)), np.empty(len(points), dtype=bool)
     for value in np.unique(values):
         out = values == value
-        rest, asked = points.take(~out), points.take(out)
+        rest, held_out = points.take(~out), points.take(out)
         fit = fit_served(group, rest)
-        predicted = fit.predict(asked)
-        errors[out] = predicted / asked.seconds - 1
-        alone[out] = seconds_per_token(fit.law, asked) / asked.seconds - 1
-        band = BAND_SDS * fit.relative_sd(asked)
-        inside[out] = np.abs(np.log(asked.seconds / predicted)) <= band
-    return LeftOut(errors, alone, inside)
+        predicted = fit.predict(held_out)
+        errors[out] = predicted / held_out.seconds - 1
+        law_errors[out] = seconds_per_token(fit.law, held_out) / held_out.seconds - 1
+        band = BAND_SDS * fit.relative_sd(held_out)
+        inside[out] = np.abs(np.log(held_out.seconds / predicted)) <= band
+    return LeftOut(errors, law_errors, inside)
 
 
 def report(data: dict[Group, Served]) -> dict[str, Any]:
     """The JSON document. Raises InputError when no group has enough points."""
     by_model: dict[str, dict[str, Any]] = {}
     inside: list[bool] = []
-    alone: dict[str, list[float]] = {axis: [] for axis in AXES}
+    law_errors: dict[str, list[float]] = {axis: [] for axis in AXES}
     for group in sorted(data):
         points = data[group]
         if len(points) < LEAST_POINTS:
@@ -88,43 +88,45 @@ def report(data: dict[Group, Served]) -> dict[str, Any]:
             "fit": float(np.mean(np.abs(fit.predict(points) / points.seconds - 1))),
         }
         for axis in AXES:
-            found = left_out(group, points, axis)
-            if found is not None:
-                entry[axis] = float(np.mean(np.abs(found.errors)))
-                alone[axis].append(float(np.mean(np.abs(found.alone))))
-                inside += found.inside.tolist()
+            left = left_out(group, points, axis)
+            if left is not None:
+                entry[axis] = float(np.mean(np.abs(left.errors)))
+                law_errors[axis].append(float(np.mean(np.abs(left.law_errors))))
+                inside += left.inside.tolist()
         by_model[str(group)] = entry
     if not by_model:
         raise InputError(f"no (system, model, precision) has {LEAST_POINTS} points that are not flagged")
     mape, worst = {}, {}
     for axis in AXES:
-        of = {name: entry[axis] for name, entry in by_model.items() if axis in entry}
-        if of:
-            mape[axis] = float(np.median(list(of.values())))
-            name = max(of, key=lambda key: of[key])
-            worst[axis] = {"group": name, "mape": of[name]}
+        by_axis = {name: entry[axis] for name, entry in by_model.items() if axis in entry}
+        if by_axis:
+            mape[axis] = float(np.median(list(by_axis.values())))
+            name = max(by_axis, key=lambda key: by_axis[key])
+            worst[axis] = {"group": name, "mape": by_axis[name]}
     return {
         "mape": mape,
         "worst": worst,
         "groups": len(by_model),
-        "law_alone": {axis: float(np.median(errors)) for axis, errors in alone.items() if errors},
+        "law_alone": {axis: float(np.median(errors)) for axis, errors in law_errors.items() if errors},
         "calibration": float(np.mean(inside)) if inside else None,
         "by_model": by_model,
     }
 
 
-def text(found: dict[str, Any]) -> str:
+def text(result: dict[str, Any]) -> str:
     """The report for people."""
     lines = ["mean absolute relative error of time per output token, on values left out", ""]
     lines.append(f"{'':54}{'points':>7}{'fit':>8}" + "".join(f"{axis:>9}" for axis in AXES))
-    for name, entry in found["by_model"].items():
+    for name, entry in result["by_model"].items():
         cells = "".join(f"{entry[axis]:9.1%}" if axis in entry else f"{'-':>9}" for axis in AXES)
         lines.append(f"{name[:53]:54}{entry['points']:7}{entry['fit']:8.1%}{cells}")
-    lines.append(f"{'median of ' + str(found['groups']):69}" + "".join(f"{found['mape'].get(a, 0):9.1%}" for a in AXES))
-    lines.append(f"{'the law alone':69}" + "".join(f"{found['law_alone'].get(a, 0):9.1%}" for a in AXES))
-    lines += [f"worst, {axis}: {w['group']}, {w['mape']:.1%}" for axis, w in found["worst"].items()]
-    if found["calibration"] is not None:
-        lines.append(f"left-out points inside the predicted 90 % band: {found['calibration']:.1%}")
+    lines.append(
+        f"{'median of ' + str(result['groups']):69}" + "".join(f"{result['mape'].get(a, 0):9.1%}" for a in AXES)
+    )
+    lines.append(f"{'the law alone':69}" + "".join(f"{result['law_alone'].get(a, 0):9.1%}" for a in AXES))
+    lines += [f"worst, {axis}: {w['group']}, {w['mape']:.1%}" for axis, w in result["worst"].items()]
+    if result["calibration"] is not None:
+        lines.append(f"left-out points inside the predicted 90 % band: {result['calibration']:.1%}")
     return "\n".join(lines)
 
 
@@ -135,11 +137,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON line")
     options = parser.parse_args(arguments)
     try:
-        found = report(read_served(options.data))
+        result = report(read_served(options.data))
     except InputError as error:
         print(f"decode_fit: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found) if options.json else text(found))
+    print(json.dumps(result) if options.json else text(result))
     return 0
 
 

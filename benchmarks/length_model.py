@@ -39,7 +39,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from benchmarks.length_checks import FOLDS, Rule, check_checkpoints, check_population
+from benchmarks.length_holdout import FOLDS, Rule, check_checkpoints, check_population
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.imports.published_lengths import read_length_table
 from rlplan.profiles.length_trace import LengthTrace

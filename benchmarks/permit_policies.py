@@ -1,11 +1,11 @@
-"""How many random co-execution groups each permit policy can run within their bounds.
+"""How many random co-execution groups each permit rule can run within their bounds.
 
     python -m benchmarks.permit_policies [--groups N] [--seed N] [--json]
 
-Groups of 2-5 jobs, their kinds uniform over the Top-10 production jobs (refs/rollmux.md 1), bounds on slowdown uniform
-in (1, 2), on 1 to as many rollout nodes as jobs and one training node, warm switches of 1.5 s (rollout) and 4.5 s
-(train). Groups that no schedule could run (rates.cannot_hold) are left out. `pause_train` and `pause`: multi_rate with
-training turns, and all turns, that can be paused, at 2 s (train) and 6 s (rollout) each time.
+Groups of 2-5 jobs, their kinds uniform over the Top-10 production jobs (refs/rollmux.md 1), bounds on slowdown
+uniform in (1, 2), on 1 to as many rollout nodes as jobs and one training node, warm switches of 1.5 s (rollout) and 4.5
+s (train). Groups that no schedule could run (slowdowns.cannot_hold) are left out. `pause_train` and `pause`: multi_rate
+with training turns, and all turns, that can be paused, at 2 s (train) and 6 s (rollout) each time.
 
 JSON: {"groups": N, "could_hold": N, "share": {policy: share}, "by_jobs": {policy: {jobs: share}}, "spread": {policy:
 share with 15 % spread}}.
@@ -19,7 +19,7 @@ from dataclasses import replace
 import click
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules, Way
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin, Rules
 from rlplan.planner.groups.simulate.slowdowns import cannot_hold, feasible_many
 
 TOP_10 = [(134, 113), (310, 120), (580, 241), (238, 197), (121, 51), (496, 180), (267, 271), (888, 559), (80, 77)]
@@ -49,7 +49,7 @@ def random_groups(count: int, seed: int, spread: float) -> tuple[list[Group], di
         for j in range(size):
             name = f"{number:05d}-{j}"
             rollout_s, train_s = TOP_10[int(rng.integers(len(TOP_10)))]
-            ways = (Way("rollout", 1, 1, rollout_s, 0.0, 1.5),), (Way("train", 1, 1, train_s, 0.0, 4.5),)
+            ways = (PhaseWay("rollout", 1, 1, rollout_s, 0.0, 1.5),), (PhaseWay("train", 1, 1, train_s, 0.0, 4.5),)
             jobs[name] = GroupJob(name, float(rng.uniform(1, 2)), *ways, spread=drawn)
             pins.append(Pin(name, 0, (on[j],), 0, (nodes,)))
         groups.append(Group(("rollout",) * nodes + ("train",), tuple(pins)))
@@ -59,7 +59,7 @@ def random_groups(count: int, seed: int, spread: float) -> tuple[list[Group], di
 def admitted(groups: list[Group], jobs: dict[str, GroupJob], variant: str) -> list[bool]:
     """Which groups a variant can run."""
     policy, rollout_s, train_s = VARIANTS[variant]
-    made = {
+    pausable = {
         name: replace(
             job,
             rollout=(replace(job.rollout[0], resume_s=rollout_s),),
@@ -67,7 +67,7 @@ def admitted(groups: list[Group], jobs: dict[str, GroupJob], variant: str) -> li
         )
         for name, job in jobs.items()
     }
-    return feasible_many(groups, made, Rules(policy=policy))
+    return feasible_many(groups, pausable, Rules(permit_rule=policy))
 
 
 def measure(count: int, seed: int) -> dict[str, object]:
@@ -76,10 +76,10 @@ def measure(count: int, seed: int) -> dict[str, object]:
     could = [group for group in groups if not cannot_hold(group, jobs, Rules())]
     share, by_jobs = {}, {}
     for variant in VARIANTS:
-        found = np.array(admitted(could, jobs, variant))
-        share[variant] = round(float(found.mean()), 4)
+        verdicts = np.array(admitted(could, jobs, variant))
+        share[variant] = round(float(verdicts.mean()), 4)
         sizes = np.array([len(group.pins) for group in could])
-        by_jobs[variant] = {str(n): round(float(found[sizes == n].mean()), 4) for n in sorted(set(sizes.tolist()))}
+        by_jobs[variant] = {str(n): round(float(verdicts[sizes == n].mean()), 4) for n in sorted(set(sizes.tolist()))}
     groups, jobs = random_groups(count // 4, seed, 0.15)
     few = [group for group in groups if not cannot_hold(group, jobs, Rules())]
     spread = {variant: round(float(np.mean(admitted(few, jobs, variant))), 4) for variant in VARIANTS}
@@ -91,16 +91,16 @@ def measure(count: int, seed: int) -> dict[str, object]:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON line.")
 def main(count: int, seed: int, as_json: bool) -> None:
-    """Share of random groups that each permit policy can run."""
-    found = measure(count, seed)
+    """Share of random groups that each permit rule can run."""
+    result = measure(count, seed)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(result))
         return
-    click.echo(f"{found['could_hold']} of {count} groups could hold; share of them within all bounds, by jobs:")
+    click.echo(f"{result['could_hold']} of {count} groups could hold; share of them within all bounds, by jobs:")
     for variant in VARIANTS:
-        by = "  ".join(f"{n}: {share:.2f}" for n, share in found["by_jobs"][variant].items())  # type: ignore[index]
-        spread = found["spread"][variant]  # type: ignore[index]
-        click.echo(f"{variant:12s} {found['share'][variant]:.3f}   {by}   with spread: {spread:.3f}")  # type: ignore[index]
+        by = "  ".join(f"{n}: {share:.2f}" for n, share in result["by_jobs"][variant].items())  # type: ignore[index]
+        spread = result["spread"][variant]  # type: ignore[index]
+        click.echo(f"{variant:12s} {result['share'][variant]:.3f}   {by}   with spread: {spread:.3f}")  # type: ignore[index]
 
 
 if __name__ == "__main__":

@@ -20,23 +20,24 @@ import click
 import numpy as np
 
 from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
-from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.one_arrival import BestFit
-from rlplan.planner.groups.place.placing import Placer, State
+from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.place.best_fit import BestFit
+from rlplan.planner.groups.place.placer import Placer
+from rlplan.planner.groups.place.published_placers import Algorithm1
 
-from .rollmux_workloads import KINDS, MIXED, draw_jobs
+from .rollmux_workloads import MIXED, NODE_TYPES, draw_jobs
 
 PUBLISHED_MS = {5: 5.6, 9: 6.5, 13: 7.6, 100: 41.9, 500: 198.0, 1000: 318.0, 2000: 591.0}
 
 
-def milliseconds(placer: Placer, state: State, arrivals: list[GroupJob]) -> list[float]:
+def milliseconds(placer: Placer, state: GroupsState, arrivals: list[GroupJob]) -> list[float]:
     """Of each arrival into the same state."""
-    found = []
+    times = []
     for job in arrivals:
         begun = time.perf_counter()
         placer.arrive(state, job)
-        found.append(1e3 * (time.perf_counter() - begun))
-    return found
+        times.append(1e3 * (time.perf_counter() - begun))
+    return times
 
 
 def measure(counts: list[int], arrivals: int) -> dict[str, dict[str, float]]:
@@ -44,21 +45,21 @@ def measure(counts: list[int], arrivals: int) -> dict[str, dict[str, float]]:
     rules = Rules()
     jobs = draw_jobs(MIXED, max(counts), None, np.random.default_rng(0))
     extra = [
-        GroupJob(f"x{at:03d}", job.slo, job.rollout, job.train)
-        for at, job in enumerate(draw_jobs(MIXED, arrivals + 1, None, np.random.default_rng(1)))
+        GroupJob(f"x{index:03d}", job.slo, job.rollout, job.train)
+        for index, job in enumerate(draw_jobs(MIXED, arrivals + 1, None, np.random.default_rng(1)))
     ]
-    ours, greedy = BestFit(KINDS, rules), Algorithm1(KINDS, Rules(policy="first_come"))
-    state = ours.arrive(State(), jobs[0])  # what is compiled is compiled now
+    ours, greedy = BestFit(NODE_TYPES, rules), Algorithm1(NODE_TYPES, Rules(permit_rule="first_come"))
+    state = ours.arrive(GroupsState(), jobs[0])  # what is compiled is compiled now
     result: dict[str, dict[str, float]] = {"ms": {}, "slowest_ms": {}, "cold_ms": {}, "algorithm_1_ms": {}}
-    at = 1
+    index = 1
     for count in sorted(counts):
-        for job in jobs[at:count]:
+        for job in jobs[index:count]:
             state = ours.arrive(state, job)
-        at = max(at, count)
+        index = max(index, count)
         times = milliseconds(ours, state, extra[1:])
         result["ms"][str(count)] = float(np.median(times))
         result["slowest_ms"][str(count)] = max(times)
-        result["cold_ms"][str(count)] = milliseconds(BestFit(KINDS, rules), state, extra[:1])[0]
+        result["cold_ms"][str(count)] = milliseconds(BestFit(NODE_TYPES, rules), state, extra[:1])[0]
         result["algorithm_1_ms"][str(count)] = float(np.median(milliseconds(greedy, state, extra[1:])))
     result["published_ms"] = {str(k): ms for k, ms in PUBLISHED_MS.items() if k in counts}
     return result

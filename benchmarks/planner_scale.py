@@ -88,21 +88,21 @@ def solve_apart(nodes: int) -> dict[str, Any]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.planner_scale", str(nodes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLE.parents[2])
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def kinds_compared(search: Search) -> list[ShortKey]:
     """Of each mode kinds of short round that differ in whom they put off, on the layout with most engines."""
     layout = max(search.space.decode, key=lambda key: key.engines)
-    found = []
+    keys = []
     for mode in get_args(Mode):
         # Who puts off one prompt a round has no queue of them to make long rounds from.
         few = search.setting.target + 1
         mine = [k for k in search.space.short if k.mode == mode and k.layout == layout and k.prompts != few]
         # A third and two thirds through the list: neither the least nor the most that is put off.
-        found += [mine[len(mine) // 3], mine[2 * len(mine) // 3]]
-    return list(dict.fromkeys(found))
+        keys += [mine[len(mine) // 3], mine[2 * len(mine) // 3]]
+    return list(dict.fromkeys(keys))
 
 
 def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple[Quantiles, float, float]:
@@ -126,9 +126,9 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
         long.extend(rounds, pool)
         long_s, long_error = long.log.step_s(train), long.log.step_error(train)
     short_s = short.log.step_s(train)
-    parts = [(1 - share, short_s, [0.0] * len(short_s)), (share, long_s, [0.0] * len(long_s))]
+    mixture = [(1 - share, short_s, [0.0] * len(short_s)), (share, long_s, [0.0] * len(long_s))]
     error = math.hypot((1 - share) * short.log.step_error(train), share * long_error)
-    return spread_of(parts), error, time.process_time() - began
+    return spread_of(mixture), error, time.process_time() - began
 
 
 def differences(nodes: int = COMPARED_NODES, rounds: int = 160, seeds: int = 2) -> dict[str, dict[str, float]]:
@@ -138,25 +138,25 @@ def differences(nodes: int = COMPARED_NODES, rounds: int = 160, seeds: int = 2) 
     As many cells are compared as so many whole rounds have, so that both have as much luck.
     """
     search = prepare(*documents(nodes))
-    parts = search.setting.target // search.setting.cell_prompts
-    found: dict[str, dict[str, float]] = {}
+    cells = search.setting.target // search.setting.cell_prompts
+    result: dict[str, dict[str, float]] = {}
     for key in kinds_compared(search):
         ratios, errors = [], []
-        mine = found.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "noise": 0.0, "cpu": 0.0})
+        mine = result.setdefault(key.mode, {"mean": 0.0, "p95": 0.0, "noise": 0.0, "cpu": 0.0})
         for seed in range(seeds):
-            known = search.setting.draws
-            setting = dataclasses.replace(search.setting, draws=Draws(known.model, known.seed + seed, known.width))
-            cells, cells_error, cells_s = steps(search, setting, key, parts * rounds)
+            draws = search.setting.draws
+            setting = dataclasses.replace(search.setting, draws=Draws(draws.model, draws.seed + seed, draws.width))
+            cells, cells_error, cells_s = steps(search, setting, key, cells * rounds)
             full, full_error, full_s = steps(search, dataclasses.replace(setting, cell_prompts=0), key, rounds)
             ratios.append((cells.mean / full.mean - 1, cells.p95 / full.p95 - 1))
             errors.append(math.hypot(cells_error, full_error) / full.mean)
-            mine["cpu"] = max(mine["cpu"], round(cells_s / parts / full_s, 3))
+            mine["cpu"] = max(mine["cpu"], round(cells_s / cells / full_s, 3))
         for name, values in zip(("mean", "p95"), zip(*ratios, strict=True), strict=True):
             value = sum(values) / seeds
             if abs(value) > abs(mine[name]):
                 mine[name] = round(value, 5)
         mine["noise"] = max(mine["noise"], round(math.hypot(*errors) / seeds, 5))
-    return found
+    return result
 
 
 def measure() -> dict[str, Any]:
@@ -164,25 +164,25 @@ def measure() -> dict[str, Any]:
     solved = {str(nodes): solve_apart(nodes) for nodes in NODES}
     off = differences()
     return {
-        "solve_s": {nodes: found["solve_s"] for nodes, found in solved.items()},
-        "solve_cpu_s": {nodes: found["cpu_s"] for nodes, found in solved.items()},
-        "peak_bytes": {nodes: found["peak_bytes"] for nodes, found in solved.items()},
+        "solve_s": {nodes: result["solve_s"] for nodes, result in solved.items()},
+        "solve_cpu_s": {nodes: result["cpu_s"] for nodes, result in solved.items()},
+        "peak_bytes": {nodes: result["peak_bytes"] for nodes, result in solved.items()},
         "largest_difference": max(abs(mine[name]) for mine in off.values() for name in ("mean", "p95")),
         "differences": off,
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(result: dict[str, Any]) -> list[str]:
     """For people."""
     return [
-        f"{nodes} nodes: solved in {seconds} s ({found['solve_cpu_s'][nodes]} s of CPU), at most "
-        f"{found['peak_bytes'][nodes] / 1e9:.2f} GB"
-        for nodes, seconds in found["solve_s"].items()
+        f"{nodes} nodes: solved in {seconds} s ({result['solve_cpu_s'][nodes]} s of CPU), at most "
+        f"{result['peak_bytes'][nodes] / 1e9:.2f} GB"
+        for nodes, seconds in result["solve_s"].items()
     ] + [
         f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, the "
         f"simulation's own luck {100 * mine['noise']:.2f} %, in "
         f"{mine['cpu']:.2f} of the CPU seconds"
-        for mode, mine in found["differences"].items()
+        for mode, mine in result["differences"].items()
     ]
 
 

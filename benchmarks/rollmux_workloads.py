@@ -18,7 +18,7 @@ gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3
 Where the published figures differ, and why they may: the paper gives neither nodes nor host memory of its jobs (here
 1 + 1 nodes, and memory never binds), nor how its optimum was found beyond 13 jobs; its Random and Most-Idle break
 bounds, as ours do, so that their ratio buys less than it says; ratios are of the offline optimum of the jobs at one
-time, the paper's of a trace with departures; and our optimum is of our permit policy, which is worth more than theirs
+time, the paper's of a trace with departures; and our optimum is of our permit rule, which is worth more than theirs
 (`algorithm_1` runs first-come, the paper's executor).
 
     {"relative_to_optimum": {workload: {policy: …}}, "published": {…}, "brute_force": {"instances": …, "mismatches": …},
@@ -34,19 +34,20 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.rollmux.baseline_placers import MostIdle, Random
 from rlplan.benchmarks.brute_force import cheapest_groups
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.choose.group_solution import Effort, GroupSolution
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Rules, Way
-from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.one_arrival import BestFit
-from rlplan.planner.groups.place.placing import Placer, State
-from rlplan.planner.groups.place.published_placements import MostIdle, Random
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Rules
+from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.place.best_fit import BestFit
+from rlplan.planner.groups.place.placer import Placer
+from rlplan.planner.groups.place.published_placers import Algorithm1
 
 ROLLOUT, TRAIN = "H20", "H800"
-KINDS = {
-    ROLLOUT: NodeKind(ROLLOUT, usd_per_hour=8 * 1.85, host_memory_bytes=1.5e12),
-    TRAIN: NodeKind(TRAIN, usd_per_hour=8 * 5.28, host_memory_bytes=1.5e12),
+NODE_TYPES = {
+    ROLLOUT: NodeType(ROLLOUT, usd_per_hour=8 * 1.85, host_memory_bytes=1.5e12),
+    TRAIN: NodeType(TRAIN, usd_per_hour=8 * 5.28, host_memory_bytes=1.5e12),
 }
 _SHORT = ((50.0, 100.0), (100.0, 200.0), (200.0, 300.0))
 _HEAVY = ((100.0, 200.0), (200.0, 400.0), (400.0, 600.0))
@@ -90,33 +91,38 @@ PUBLISHED = {
 def draw_jobs(profiles: tuple[str, ...], count: int, slo: float | None, rng: np.random.Generator) -> list[GroupJob]:
     """Jobs of 1 + 1 nodes whose states take no memory."""
     jobs = []
-    for at in range(count):
+    for number in range(count):
         rollout, train = PROFILES[profiles[int(rng.integers(len(profiles)))]]
         size = int(rng.integers(3))
         rollout_s, train_s = float(rng.uniform(*rollout[size])), float(rng.uniform(*train[size]))
         bound = float(rng.uniform(1.0, 2.0)) if slo is None else slo
         jobs.append(
-            GroupJob(f"j{at:04d}", bound, (Way(ROLLOUT, 1, 1, rollout_s, 0.0),), (Way(TRAIN, 1, 1, train_s, 0.0),))
+            GroupJob(
+                f"j{number:04d}",
+                bound,
+                (PhaseWay(ROLLOUT, 1, 1, rollout_s, 0.0),),
+                (PhaseWay(TRAIN, 1, 1, train_s, 0.0),),
+            )
         )
     return jobs
 
 
 def snapshot(jobs: list[GroupJob], cap: int, seed: int) -> dict[str, float]:
     """USD per hour of each policy for these jobs, arriving in order, of the `optimum`, and whether it is `proven`."""
-    ours, theirs = Rules(group_cap=cap), Rules(policy="first_come", group_cap=cap)
+    ours, theirs = Rules(group_cap=cap), Rules(permit_rule="first_come", group_cap=cap)
     placers: dict[str, Placer] = {
-        "random": Random(KINDS, theirs, seed),
-        "most_idle": MostIdle(KINDS, theirs),
-        "algorithm_1": Algorithm1(KINDS, theirs),
-        "ours_no_moves": BestFit(KINDS, ours),
+        "random": Random(NODE_TYPES, theirs, seed),
+        "most_idle": MostIdle(NODE_TYPES, theirs),
+        "algorithm_1": Algorithm1(NODE_TYPES, theirs),
+        "ours_no_moves": BestFit(NODE_TYPES, ours),
     }
     paid = {}
     for name, placer in placers.items():
-        state = State()
+        state = GroupsState()
         for job in jobs:
             state = placer.arrive(state, job)
-        paid[name] = state.usd_per_hour(KINDS)
-    best = solve_groups(jobs, KINDS, ours)
+        paid[name] = state.usd_per_hour(NODE_TYPES)
+    best = solve_groups(jobs, NODE_TYPES, ours)
     return {**paid, "ours": best.usd_per_hour, "optimum": best.bound_usd_per_hour, "proven": float(best.gap == 0.0)}
 
 
@@ -134,10 +140,12 @@ def against_brute_force(instances: int) -> dict[str, int]:
     rng = np.random.default_rng(11)
     rules = Rules()
     mismatches = 0
-    for at in range(instances):
-        jobs = draw_jobs(MIXED, 3 + at % 6, None, rng)
-        ours = solve_groups(jobs, KINDS, rules).usd_per_hour
-        best = sum(g.usd_per_hour(KINDS) for g in cheapest_groups({job.name: job for job in jobs}, KINDS, rules))
+    for number in range(instances):
+        jobs = draw_jobs(MIXED, 3 + number % 6, None, rng)
+        ours = solve_groups(jobs, NODE_TYPES, rules).usd_per_hour
+        best = sum(
+            g.usd_per_hour(NODE_TYPES) for g in cheapest_groups({job.name: job for job in jobs}, NODE_TYPES, rules)
+        )
         mismatches += abs(ours - best) > 1e-6
     return {"instances": instances, "mismatches": mismatches}
 
@@ -145,9 +153,9 @@ def against_brute_force(instances: int) -> dict[str, int]:
 def large(count: int, cap: int) -> tuple[GroupSolution, float]:
     """The program at `count` jobs of Mixed, and seconds."""
     jobs = draw_jobs(MIXED, count, None, np.random.default_rng(0))
-    solve_groups(jobs[:4], KINDS, Rules())  # what is compiled is compiled now
+    solve_groups(jobs[:4], NODE_TYPES, Rules())  # what is compiled is compiled now
     begun = time.perf_counter()
-    return solve_groups(jobs, KINDS, Rules(group_cap=cap), effort=Effort()), time.perf_counter() - begun
+    return solve_groups(jobs, NODE_TYPES, Rules(group_cap=cap), effort=Effort()), time.perf_counter() - begun
 
 
 def measure(snapshots: int, instances: int, count: int, cap: int) -> dict[str, Any]:
@@ -159,16 +167,16 @@ def measure(snapshots: int, instances: int, count: int, cap: int) -> dict[str, A
         "gaps": {},
     }
     for most in (cap, 5):
-        found, seconds = large(count, most)
+        solution, seconds = large(count, most)
         result["gaps"][str(most)] = {
-            "gap": found.gap,
+            "gap": solution.gap,
             "seconds": seconds,
-            "usd_per_hour": found.usd_per_hour,
-            "bound_usd_per_hour": found.bound_usd_per_hour,
-            "algorithm_1_usd_per_hour": found.greedy_usd_per_hour,
-            "fluid_usd_per_hour": found.fluid_usd_per_hour,
-            "columns": found.columns,
-            "universe": found.universe,
+            "usd_per_hour": solution.usd_per_hour,
+            "bound_usd_per_hour": solution.bound_usd_per_hour,
+            "algorithm_1_usd_per_hour": solution.greedy_usd_per_hour,
+            "fluid_usd_per_hour": solution.fluid_usd_per_hour,
+            "columns": solution.columns,
+            "universe": solution.universe,
         }
     result["gap_200_jobs"] = result["gaps"][str(cap)]["gap"]
     result["seconds_200_jobs"] = result["gaps"][str(cap)]["seconds"]

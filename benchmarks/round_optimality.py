@@ -181,16 +181,16 @@ def main() -> int:
     options = parser.parse_args()
     if options.instances < 1:
         parser.error("--instances must be at least 1")
-    found = compare(options.instances, options.seed)
+    result = compare(options.instances, options.seed)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
     else:
         print(
-            f"{found['instances']} jobs, {found['schedules']} schedules that keep the limits, {found['infeasible']} "
-            f"jobs without any: {found['mismatches']} mismatches, largest gap {found['gap_max']:g} "
-            f"({found['seconds']:.1f} s)"
+            f"{result['instances']} jobs, {result['schedules']} schedules that keep the limits, {result['infeasible']} "
+            f"jobs without any: {result['mismatches']} mismatches, largest gap {result['gap_max']:g} "
+            f"({result['seconds']:.1f} s)"
         )
-    return 1 if found["mismatches"] else 0
+    return 1 if result["mismatches"] else 0
 
 
 if __name__ == "__main__":

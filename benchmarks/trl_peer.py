@@ -181,7 +181,7 @@ def main() -> int:
         parser.error("TRL is not installed; run: pip install 'rlplan[peer]'")
     try:
         with solved_example(options.example) as example:
-            found = compare(example, options.plan or example / "plan.yaml", options.steps, options.threads)
+            result = compare(example, options.plan or example / "plan.yaml", options.steps, options.threads)
     except InputError as error:
         console.print(f"error: {error}")
         return 2
@@ -189,13 +189,13 @@ def main() -> int:
         console.print(f"failed: {error}")
         return 1
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
     else:
-        speed = found["samples_per_s"]
+        speed = result["samples_per_s"]
         print(
-            f"rlplan {speed['rlplan']:.1f}, TRL {speed['trl']:.1f} samples per second: {found['ratio']:.2f}x "
-            f"({found['steps']} steps each, mode {found['mode']}; mean length {found['mean_tokens']['rlplan']:.0f} "
-            f"and {found['mean_tokens']['trl']:.0f} tokens)"
+            f"rlplan {speed['rlplan']:.1f}, TRL {speed['trl']:.1f} samples per second: {result['ratio']:.2f}x "
+            f"({result['steps']} steps each, mode {result['mode']}; mean length {result['mean_tokens']['rlplan']:.0f} "
+            f"and {result['mean_tokens']['trl']:.0f} tokens)"
         )
     return 0
 

@@ -108,13 +108,13 @@ def main() -> None:
     def reward(
         prompts: list[str], completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
     ) -> list[float]:
-        found = [
+        rewards = [
             float(scorer.call(prompt, completion, json.loads(truth)))
             for prompt, completion, truth in zip(prompts, completions, answer, strict=True)
         ]
         lockstep.lengths += [len(ids) for ids in completion_ids]
-        lockstep.rewards += found
-        return found
+        lockstep.rewards += rewards
+        return rewards
 
     rollout, algorithm = job.rollout, job.algorithm
     batch = rollout.samples_per_step

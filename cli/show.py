@@ -71,7 +71,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
 
 
 def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
-    from ..planner.groups.write.group_events import chrome_trace
+    from ..planner.groups.write.group_timelines import chrome_trace
     from .job_timeline import compact
     from .show_groups import data, render
 

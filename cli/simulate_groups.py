@@ -13,8 +13,7 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
     from ..planner.groups.inputs.running_plan import running_state
     from ..planner.groups.inputs.workload_jobs import problem_of
-    from ..planner.groups.simulate.bound_slowdown import keeping
-    from ..planner.groups.simulate.slowdowns import slowdowns
+    from ..planner.groups.simulate.slowdowns import bounds_kept, slowdowns
     from ..plans.check.plan_check import changed_inputs, input_path
     from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.schema.workload import load_workload
@@ -25,11 +24,11 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     workload_path = input_path(plan.inputs.workload, plan_path)
     workload, cluster = load_workload(workload_path)
     problem = problem_of(workload, workload_path, cluster)
-    state = running_state(plan, plan_path, problem.jobs, problem.kinds)
+    state = running_state(plan, plan_path, problem.jobs, problem.node_types)
     rows: dict[str, dict[str, Any]] = {}
     for key, group in state.groups.items():
         got = slowdowns(group, state.jobs, problem.rules)
-        kept = keeping(group, state.jobs, got, problem.rules)
+        kept = bounds_kept(group, state.jobs, got, problem.rules)
         for name, now in got.items():
             planned = plan.groups[key].jobs[name].slowdown
             rows[name] = {

@@ -20,11 +20,9 @@ MOST_MODULES, MOST_LINES = 12, 300
 CROWDED = {"cli": "one module per command, and what several of them share"}
 LONG = {
     "cli/show_job.py",
-    "planner/groups/replan/moves.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",
-    "rounds/compiled/permit_kernel.py",
 }
 TWICE = {
     "compare.py",

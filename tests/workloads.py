@@ -4,26 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-POOLS = """\
-rlplan_cluster: 1
-name: lab
-pools:
-  roll:
-    nodes: 3
-    accelerators: {kind: cuda, name: H20, per_node: 8, memory_bytes: 96000000000}
-    cores: 96
-    host_memory_bytes: 1000000000000
-    usd_per_node_hour: 10.0
-    slots: 2
-  train:
-    nodes: 2
-    accelerators: {kind: cuda, name: H800, per_node: 8, memory_bytes: 80000000000}
-    cores: 96
-    host_memory_bytes: 1000000000000
-    usd_per_node_hour: 40.0
-links:
-  - {pools: [roll, train], stream_bytes_per_s: 2000000000.0}
-"""
+from rlplan.benchmarks.first_hour.ground import LAB
 
 WORKLOAD = """\
 rlplan_workload: 1
@@ -54,7 +35,7 @@ jobs:
 
 def write_workload(folder: Path) -> Path:
     """Both documents in a folder; the workload's path."""
-    (folder / "cluster.yaml").write_text(POOLS)
+    (folder / "cluster.yaml").write_text(LAB)
     (folder / "workload.yaml").write_text(WORKLOAD)
     return folder / "workload.yaml"
 

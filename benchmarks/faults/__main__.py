@@ -36,13 +36,13 @@ def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) ->
         console.print(f"the same with {count} faults")
         with Driver(plan, home / "faults", steps) as driver:
             done = campaign(driver, count, seed, console.print)
-        found = compare(home / "alone", home / "faults", done) | {"seconds_without_faults": round(reference, 1)}
+        verdict = compare(home / "alone", home / "faults", done) | {"seconds_without_faults": round(reference, 1)}
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(verdict))
     else:
-        click.echo("\n".join(f"{name:24} {value}" for name, value in found.items()))
-    if words := wrong(found, count):
-        console.print("not recovered from: " + "; ".join(words))
+        click.echo("\n".join(f"{name:24} {value}" for name, value in verdict.items()))
+    if complaints := wrong(verdict, count):
+        console.print("not recovered from: " + "; ".join(complaints))
         raise SystemExit(1)
 
 

@@ -79,10 +79,10 @@ def _strike(driver: Driver, name: str, rng: random.Random, tell: Callable[[str],
     end = time.monotonic() + RECOVERY_DEADLINE_S
     while time.monotonic() < end and not driver.done():
         driver.ensure()
-        what = INJECTORS[name][1](driver, rng)
+        effect = INJECTORS[name][1](driver, rng)
         driver.ensure()
-        if what is not None:
-            tell(f"{time.monotonic() - began:6.1f} s, after step {driver.step()}: {what}")
+        if effect is not None:
+            tell(f"{time.monotonic() - began:6.1f} s, after step {driver.step()}: {effect}")
             return True
         time.sleep(0.25)
     return False

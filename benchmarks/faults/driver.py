@@ -102,15 +102,15 @@ class Driver:
             return 0
         last = 0
         for line in trace.read_bytes().split(b"\n"):
-            if b'"event":"step"' in line and (at := line.find(b'"step":')) >= 0:
-                last = int(line[at + 7 :].split(b",", 1)[0])
-            elif b'"event":"resume"' in line and (at := line.find(b'"step":')) >= 0:
-                last = int(line[at + 7 :].replace(b"}", b",").split(b",", 1)[0])
+            if b'"event":"step"' in line and (start := line.find(b'"step":')) >= 0:
+                last = int(line[start + 7 :].split(b",", 1)[0])
+            elif b'"event":"resume"' in line and (start := line.find(b'"step":')) >= 0:
+                last = int(line[start + 7 :].replace(b"}", b",").split(b",", 1)[0])
         return last
 
     def processes(self) -> list[Process]:
         """All processes of the run but the driver, by id; zombies, which are dead already, are none."""
-        found = []
+        processes = []
         wanted = f"{MARK}={self._token}".encode()
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit() or int(folder.name) == (self._process.pid if self._process else 0):
@@ -122,8 +122,8 @@ class Driver:
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:  # it has gone, or is a zombie
                 continue
-            found.append(Process(int(folder.name), command, parent))
-        return sorted(found)
+            processes.append(Process(int(folder.name), command, parent))
+        return sorted(processes)
 
     def wait_for_step(self, step: int, deadline_s: float) -> bool:
         """Wait until the trace has come to `step` or the run is done, starting the driver again as often as it ends.

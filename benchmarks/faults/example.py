@@ -55,8 +55,8 @@ def write_plan(folder: Path) -> Path:
 def with_layout(plan: Plan) -> Plan:
     """The same plan on two engines of TP 1 and two trainer ranks in all kinds of round."""
     document = plan.model_dump(mode="json")
-    for kind in ("short", "long"):
-        planned = document["job"]["rounds"][kind]
+    for round_kind in ("short", "long"):
+        planned = document["job"]["rounds"][round_kind]
         if planned is not None:
             planned["rollout"] |= {"engines": ENGINES, "tp": 1}
             planned["train"] |= {"dp": RANKS}

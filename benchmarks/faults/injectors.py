@@ -79,10 +79,10 @@ def tear_trace(driver: Driver, rng: random.Random) -> str | None:
 def flip_byte(driver: Driver, rng: random.Random) -> str | None:
     """One bit of one file of the newest checkpoint changes; the driver dies, so that it is read."""
     driver.kill()
-    found = sorted((driver.out / "checkpoints").glob("step-*"))
-    if len(found) < 2:
+    checkpoints = sorted((driver.out / "checkpoints").glob("step-*"))
+    if len(checkpoints) < 2:
         return None  # nothing to fall back to yet
-    files = sorted(path for path in found[-1].rglob("*") if path.is_file() and path.stat().st_size)
+    files = sorted(path for path in checkpoints[-1].rglob("*") if path.is_file() and path.stat().st_size)
     chosen = rng.choice(files)
     with chosen.open("r+b") as file:
         place = rng.randrange(chosen.stat().st_size)

@@ -23,15 +23,15 @@ ROUNDING = 1e-6
 
 def trained(log: RunLog) -> Counter[Sample]:
     """How often each (prompt, epoch, place in its group) was trained; steps that were gone back over do not count."""
-    found: Counter[Sample] = Counter()
+    samples: Counter[Sample] = Counter()
     for step in log.steps:
         groups: dict[tuple[str, int], int] = {}
         for sample in log.samples.get(step["step"], []):
             if sample["fate"] == "trained":
                 group = (sample["prompt"], sample["epoch"])
-                found[(*group, groups.get(group, 0))] += 1
+                samples[(*group, groups.get(group, 0))] += 1
                 groups[group] = groups.get(group, 0) + 1
-    return found
+    return samples
 
 
 def off_policy(log: RunLog) -> int:
@@ -44,38 +44,38 @@ def off_policy(log: RunLog) -> int:
     ) + sum(step["on_policy_violations"] for step in log.steps)
 
 
-def compare(alone: Path, faults: Path, done: Campaign) -> dict[str, Any]:
+def compare(reference_out: Path, faults: Path, done: Campaign) -> dict[str, Any]:
     """The benchmark's answer."""
-    reference, log = read_run(alone / TRACE), read_run(faults / TRACE)
-    wanted, found = trained(reference), trained(log)
+    reference, log = read_run(reference_out / TRACE), read_run(faults / TRACE)
+    wanted, actual = trained(reference), trained(log)
     return {
         "faults": sum(done.faults.values()),
-        "lost": sum((wanted - found).values()),
-        "double": sum((found - wanted).values()),
+        "lost": sum((wanted - actual).values()),
+        "double": sum((actual - wanted).values()),
         "off_policy": off_policy(log),
         "unrecovered": done.unrecovered,
         "left_processes": done.left_processes,
         "steps": len(log.steps),
-        "samples": sum(found.values()),
-        "weights_max_difference": weights_difference(alone, faults),
-        "weights_moved": weights_moved(alone),
+        "samples": sum(actual.values()),
+        "weights_max_difference": weights_difference(reference_out, faults),
+        "weights_moved": weights_moved(reference_out),
         "seconds_with_faults": round(done.seconds, 1),
         "driver_starts": done.driver_starts,
         "by_kind": dict(sorted(done.faults.items())),
     }
 
 
-def wrong(found: dict[str, Any], count: int) -> list[str]:
+def wrong(verdict: dict[str, Any], count: int) -> list[str]:
     """What shows that the run did not recover from every fault, in words; [] if it did. `count`: faults asked for."""
-    words = [f"{found['faults']} of {count} faults struck"] if found["faults"] != count else []
-    words += [
-        f"{name} is {found[name]} and not 0"
+    complaints = [f"{verdict['faults']} of {count} faults struck"] if verdict["faults"] != count else []
+    complaints += [
+        f"{name} is {verdict[name]} and not 0"
         for name in ("lost", "double", "off_policy", "unrecovered", "left_processes")
-        if found[name] != 0
+        if verdict[name] != 0
     ]
-    if found["weights_max_difference"] > ROUNDING:
-        words.append(f"weights_max_difference is {found['weights_max_difference']:g}, which is no rounding")
-    return words
+    if verdict["weights_max_difference"] > ROUNDING:
+        complaints.append(f"weights_max_difference is {verdict['weights_max_difference']:g}, which is no rounding")
+    return complaints
 
 
 def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -87,9 +87,9 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     return state["model"]
 
 
-def weights_difference(alone: Path, faults: Path) -> float:
+def weights_difference(reference_out: Path, faults: Path) -> float:
     """The largest difference of any weight at the runs' ends."""
-    first, second = (weights(checkpoints(run)[-1]) for run in (alone, faults))
+    first, second = (weights(checkpoints(run)[-1]) for run in (reference_out, faults))
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 

@@ -50,19 +50,19 @@ def make(count: int, seed: int, notify: Callable[[str], None]) -> list[Outcome]:
             outcome = attempt(mistake, ground, Path(folder) / "here")
             outcomes.append(outcome)
             if outcome.faults:
-                words = " ".join(outcome.mistake.command)
-                notify(f"{number}: {', '.join(outcome.faults)}: {mistake.name}: rlplan {words[:150]}: {outcome.said}")
+                command = " ".join(outcome.mistake.command)
+                notify(f"{number}: {', '.join(outcome.faults)}: {mistake.name}: rlplan {command[:150]}: {outcome.said}")
     return outcomes
 
 
 def counts(outcomes: list[Outcome]) -> dict[str, Any]:
     """Mistakes by how they were answered."""
-    found = Counter(fault for outcome in outcomes for fault in outcome.faults)
+    faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     worst = max(outcomes, key=lambda outcome: outcome.seconds, default=None)
     return {
         "mistakes": len(outcomes),
         "refused": sum(outcome.refused for outcome in outcomes),
-        **{key: found[fault] for fault, key in FAULTS.items()},
+        **{key: faults[fault] for fault, key in FAULTS.items()},
         "longest_s": round(worst.seconds, 2) if worst else 0.0,
         "longest": worst.mistake.name if worst else "",
         "peak_bytes": max((outcome.peak_bytes for outcome in outcomes), default=0),
@@ -84,11 +84,11 @@ def main(count: int, seed: int, skip_way: bool, as_json: bool) -> None:
     if not skip_way:
         with tempfile.TemporaryDirectory(prefix="rlplan-way-") as folder:
             way = walk(Path(folder), notify)
-    made = counts(make(count, seed, notify))
-    both = {key: way.get(key, 0) + made.get(key, 0) for key in ("tracebacks", "endless", "solved_but_checked_bad")}
-    found = {**way, **made, **both}
-    click.echo(json.dumps(found) if as_json else "\n".join(f"{key:24} {value}" for key, value in found.items()))
-    if any(found[key] for key in FAULTS.values()) or way.get("failed"):
+    answers = counts(make(count, seed, notify))
+    totals = {key: way.get(key, 0) + answers.get(key, 0) for key in ("tracebacks", "endless", "solved_but_checked_bad")}
+    result = {**way, **answers, **totals}
+    click.echo(json.dumps(result) if as_json else "\n".join(f"{key:24} {value}" for key, value in result.items()))
+    if any(result[key] for key in FAULTS.values()) or way.get("failed"):
         raise SystemExit(1)
 
 

@@ -22,26 +22,26 @@ Change = Callable[[str, random.Random], str | bytes]
 
 def _number(text: str, rng: random.Random, new: Callable[[str], str]) -> str:
     """The text with one of its numbers replaced; prose is left alone."""
-    found = [m for m in NUMBER.finditer(text) if '"' not in _line(text, m.start())]
-    hit = rng.choice(found)
+    numbers = [m for m in NUMBER.finditer(text) if '"' not in _line(text, m.start())]
+    hit = rng.choice(numbers)
     return text[: hit.start()] + new(hit[0]) + text[hit.end() :]
 
 
-def _line(text: str, at: int) -> str:
-    begin = text.rfind("\n", 0, at) + 1
-    end = text.find("\n", at)
+def _line(text: str, index: int) -> str:
+    begin = text.rfind("\n", 0, index) + 1
+    end = text.find("\n", index)
     return text[begin : len(text) if end < 0 else end]
 
 
-def _scaled(word: str, factor: float) -> str:
-    value = float(word) * factor
-    return repr(value) if "." in word or "e" in word else str(round(value))
+def _scaled(number: str, factor: float) -> str:
+    value = float(number) * factor
+    return repr(value) if "." in number or "e" in number else str(round(value))
 
 
 def _at_a_line(text: str, rng: random.Random, inserted: str) -> str:
     lines = text.splitlines(keepends=True)
-    at = rng.randint(1, len(lines))
-    return "".join([*lines[:at], inserted, *lines[at:]])
+    index = rng.randint(1, len(lines))
+    return "".join([*lines[:index], inserted, *lines[index:]])
 
 
 def _twice(text: str, rng: random.Random) -> str:
@@ -51,15 +51,15 @@ def _twice(text: str, rng: random.Random) -> str:
 
 def _swapped(text: str, rng: random.Random) -> str:
     hit = rng.choice(list(KEY.finditer(text)))
-    word = hit[0]
-    at = rng.randrange(len(word) - 1)
-    return text[: hit.start() + at] + word[at + 1] + word[at] + text[hit.start() + at + 2 :]
+    key = hit[0]
+    index = rng.randrange(len(key) - 1)
+    return text[: hit.start() + index] + key[index + 1] + key[index] + text[hit.start() + index + 2 :]
 
 
 def _bytes_inside(text: str, rng: random.Random, inserted: bytes) -> bytes:
     data = text.encode()
-    at = rng.randrange(len(data))
-    return data[:at] + inserted + data[at:]
+    index = rng.randrange(len(data))
+    return data[:index] + inserted + data[index:]
 
 
 def _without_a_line(text: str, rng: random.Random) -> str:
@@ -110,11 +110,11 @@ def document_mistakes(rng: random.Random) -> Iterator[Mistake]:
     """Mistakes in documents, without end; values are changed more often than syntax is broken."""
     while True:
         name = rng.choice(list(READERS))
-        what, change = rng.choice(list(rng.choice((SURE, MAYBE, MAYBE)).items()))
-        yield spoilt(name, what, change, rng.choice(READERS[name]), rng.randrange(2**31))
+        fault, change = rng.choice(list(rng.choice((SURE, MAYBE, MAYBE)).items()))
+        yield spoilt(name, fault, change, rng.choice(READERS[name]), rng.randrange(2**31))
 
 
-def spoilt(name: str, what: str, change: Change, command: tuple[str, ...], seed: int) -> Mistake:
+def spoilt(name: str, fault: str, change: Change, command: tuple[str, ...], seed: int) -> Mistake:
     """The document `name` changed with luck of its own, then `command`."""
 
     def spoil(folder: Path) -> None:
@@ -122,4 +122,4 @@ def spoilt(name: str, what: str, change: Change, command: tuple[str, ...], seed:
         new = change(path.read_text(encoding="utf-8"), random.Random(seed))
         path.write_bytes(new.encode() if isinstance(new, str) else new)
 
-    return Mistake(f"{name}: {what}", command, what in SURE, spoil)
+    return Mistake(f"{name}: {fault}", command, fault in SURE, spoil)

@@ -21,8 +21,8 @@ def _socket(path: Path) -> None:
     here = Path.cwd()
     os.chdir(path.parent)
     try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
     finally:
         os.chdir(here)
 
@@ -48,18 +48,18 @@ def file_mistakes(rng: random.Random) -> Iterator[Mistake]:
     readers = {**READERS, **ROW_READERS}
     while True:
         name = rng.choice(list(readers))
-        what, make = rng.choice(list(NO_FILES.items()))
-        yield replaced(name, what, make, rng.choice(readers[name]))
+        fault, make = rng.choice(list(NO_FILES.items()))
+        yield replaced(name, fault, make, rng.choice(readers[name]))
 
 
-def replaced(name: str, what: str, make: Callable[[Path], None], command: tuple[str, ...]) -> Mistake:
+def replaced(name: str, fault: str, make: Callable[[Path], None], command: tuple[str, ...]) -> Mistake:
     """Something else in place of the file `name`, then `command`."""
 
     def spoil(folder: Path) -> None:
         (folder / name).unlink()
         make(folder / name)
 
-    return Mistake(f"{name} {what}", command, True, spoil)
+    return Mistake(f"{name} {fault}", command, True, spoil)
 
 
 LONG = "n" * 300
@@ -90,11 +90,11 @@ def target_mistakes(rng: random.Random) -> Iterator[Mistake]:
     while True:
         command, option = rng.choice(WRITERS)
         if rng.random() < 0.15:
-            words = command if option == "--out" else (*command, option, "{at}/new.out")
-            yield Mistake("a full disk", words, True, file_bytes=rng.choice((0, 100, 5000)))
+            arguments = command if option == "--out" else (*command, option, "{at}/new.out")
+            yield Mistake("a full disk", arguments, True, file_bytes=rng.choice((0, 100, 5000)))
             continue
-        what, target = rng.choice(list(TARGETS.items()))
-        yield Mistake(f"{option} {what}", (*command, option, target), True)
+        fault, target = rng.choice(list(TARGETS.items()))
+        yield Mistake(f"{option} {fault}", (*command, option, target), True)
 
 
 def stdout_mistakes() -> Iterator[Mistake]:

@@ -26,12 +26,12 @@ def named() -> list[Mistake]:
 
 def mistakes(count: int, seed: int) -> list[Mistake]:
     """`count` mistakes: half of them at most are those of `named`, evenly taken; the others are drawn."""
-    known = named()
-    step = max(1, -(-len(known) // max(1, count // 2)))
-    found = known[::step]
+    listed = named()
+    step = max(1, -(-len(listed) // max(1, count // 2)))
+    drawn = listed[::step]
     rng = random.Random(seed)
-    kinds = [(kind(random.Random(rng.randrange(2**31))), share) for kind, share in DRAWN]
-    while len(found) < count:
-        for kind, share in kinds:
-            found += islice(kind, share)
-    return found[:count]
+    sources = [(source(random.Random(rng.randrange(2**31))), share) for source, share in DRAWN]
+    while len(drawn) < count:
+        for source, share in sources:
+            drawn += islice(source, share)
+    return drawn[:count]

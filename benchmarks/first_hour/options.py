@@ -75,23 +75,23 @@ def option_mistakes(rng: random.Random) -> Iterator[Mistake]:
     while True:
         name = rng.choice(list(GOOD))
         good = GOOD[name]
-        kind = rng.random()
-        if kind < 0.08:
+        draw = rng.random()
+        if draw < 0.08:
             yield Mistake(
                 f"{name}: an option that is none", (*good, f"--{rng.choice(('speed', 'ouut', 'jsonn'))}"), True
             )
-        elif kind < 0.16:
+        elif draw < 0.16:
             sure = name not in ("check", "fmt", "execute")  # these take many files
             yield (
                 Mistake(f"{name}: a word too many", (*good, "{at}/plan.yaml"), sure)
                 if sure
                 else Mistake(f"{name}: a file that is not there", (*good, "{at}/nowhere.yaml"), True)
             )
-        elif kind < 0.2 and name != "init":
+        elif draw < 0.2 and name != "init":
             yield Mistake(f"{name}: nothing to work on", (name,), True)
-        elif kind < 0.24:
+        elif draw < 0.24:
             yield Mistake("a command that is none", (rng.choice(("sovle", "plan", "", "-", "--", "--speed")),), True)
-        elif kind < 0.4:
+        elif draw < 0.4:
             yield Mistake("--set of what cannot be", (*SIMULATE, "--set", rng.choice(SETS)), False)
         else:
             yield _wrong_value(name, good, rng)
@@ -123,7 +123,7 @@ def _wrong_value(name: str, good: tuple[str, ...], rng: random.Random) -> Mistak
 
 def word_mistakes() -> Iterator[Mistake]:
     """Command lines that contradict themselves."""
-    for words in (
+    for arguments in (
         (*DIFF, "--markdown", "--json"),
         (*SOLVE, "--objective", "usd_per_unit"),
         (*SOLVE, "--from", "{at}/groups.yaml"),
@@ -165,4 +165,4 @@ def word_mistakes() -> Iterator[Mistake]:
         ("fmt", "n" * 300),
         ("simulate", "{at}/plan.yaml", "--trace", "{at}/plan.yaml"),
     ):
-        yield Mistake(" ".join(words)[:60], words, True)
+        yield Mistake(" ".join(arguments)[:60], arguments, True)

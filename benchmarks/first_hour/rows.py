@@ -43,34 +43,34 @@ ODD: tuple[Any, ...] = (
 
 
 def _joined(rows: list[str], rng: random.Random, inserted: str) -> str:
-    at = rng.randrange(len(rows))
-    return "\n".join([*rows[:at], inserted, *rows[at:]]) + "\n"
+    index = rng.randrange(len(rows))
+    return "\n".join([*rows[:index], inserted, *rows[index:]]) + "\n"
 
 
 def _edited(rows: list[str], rng: random.Random, value: Any) -> str:
-    at = rng.randrange(len(rows))
-    row = json.loads(rows[at])
+    index = rng.randrange(len(rows))
+    row = json.loads(rows[index])
     row[rng.choice(list(row))] = value
-    return "\n".join([*rows[:at], json.dumps(row), *rows[at + 1 :]]) + "\n"
+    return "\n".join([*rows[:index], json.dumps(row), *rows[index + 1 :]]) + "\n"
 
 
 def _without_a_key(rows: list[str], rng: random.Random) -> str:
-    at = rng.randrange(len(rows))
-    row = json.loads(rows[at])
+    index = rng.randrange(len(rows))
+    row = json.loads(rows[index])
     del row[rng.choice(list(row))]
-    return "\n".join([*rows[:at], json.dumps(row), *rows[at + 1 :]]) + "\n"
+    return "\n".join([*rows[:index], json.dumps(row), *rows[index + 1 :]]) + "\n"
 
 
 def row_mistakes(rng: random.Random) -> Iterator[Mistake]:
     """Mistakes in rows, without end."""
     while True:
         name = rng.choice(list(ROW_READERS))
-        what, change = rng.choice(list(rng.choice((SURE, MAYBE)).items()))
+        fault, change = rng.choice(list(rng.choice((SURE, MAYBE)).items()))
         command = rng.choice(ROW_READERS[name])
-        yield spoilt_rows(name, what, change, command, rng.randrange(2**31))
+        yield spoilt_rows(name, fault, change, command, rng.randrange(2**31))
 
 
-def spoilt_rows(name: str, what: str, change: Change, command: tuple[str, ...], seed: int) -> Mistake:
+def spoilt_rows(name: str, fault: str, change: Change, command: tuple[str, ...], seed: int) -> Mistake:
     """The rows of `name` changed with luck of their own, then `command`."""
 
     def spoil(folder: Path) -> None:
@@ -80,5 +80,5 @@ def spoilt_rows(name: str, what: str, change: Change, command: tuple[str, ...], 
         path.write_bytes(new.encode("utf-8", "surrogatepass") if isinstance(new, str) else new)
 
     # Of a run that has only begun the trace is empty.
-    sure = what in SURE and (name, what) != ("run/trace.jsonl", "nothing")
-    return Mistake(f"{name}: {what}", command, sure, spoil)
+    sure = fault in SURE and (name, fault) != ("run/trace.jsonl", "nothing")
+    return Mistake(f"{name}: {fault}", command, sure, spoil)

@@ -59,15 +59,15 @@ SIZES: tuple[tuple[str, str, str, str], ...] = (
 
 def size_mistakes() -> Iterator[Mistake]:
     """Each of them, by every command that would take it."""
-    for what, name, key, value in SIZES:
-        infeasible = "80 MB" in what  # a GPU may have it; then nothing fits
+    for fault, name, key, value in SIZES:
+        infeasible = "80 MB" in fault  # a GPU may have it; then nothing fits
         for command in (SOLVE, SHIPPED, check(name)):
-            sure = command is SOLVE or (not infeasible and "workers" not in what and "nodes" not in what)
-            yield Mistake(f"{what}: {command[0]}", command, sure, _set(name, key, value))
+            sure = command is SOLVE or (not infeasible and "workers" not in fault and "nodes" not in fault)
+            yield Mistake(f"{fault}: {command[0]}", command, sure, _set(name, key, value))
         if name == "job.yaml":
-            yield Mistake(f"{what}: simulate", (*SIMULATE[:2], "--set", f"job.{_section(key)}.{key}={value}"), False)
-            yield Mistake(f"{what}, no data: simulate", SIMULATE, False, _no_data(_set(name, key, value)))
-        yield Mistake(f"{what}: check of the plan", _PLAN_CHECK, True, _set(name, key, value))
+            yield Mistake(f"{fault}: simulate", (*SIMULATE[:2], "--set", f"job.{_section(key)}.{key}={value}"), False)
+            yield Mistake(f"{fault}, no data: simulate", SIMULATE, False, _no_data(_set(name, key, value)))
+        yield Mistake(f"{fault}: check of the plan", _PLAN_CHECK, True, _set(name, key, value))
     yield Mistake("a response of 99,999,999,999 tokens", SOLVE, True, _long_row)
     yield Mistake("10^9 steps", (*SIMULATE, "--steps", "1000000000"), True)
     yield Mistake("100,000 steps", (*SIMULATE[:2], "--steps", "9999999"), True)

@@ -60,14 +60,14 @@ def attempt(mistake: Mistake, ground: Path, home: Path, limit_s: float = LIMIT_S
     try:
         mistake.spoil(home)
         before = _listing(home)
-        words = [word.replace("{at}", str(home)) for word in mistake.command]
-        status, out, err, seconds, peak = _forked(words, home, limit_s, mistake.file_bytes)
+        arguments = [argument.replace("{at}", str(home)) for argument in mistake.command]
+        status, out, err, seconds, peak = _forked(arguments, home, limit_s, mistake.file_bytes)
         code = None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
         checked_bad = ""
-        if code == 0 and words[0] == "solve" and (home / "new.yaml").is_file():
-            again, found, _, _, _ = _forked(["check", str(home / "new.yaml")], home, limit_s, None)
-            checked_bad = found if os.waitstatus_to_exitcode(again) else ""
-        faults = tuple(_faults(mistake, words[0], status, code, out, err, seconds, peak, limit_s, checked_bad))
+        if code == 0 and arguments[0] == "solve" and (home / "new.yaml").is_file():
+            again, check_text, _, _, _ = _forked(["check", str(home / "new.yaml")], home, limit_s, None)
+            checked_bad = check_text if os.waitstatus_to_exitcode(again) else ""
+        faults = tuple(_faults(mistake, arguments[0], status, code, out, err, seconds, peak, limit_s, checked_bad))
         if code != 0 and _listing(home) != before:
             faults = (*faults, "written")
         said = (err or out).strip().replace(str(home), "…")
@@ -80,41 +80,43 @@ def _faults(
     mistake: Mistake, command: str, status: int, code: int | None, out: str, err: str, seconds: float, peak: int,
     limit_s: float, checked_bad: str,
 ) -> list[str]:  # fmt: skip
-    found = []
+    faults = []
     if code is None:
         late = os.WTERMSIG(status) == signal.SIGXCPU or seconds >= limit_s
         return ["endless" if late else "killed"]
     if peak > LIMIT_BYTES:
-        found.append("memory")
+        faults.append("memory")
     if "Traceback (most recent call last)" in err + out:
-        return [*found, "traceback"]
+        return [*faults, "traceback"]
     if code not in documented(command):
-        found.append("exit code")
+        faults.append("exit code")
     lines = [line for line in err.splitlines() if line.strip() and not _ASIDE.match(line)]
     reports = command == "check" and bool(out.strip()) and not lines  # findings are check's result
     # A line for each fault; that there is no plan has one reason.
     told = lines and all(line.startswith("error: ") for line in lines)
     infeasible = len(lines) == 1 and lines[0].startswith("no feasible plan: ")
     if code in (2, 3) and not reports and not told and not infeasible:
-        found.append("not one line")
+        faults.append("not one line")
     if code == 0 and mistake.sure:
-        found.append("taken")
+        faults.append("taken")
     if checked_bad:
-        found.append("checked bad")
-    return found
+        faults.append("checked bad")
+    return faults
 
 
 def _listing(folder: Path) -> dict[str, tuple[int, int]]:
     """Files with size and time of change; what is no regular file by name alone."""
-    found = {}
+    listing = {}
     for path in folder.rglob("*"):
         status = path.lstat()
         regular = path.is_file() and not path.is_symlink()
-        found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns) if regular else (0, 0)
-    return found
+        listing[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns) if regular else (0, 0)
+    return listing
 
 
-def _forked(words: list[str], folder: Path, limit_s: float, file_bytes: int | None) -> tuple[int, str, str, float, int]:
+def _forked(
+    arguments: list[str], folder: Path, limit_s: float, file_bytes: int | None
+) -> tuple[int, str, str, float, int]:
     """Run `rlplan WORDS` in a fork: its wait status, what it printed and said, seconds, most memory it had (bytes)."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
@@ -126,7 +128,7 @@ def _forked(words: list[str], folder: Path, limit_s: float, file_bytes: int | No
         os.dup2(out_write, 1)
         os.dup2(err_write, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        _be(words, folder, file_bytes)
+        _be(arguments, folder, file_bytes)
     os.close(out_write)
     os.close(err_write)
     said = _drained([out_read, err_read], child, began + limit_s)
@@ -143,7 +145,7 @@ def _forked(words: list[str], folder: Path, limit_s: float, file_bytes: int | No
 
 def _drained(pipes: list[int], child: int, until: float) -> list[bytes]:
     """What comes through the pipes until both are closed; at `until` (monotonic seconds) the child is killed."""
-    parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
+    chunks: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     killed = False
     with selectors.DefaultSelector() as selector:
         for pipe in pipes:
@@ -155,15 +157,15 @@ def _drained(pipes: list[int], child: int, until: float) -> list[bytes]:
                 killed = True
             for key, _ in selector.select(max(0.05, left) if not killed else 1.0):
                 chunk = os.read(key.fd, 1 << 16)
-                if chunk and sum(map(len, parts[key.fd])) < _MOST_SAID:
-                    parts[key.fd].append(chunk)
+                if chunk and sum(map(len, chunks[key.fd])) < _MOST_SAID:
+                    chunks[key.fd].append(chunk)
                 if not chunk:
                     selector.unregister(key.fd)
                     os.close(key.fd)
-    return [b"".join(parts[pipe]) for pipe in pipes]
+    return [b"".join(chunks[pipe]) for pipe in pipes]
 
 
-def _be(words: list[str], folder: Path, file_bytes: int | None) -> None:
+def _be(arguments: list[str], folder: Path, file_bytes: int | None) -> None:
     """Be `rlplan WORDS`; never returns."""
     from rlplan.cli.main import main
 
@@ -178,7 +180,7 @@ def _be(words: list[str], folder: Path, file_bytes: int | None) -> None:
         # As of a new process: those of this one know what they were opened on.
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        sys.argv = ["rlplan", *words]
+        sys.argv = ["rlplan", *arguments]
         main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))

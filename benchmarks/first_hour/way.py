@@ -20,25 +20,25 @@ def commands(folder: Path, job: Newcomer) -> list[tuple[str, ...]]:
 
     First the documents that `rlplan init` writes are planned as they are, then those of one's own in `folder`.
     """
-    at, plan, plain = str(folder), str(folder / "plan.yaml"), str(folder / "sync.yaml")
-    trace = ("--trace", f"{at}/lengths.jsonl")
-    mine = f"{at}/skeleton"
+    home, plan, plain = str(folder), str(folder / "plan.yaml"), str(folder / "sync.yaml")
+    trace = ("--trace", f"{home}/lengths.jsonl")
+    mine = f"{home}/skeleton"
     fewer = f"cluster.pools.h100.nodes={job.nodes // 2},{job.nodes}"
     return [
         ("init", mine, "--gpus", f"{job.nodes}x8xH100", "--model", job.shipped, "--reward", job.reward),
         ("profile", mine, "--shipped", job.shipped),
         ("solve", mine, "--lengths", f"{job.reward}-16k"),
         ("check", f"{mine}/plan.yaml"),
-        ("profile", at, "--shipped", job.shipped),
-        ("check", f"{at}/cluster.yaml", f"{at}/job.yaml", f"{at}/profile.yaml"),
-        ("solve", at, *trace, "--mode", "sync", "-o", plain),
-        ("solve", at, *trace),
+        ("profile", home, "--shipped", job.shipped),
+        ("check", f"{home}/cluster.yaml", f"{home}/job.yaml", f"{home}/profile.yaml"),
+        ("solve", home, *trace, "--mode", "sync", "-o", plain),
+        ("solve", home, *trace),
         ("check", plan, plain),
-        ("show", plan, "--html", f"{at}/plan.html"),
+        ("show", plan, "--html", f"{home}/plan.html"),
         ("diff", plain, plan),
         ("simulate", plan, "--steps", "20"),
-        ("compare", f"{at}/job.yaml", *trace, "--vary", fewer, "--html", f"{at}/compare.html"),
-        ("execute", plan, "--dry-run", "--out", f"{at}/run"),
+        ("compare", f"{home}/job.yaml", *trace, "--vary", fewer, "--html", f"{home}/compare.html"),
+        ("execute", plan, "--dry-run", "--out", f"{home}/run"),
     ]
 
 
@@ -52,28 +52,28 @@ def walk(home: Path, notify: Callable[[str], None] = lambda text: None) -> dict[
     for job in JOBS:
         folder = home / job.name
         write_job(folder, job)
-        for words in commands(folder, job):
+        for arguments in commands(folder, job):
             began = time.perf_counter()
             try:
                 done = subprocess.run(
-                    [sys.executable, "-m", "rlplan.cli.main", *words],
+                    [sys.executable, "-m", "rlplan.cli.main", *arguments],
                     capture_output=True, text=True, check=False, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
                 endless += 1
-                failed.append(f"{job.name}: {words[0]} took more than {LIMIT_S:g} s")
+                failed.append(f"{job.name}: {arguments[0]} took more than {LIMIT_S:g} s")
                 break
             took = time.perf_counter() - began
             count += 1
-            seconds[f"{job.name} {words[0]}"] = round(seconds.get(f"{job.name} {words[0]}", 0.0) + took, 2)
-            notify(f"{job.name}: {words[0]} {took:.1f} s, exit {done.returncode}")
+            seconds[f"{job.name} {arguments[0]}"] = round(seconds.get(f"{job.name} {arguments[0]}", 0.0) + took, 2)
+            notify(f"{job.name}: {arguments[0]} {took:.1f} s, exit {done.returncode}")
             tracebacks += "Traceback (most recent call last)" in done.stderr
             if done.returncode:
                 said = (done.stderr or done.stdout).strip().splitlines()
-                line = f"{job.name}: {words[0]}: {said[-1] if said else 'said nothing'}".replace(str(home), "")
+                line = f"{job.name}: {arguments[0]}: {said[-1] if said else 'said nothing'}".replace(str(home), "")
                 # What the executor cannot run yet is its own limit, and the plan may be sound all the same.
-                kind = bad if words[0] == "check" else not_executable if words[0] == "execute" else failed
-                kind.append(line)
+                failures = bad if arguments[0] == "check" else not_executable if arguments[0] == "execute" else failed
+                failures.append(line)
     return {
         "minutes_of_commands": round(sum(seconds.values()) / 60, 2),
         "commands": count,

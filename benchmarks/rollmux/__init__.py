@@ -4,7 +4,7 @@
 
 FILE holds the Solo-D curve of training GPUs (curve.py); jobs, prices and footprints are published tables (job_diff.py).
 All policies see the same jobs, run on the same physics and are held to the same bounds; the published ones do not use
-the levers (spill of rollout to the training pool, other widths, the multi-rate permit policy). Means over seeds:
+the levers (spill of rollout to the training pool, other widths, the multi-rate permit rule). Means over seeds:
 
     {"exact": {FIGURE: {POLICY: ...}}, "random": {...}, "moves": ..., "moves_share_of_gpu_hours": ..., "levers": {...},
      "drift": {...}}   (the last two with --parts levers,drift)

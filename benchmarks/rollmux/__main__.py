@@ -18,7 +18,7 @@ from rlplan.plans.yaml.errors import InputError
 from .. import entry
 from .curve import read_curve, stays
 from .report import result_of, text_of
-from .tasks import MODES, PARTS, Task, run, tasks_of
+from .tasks import DURATIONS, PARTS, Task, run, tasks_of
 
 
 @click.command()
@@ -26,7 +26,7 @@ from .tasks import MODES, PARTS, Task, run, tasks_of
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Draws of jobs to average over.")
 @click.option(
     "--parts",
-    default=",".join(MODES),
+    default=",".join(DURATIONS),
     show_default=True,
     help=f"What to replay, of {','.join(PARTS)}, comma-separated.",
 )
@@ -50,18 +50,18 @@ def command(file: Path, seeds: int, parts: str, spill: float, workers: int, as_j
 
 def _run_all(tasks: Sequence[Task], workers: int) -> list[dict[str, Any]]:
     """The figures of each task, in order."""
-    found: dict[int, dict[str, Any]] = {}
+    figures: dict[int, dict[str, Any]] = {}
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=Console(stderr=True),
     )  # fmt: skip
     with bar, ProcessPoolExecutor(min(workers, len(tasks))) as pool:
         line = bar.add_task("replays", total=len(tasks))
-        futures = {pool.submit(run, task): at for at, task in enumerate(tasks)}
+        futures = {pool.submit(run, task): index for index, task in enumerate(tasks)}
         for future in as_completed(futures):
-            found[futures[future]] = future.result()
+            figures[futures[future]] = future.result()
             bar.advance(line)
-    return [found[at] for at in range(len(tasks))]
+    return [figures[index] for index in range(len(tasks))]
 
 
 if __name__ == "__main__":

@@ -54,16 +54,16 @@ def read_curve(path: Path) -> list[tuple[float, int]]:
     if not isinstance(points, list) or not points:
         raise InputError(f'has no list of points at "series": "{_SERIES}"', name)
     curve: list[tuple[float, int]] = []
-    for at, point in enumerate(points):
-        hour, gpus = _point(point, at, name)
+    for index, point in enumerate(points):
+        hour, gpus = _point(point, index, name)
         if curve and hour < curve[-1][0]:
-            raise InputError(f"{_SERIES}[{at}] is at hour {hour:g}, before the point in front of it", name)
+            raise InputError(f"{_SERIES}[{index}] is at hour {hour:g}, before the point in front of it", name)
         if gpus > _MOST_GPUS:
-            raise InputError(f"{_SERIES}[{at}] has {gpus:g} GPUs; at most {_MOST_GPUS} are replayed", name)
+            raise InputError(f"{_SERIES}[{index}] has {gpus:g} GPUs; at most {_MOST_GPUS} are replayed", name)
         nodes = round(gpus / _GPUS)
         if abs(gpus - nodes * _GPUS) > 1.0:
             raise InputError(
-                f"{_SERIES}[{at}] has {gpus:g} GPUs, which is no multiple of {_GPUS} (give or take 1)", name
+                f"{_SERIES}[{index}] has {gpus:g} GPUs, which is no multiple of {_GPUS} (give or take 1)", name
             )
         curve.append((hour, nodes))
     if all(nodes == 0 for _, nodes in curve):
@@ -71,10 +71,10 @@ def read_curve(path: Path) -> list[tuple[float, int]]:
     return curve
 
 
-def _point(point: Any, at: int, name: str) -> tuple[float, float]:
+def _point(point: Any, index: int, name: str) -> tuple[float, float]:
     good = isinstance(point, list) and len(point) == 2 and all(type(x) in (int, float) for x in point)
     if not good or not all(np.isfinite(point)) or point[1] < -1 or point[0] < 0:
-        raise InputError(f"{_SERIES}[{at}] must be [hour, GPUs], both finite and >= 0, not {point!r}", name)
+        raise InputError(f"{_SERIES}[{index}] must be [hour, GPUs], both finite and >= 0, not {point!r}", name)
     return float(point[0]), float(point[1])
 
 
@@ -84,17 +84,17 @@ def stays(curve: list[tuple[float, int]], rng: np.random.Generator) -> list[Stay
     steps = [(hour, n - before) for (hour, n), before in zip(curve, [0] + [n for _, n in curve[:-1]], strict=True)]
     steps.append((end, -curve[-1][1]))
     pairs = _wide_pairs([step for _, step in steps], rng)
-    found = [Stay(steps[a][0], steps[b][0], 2) for a, b in pairs]
+    jobs = [Stay(steps[a][0], steps[b][0], 2) for a, b in pairs]
     gone_up = {a for a, _ in pairs}
     gone_down = {b for _, b in pairs}
     present: list[float] = []
-    for at, (hour, step) in enumerate(steps):
+    for index, (hour, step) in enumerate(steps):
         if step > 0:
-            present += [hour] * (step - 2 * (at in gone_up))
-        for _ in range(-step - 2 * (at in gone_down)):
+            present += [hour] * (step - 2 * (index in gone_up))
+        for _ in range(-step - 2 * (index in gone_down)):
             start = present.pop(int(rng.integers(len(present))))
-            found.append(Stay(start, hour, 1))
-    return sorted((stay for stay in found if stay.end_h > stay.start_h), key=lambda s: (s.start_h, s.end_h, s.nodes))
+            jobs.append(Stay(start, hour, 1))
+    return sorted((stay for stay in jobs if stay.end_h > stay.start_h), key=lambda s: (s.start_h, s.end_h, s.nodes))
 
 
 def _wide_pairs(steps: list[int], rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -104,8 +104,8 @@ def _wide_pairs(steps: list[int], rng: np.random.Generator) -> list[tuple[int, i
     """
     present = np.cumsum(steps)
     rest = present.copy()
-    ups = [at for at, step in enumerate(steps) if step > 1]
-    downs = [at for at, step in enumerate(steps) if step < -1]
+    ups = [index for index, step in enumerate(steps) if step > 1]
+    downs = [index for index, step in enumerate(steps) if step < -1]
     wanted = round(sum(step for step in steps if step > 0) / _NODES_A_WIDE_JOB)
     pairs: list[tuple[int, int]] = []
     for a in rng.permutation(ups).tolist():

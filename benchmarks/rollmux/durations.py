@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, PhaseWay
 
 _QUANTILES = ((0.0, 792.0), (1.2816, 3432.0), (2.3263, 12607.0))
 """(normal score, tokens); straight lines in log tokens, the outer ones prolonged."""
@@ -79,5 +79,5 @@ class Drift:
         )
 
 
-def _slower(ways: tuple[Way, ...], factor: float) -> tuple[Way, ...]:
+def _slower(ways: tuple[PhaseWay, ...], factor: float) -> tuple[PhaseWay, ...]:
     return tuple(replace(way, mean_s=way.mean_s * factor) for way in ways)

@@ -1,32 +1,33 @@
 """What no policy can be cheaper than: fractional nodes, every slack spent.
 
-At any time a job in the system must finish an iteration within its bound times its seconds alone, on average, so it
-holds node-seconds at that rate at least. With nodes bought by the fraction, and no phase ever in another's way, each
+At any time a job in the system must finish an iteration within its bound times its solo seconds, on average, so
+it holds node-seconds at that rate at least. With nodes bought by the fraction, and no phase ever in another's way, each
 phase takes its cheapest way; the linear program over ways falls apart into one minimum for each phase of each job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeTypes, PhaseWay
 
 from .jobs import Arrival
 
 
-def job_usd_per_hour(job: GroupJob, kinds: Mapping[str, NodeKind]) -> float:
+def job_usd_per_hour(job: GroupJob, node_types: NodeTypes) -> float:
     """Least price of one job under its bound."""
 
-    def least(ways: tuple[Way, ...]) -> float:
+    def least(ways: tuple[PhaseWay, ...]) -> float:
         return min(
-            way.mean_s * way.nodes * way.slots / kinds[way.pool].slots * kinds[way.pool].usd_per_hour for way in ways
+            way.mean_s * way.nodes * way.slots / node_types[way.pool].slots * node_types[way.pool].usd_per_hour
+            for way in ways
         )
 
     return (least(job.rollout) + least(job.train)) / (job.slo * job.solo_s)
 
 
-def fluid_bound(arrivals: Sequence[Arrival], kinds: Mapping[str, NodeKind]) -> float:
+def fluid_bound(arrivals: Sequence[Arrival], node_types: NodeTypes) -> float:
     """USD per hour, averaged from the first arrival to the last departure."""
     hours = max(a.stay.end_h for a in arrivals) - min(a.stay.start_h for a in arrivals)
-    usd = sum(job_usd_per_hour(a.job, kinds) * (a.stay.end_h - a.stay.start_h) for a in arrivals)
+    usd = sum(job_usd_per_hour(a.job, node_types) * (a.stay.end_h - a.stay.start_h) for a in arrivals)
     return usd / hours

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Way
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay
 
 from .curve import Stay
 
 ROLLOUT, TRAIN = "H20", "H800"
-KINDS = {
-    ROLLOUT: NodeKind(ROLLOUT, usd_per_hour=8 * 1.85, host_memory_bytes=1.5e12),
-    TRAIN: NodeKind(TRAIN, usd_per_hour=8 * 5.28, host_memory_bytes=1.5e12),
+NODE_TYPES = {
+    ROLLOUT: NodeType(ROLLOUT, usd_per_hour=8 * 1.85, host_memory_bytes=1.5e12),
+    TRAIN: NodeType(TRAIN, usd_per_hour=8 * 5.28, host_memory_bytes=1.5e12),
 }
 COLD_S = 82.0
 """The slowest published cold start (32B), for every job."""
@@ -61,13 +61,16 @@ def job_of(name: str, workload: tuple[str, float, float], slo: float, nodes: int
     """
     model, rollout_s, train_s = workload
     rollout_bytes, train_bytes = footprint_bytes(model)
-    rollout = [Way(ROLLOUT, nodes, 1, rollout_s, rollout_bytes), Way(TRAIN, nodes, 1, rollout_s * spill, rollout_bytes)]
-    train = [Way(TRAIN, nodes, 1, train_s, train_bytes)]
+    rollout = [
+        PhaseWay(ROLLOUT, nodes, 1, rollout_s, rollout_bytes),
+        PhaseWay(TRAIN, nodes, 1, rollout_s * spill, rollout_bytes),
+    ]
+    train = [PhaseWay(TRAIN, nodes, 1, train_s, train_bytes)]
     if nodes == 1:
-        train.append(Way(TRAIN, 2, 1, train_s, train_bytes))
+        train.append(PhaseWay(TRAIN, 2, 1, train_s, train_bytes))
     else:
-        rollout.append(Way(ROLLOUT, 1, 1, 2.0 * rollout_s, rollout_bytes))
-        train.append(Way(TRAIN, 1, 1, 2.0 * train_s, train_bytes))
+        rollout.append(PhaseWay(ROLLOUT, 1, 1, 2.0 * rollout_s, rollout_bytes))
+        train.append(PhaseWay(TRAIN, 1, 1, 2.0 * train_s, train_bytes))
     return GroupJob(name, slo, tuple(rollout), tuple(train), cold_s=COLD_S)
 
 
@@ -77,7 +80,7 @@ def arrivals(stays: list[Stay], rng: np.random.Generator, spill: float = 1.0) ->
     return [
         Arrival(
             job_of(
-                f"j{at:0{digits}d}",
+                f"j{number:0{digits}d}",
                 WORKLOADS[int(rng.integers(len(WORKLOADS)))],
                 float(rng.uniform(1, 2)),
                 stay.nodes,
@@ -85,7 +88,7 @@ def arrivals(stays: list[Stay], rng: np.random.Generator, spill: float = 1.0) ->
             ),
             stay,
         )
-        for at, stay in enumerate(stays)
+        for number, stay in enumerate(stays)
     ]
 
 

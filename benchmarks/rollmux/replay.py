@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules
-from rlplan.planner.groups.place.placing import Observer, Placer, State, moves
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeTypes, Rules
+from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.place.placer import Observer, Placer
+from rlplan.planner.groups.replan.moved_jobs import moved_jobs
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 from .durations import Drift
@@ -48,7 +50,7 @@ class Account:
     """Seconds in intervals in which it obeyed its bound."""
 
     def move(self, lost_share: float, factor: float, job: GroupJob) -> None:
-        """Stop at `lost_share` of an iteration that takes `factor` times its seconds alone, then start cold."""
+        """Stop at `lost_share` of an iteration that takes `factor` times its seconds solo, then start cold."""
         if not self.outage_s:
             self.redo_solo_s = min(lost_share, self.iterations) * job.solo_s
             self.redo_s = self.redo_solo_s * factor
@@ -81,7 +83,7 @@ class Outcome:
     usd: float
     hours: float
     accounts: Mapping[str, Account]
-    jobs: Mapping[str, GroupJob]
+    jobs: Jobs
     node_hours: Mapping[str, float] = field(default_factory=dict)
     group_hours: Mapping[int, float] = field(default_factory=dict)
     """Hours of groups by number of members."""
@@ -90,9 +92,9 @@ class Outcome:
     def usd_per_hour(self) -> float:
         return self.usd / self.hours
 
-    def usd_per_unit(self, kinds: Mapping[str, NodeKind]) -> float:
+    def usd_per_unit(self, node_types: NodeTypes) -> float:
         """USD for the training that one USD buys under Solo-D: an iteration counts by what it costs alone."""
-        units = sum(a.solo_s / 3600.0 * self.jobs[n].solo_usd_per_hour(kinds) for n, a in self.accounts.items())
+        units = sum(a.solo_s / 3600.0 * self.jobs[n].solo_usd_per_hour(node_types) for n, a in self.accounts.items())
         return self.usd / units
 
     @property
@@ -131,13 +133,13 @@ _DEPART, _ARRIVE, _LOOK = range(3)
 def replay(
     arrivals: Sequence[Arrival],
     placer: Placer,
-    kinds: Mapping[str, NodeKind],
+    node_types: NodeTypes,
     rules: Rules,
-    real: Mapping[str, GroupJob] | None = None,
+    real: Jobs | None = None,
     seed: int = 0,
     drift: Drift | None = None,
     look_every_h: float = 1.0,
-    replan: Callable[[State, Mapping[str, GroupJob]], State] | None = None,
+    replan: Callable[[GroupsState, Jobs], GroupsState] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run `placer` over the arrivals; it sees their jobs, slowdowns are those of the `real` jobs of the same names.
@@ -156,15 +158,15 @@ def replay(
         last = max(a.stay.end_h for a in arrivals)
         events += [(hour, _LOOK, "") for hour in np.arange(look_every_h, last, look_every_h).tolist()]
     events.sort()
-    state, known = State(), dict[Group, dict[str, float]]()
+    state, factors_of = GroupsState(), dict[Group, dict[str, float]]()
     usd, now = 0.0, events[0][0]
-    node_hours, group_hours = dict.fromkeys(kinds, 0.0), dict[int, float]()
-    for hour, what, name in events:
+    node_hours, group_hours = dict.fromkeys(node_types, 0.0), dict[int, float]()
+    for hour, event, name in events:
         if hour > now:
-            usd += state.usd_per_hour(kinds) * (hour - now)
+            usd += state.usd_per_hour(node_types) * (hour - now)
             done_s = dict[str, float]()
             for group in state.groups.values():
-                for member, factor in _factors(group, now_real, rules, known).items():
+                for member, factor in _factors(group, now_real, rules, factors_of).items():
                     before_s = accounts[member].solo_s
                     accounts[member].advance(factor, (hour - now) * 3600.0, now_real[member])
                     done_s[member] = accounts[member].solo_s - before_s
@@ -175,29 +177,27 @@ def replay(
                 placer.observe((hour - now) * 3600.0, done_s, now_real)
             now = hour
         after = state
-        if what == _LOOK:
+        if event == _LOOK:
             assert drift is not None
             for member in state.jobs:
                 stay = stays[member]
                 now_real[member] = drift.at(jobs[member], (hour - stay.start_h) / (stay.end_h - stay.start_h))
-            known.clear()
+            factors_of.clear()
             if replan:
                 after = replan(state, {member: now_real[member] for member in state.jobs})
         else:
-            after = placer.arrive(state, jobs[name]) if what == _ARRIVE else placer.depart(state, name)
-        for member in moves(state, after, kinds):
-            factor = _factors(state.groups[state.group_of(member)], now_real, rules, known)[member]
+            after = placer.arrive(state, jobs[name]) if event == _ARRIVE else placer.depart(state, name)
+        for member in moved_jobs(state, after, node_types):
+            factor = _factors(state.groups[state.group_of(member)], now_real, rules, factors_of)[member]
             accounts[member].move(float(rng.uniform()), factor, now_real[member])
-        if what == _DEPART:
+        if event == _DEPART:
             accounts[name].leave()
         state = after
         tick()
     return Outcome(usd, now - events[0][0], accounts, jobs, node_hours, group_hours)
 
 
-def _factors(
-    group: Group, jobs: Mapping[str, GroupJob], rules: Rules, known: dict[Group, dict[str, float]]
-) -> dict[str, float]:
-    if group not in known:
-        known[group] = {name: found.mean for name, found in slowdowns(group, jobs, rules).items()}
-    return known[group]
+def _factors(group: Group, jobs: Jobs, rules: Rules, factors_of: dict[Group, dict[str, float]]) -> dict[str, float]:
+    if group not in factors_of:
+        factors_of[group] = {name: slow.mean for name, slow in slowdowns(group, jobs, rules).items()}
+    return factors_of[group]

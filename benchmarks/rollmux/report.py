@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .durations import DIRECTIONS
-from .tasks import BASELINES, MODES, OURS, Task
+from .tasks import BASELINES, DURATIONS, OURS, Task
 
 _FIGURES = (
     "usd_per_hour",
@@ -21,7 +21,7 @@ _FIGURES = (
 
 
 def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds by mode, figure and policy, in the shape that the package documents."""
+    """Means over seeds by durations, figure and policy, in the shape that the package documents."""
     runs = list(zip(tasks, figures, strict=True))
 
     def mean(figure: str, **like: Any) -> float | None:
@@ -30,19 +30,20 @@ def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[
 
     plain = {"lever": "", "drift": ""}
     result: dict[str, Any] = {}
-    for mode in MODES:
-        if not any(t.mode == mode and not t.lever and not t.drift for t in tasks):
+    for durations in DURATIONS:
+        if not any(t.durations == durations and not t.lever and not t.drift for t in tasks):
             continue
         by_figure: dict[str, Any] = {
-            figure: {p: mean(figure, policy=p, mode=mode, **plain) for p in BASELINES + OURS} for figure in _FIGURES
+            figure: {p: mean(figure, policy=p, durations=durations, **plain) for p in BASELINES + OURS}
+            for figure in _FIGURES
         }
         usd = by_figure["usd_per_hour"]
-        bound = mean("fluid_bound", mode=mode, **plain)
+        bound = mean("fluid_bound", durations=durations, **plain)
         assert bound is not None
         by_figure["over_algorithm_1"] = {p: usd[p] / usd["algorithm_1"] for p in BASELINES + OURS}
         by_figure["over_fluid_bound"] = {p: usd[p] / bound for p in BASELINES + OURS}
         usd["fluid_bound"] = bound
-        result[mode] = by_figure
+        result[durations] = by_figure
         result.setdefault("moves", by_figure["moves"]["ours"])
         result.setdefault("moves_share_of_gpu_hours", by_figure["moves_share_of_gpu_hours"]["ours"])
     levers = sorted({t.lever for t in tasks if t.lever})
@@ -64,25 +65,26 @@ def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[
 def text_of(result: dict[str, Any]) -> str:
     """The result for people."""
     lines = []
-    for mode in MODES:
-        if mode not in result:
+    for durations in DURATIONS:
+        if durations not in result:
             continue
-        table = result[mode]
-        lines.append(f"{mode} durations; fluid bound {table['usd_per_hour']['fluid_bound']:.0f} USD/h")
+        table = result[durations]
+        lines.append(f"{durations} durations; fluid bound {table['usd_per_hour']['fluid_bound']:.0f} USD/h")
         lines.append(f"  {'policy':14} USD/h  of Alg. 1  of fluid  USD/unit  SLO kept  by hours   moves  of GPU hours")
         for policy in BASELINES + OURS:
-            of = {figure: table[figure][policy] for figure in table}
+            row = {figure: table[figure][policy] for figure in table}
             lines.append(
-                f"  {policy:14} {of['usd_per_hour']:5.0f}  {of['over_algorithm_1']:8.3f}  {of['over_fluid_bound']:8.2f}"
-                f"  {of['usd_per_iteration']:8.3f}  {of['slo_attained']:8.2%}  {of['slo_attained_by_hours']:8.2%}"
-                f"  {of['moves']:6.0f}  {of['moves_share_of_gpu_hours']:12.3%}"
+                f"  {policy:14} {row['usd_per_hour']:5.0f}  {row['over_algorithm_1']:8.3f}"
+                f"  {row['over_fluid_bound']:8.2f}  {row['usd_per_iteration']:8.3f}  {row['slo_attained']:8.2%}"
+                f"  {row['slo_attained_by_hours']:8.2%}  {row['moves']:6.0f}  {row['moves_share_of_gpu_hours']:12.3%}"
             )
-    for lever, of in result.get("levers", {}).items():
-        lines.append(f"ours, {lever}: {of['usd_per_hour']:.0f} USD/h, SLO kept {of['slo_attained']:.2%}")
-    for direction, both in result.get("drift", {}).items():
-        for name, of in both.items():
+    for lever, row in result.get("levers", {}).items():
+        lines.append(f"ours, {lever}: {row['usd_per_hour']:.0f} USD/h, SLO kept {row['slo_attained']:.2%}")
+    for direction, by_name in result.get("drift", {}).items():
+        for name, row in by_name.items():
             lines.append(
-                f"drift {direction}, {name}: {of['usd_per_hour']:.0f} USD/h, SLO kept {of['slo_attained']:.2%} "
-                f"({of['slo_attained_by_hours']:.2%} by hours), moves {of['moves_share_of_gpu_hours']:.3%} of GPU hours"
+                f"drift {direction}, {name}: {row['usd_per_hour']:.0f} USD/h, SLO kept {row['slo_attained']:.2%} "
+                f"({row['slo_attained_by_hours']:.2%} by hours), moves "
+                f"{row['moves_share_of_gpu_hours']:.3%} of GPU hours"
             )
     return "\n".join(lines)

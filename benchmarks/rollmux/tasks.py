@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,23 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, Rules
-from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.one_arrival import BestFit
-from rlplan.planner.groups.place.placing import Placer, State
-from rlplan.planner.groups.place.published_placements import Colocated, MostIdle, Random, SoloD
-from rlplan.planner.groups.replan.moves import Replanner
+from benchmarks.rollmux.baseline_placers import Colocated, MostIdle, Random
+from rlplan.planner.groups.inputs.group_model import GroupJob, Jobs, Rules
+from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.place.best_fit import BestFit
+from rlplan.planner.groups.place.placer import Placer
+from rlplan.planner.groups.place.published_placers import Algorithm1, SoloD
+from rlplan.planner.groups.replan.replanner import Replanner
 
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread
 from .fluid import fluid_bound
-from .jobs import KINDS, Arrival, arrivals, without_spill
+from .jobs import NODE_TYPES, Arrival, arrivals, without_spill
 from .replay import Outcome, replay
 
 BASELINES = ("solo_d", "colocated", "random", "most_idle", "algorithm_1")
 OURS = ("ours_no_moves", "ours")
-MODES = ("exact", "random")
-PARTS = (*MODES, "levers", "drift")
+DURATIONS = ("exact", "random")
+PARTS = (*DURATIONS, "levers", "drift")
 LEVERS = ("no_spill", "first_come")
 SLOW_SPILL = 1.19
 """Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
@@ -43,7 +44,8 @@ class Task:
 
     file: Path
     policy: str
-    mode: str
+    durations: str
+    """`exact`: phases take their mean; `random`: they are drawn."""
     seed: int
     spill: float = 1.0
     """Seconds of a rollout on training nodes over those on rollout nodes."""
@@ -56,32 +58,32 @@ class Task:
 
 def tasks_of(file: Path, seeds: Iterable[int], parts: Sequence[str], spill: float) -> list[Task]:
     """All replays of these parts, the slow ones first so that two workers end together."""
-    found = []
+    tasks = []
     seeds = list(seeds)
     for seed in seeds:
-        for mode in MODES:
-            if mode in parts:
-                found += [Task(file, policy, mode, seed, spill) for policy in OURS + BASELINES]
+        for durations in DURATIONS:
+            if durations in parts:
+                tasks += [Task(file, policy, durations, seed, spill) for policy in OURS + BASELINES]
         if seed != seeds[0]:
             continue  # levers and drift: one seed
         if "levers" in parts:
-            found += [Task(file, "ours", "exact", seed, spill, lever=lever) for lever in LEVERS]
-            found.append(Task(file, "ours", "exact", seed, SLOW_SPILL, lever="slow_spill"))
+            tasks += [Task(file, "ours", "exact", seed, spill, lever=lever) for lever in LEVERS]
+            tasks.append(Task(file, "ours", "exact", seed, SLOW_SPILL, lever="slow_spill"))
         if "drift" in parts:
-            found += [
+            tasks += [
                 Task(file, "ours", "exact", seed, spill, drift=direction, replan=replan)
                 for direction in DIRECTIONS
                 for replan in (False, True)
             ]
-    return sorted(found, key=lambda t: (t.policy not in OURS, t.seed))
+    return sorted(tasks, key=lambda t: (t.policy not in OURS, t.seed))
 
 
-def case(file: Path, seed: int, mode: str, spill: float) -> tuple[list[Arrival], dict[str, GroupJob]]:
+def case(file: Path, seed: int, durations: str, spill: float) -> tuple[list[Arrival], dict[str, GroupJob]]:
     """Arrivals as a planner knows them, and the jobs as they are."""
     rng = np.random.default_rng(seed)
     planned = arrivals(stays(read_curve(file), rng), rng, spill)
     real = {a.job.name: a.job for a in planned}
-    if mode == "random":
+    if durations == "random":
         planned = [Arrival(with_spread(a.job, PLANNED_DRAWS, rng), a.stay) for a in planned]
         real = {name: with_spread(job, REAL_DRAWS, rng) for name, job in real.items()}
     return planned, real
@@ -90,30 +92,30 @@ def case(file: Path, seed: int, mode: str, spill: float) -> tuple[list[Arrival],
 def rules_of(policy: str, lever: str = "", margin: float = 0.0) -> Rules:
     """The published policies run on the paper's executor; margin and quantile are the same for all."""
     permits = "first_come" if policy in BASELINES or lever == "first_come" else "multi_rate"
-    return Rules(policy=permits, margin=margin)
+    return Rules(permit_rule=permits, margin=margin)
 
 
 def placer_of(policy: str, rules: Rules, seed: int) -> Placer:
     """The policy by its name in the result."""
     if policy == "ours":
-        return Replanner(KINDS, rules)
+        return Replanner(NODE_TYPES, rules)
     if policy == "ours_no_moves":
-        return BestFit(KINDS, rules)
+        return BestFit(NODE_TYPES, rules)
     if policy == "solo_d":
-        return SoloD(KINDS)
+        return SoloD(NODE_TYPES)
     if policy == "colocated":
-        return Colocated(KINDS)
+        return Colocated(NODE_TYPES)
     if policy == "random":
-        return Random(KINDS, rules, seed)
+        return Random(NODE_TYPES, rules, seed)
     if policy == "most_idle":
-        return MostIdle(KINDS, rules)
+        return MostIdle(NODE_TYPES, rules)
     assert policy == "algorithm_1", policy
-    return Algorithm1(KINDS, rules)
+    return Algorithm1(NODE_TYPES, rules)
 
 
 def run(task: Task) -> dict[str, Any]:
     """Figures of one replay, JSON-ready."""
-    planned, real = case(task.file, task.seed, task.mode, task.spill)
+    planned, real = case(task.file, task.seed, task.durations, task.spill)
     if task.lever == "no_spill":
         planned = [replace(a, job=without_spill(a.job)) for a in planned]
         real = {name: without_spill(job) for name, job in real.items()}
@@ -121,11 +123,11 @@ def run(task: Task) -> dict[str, Any]:
     placer = placer_of(task.policy, rules, task.seed)
     drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
     replan = partial(_repaired, placer) if task.replan and isinstance(placer, Replanner) else None
-    outcome = replay(planned, placer, KINDS, rules, real, task.seed, drift, replan=replan)
-    return {**figures(outcome), "fluid_bound": fluid_bound(planned, KINDS)}
+    outcome = replay(planned, placer, NODE_TYPES, rules, real, task.seed, drift, replan=replan)
+    return {**figures(outcome), "fluid_bound": fluid_bound(planned, NODE_TYPES)}
 
 
-def _repaired(placer: Replanner, state: State, now: Mapping[str, GroupJob]) -> State:
+def _repaired(placer: Replanner, state: GroupsState, now: Jobs) -> GroupsState:
     """The state re-planned with members of groups in which a bound is at risk as they are now; as it is if none is."""
     broken = {pin.job: now[pin.job] for key in placer.at_risk(state, now, LOOK_S) for pin in state.groups[key].pins}
     return placer.drifted(state, broken) if broken else state
@@ -135,7 +137,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
     """What is reported of a replay."""
     return {
         "usd_per_hour": outcome.usd_per_hour,
-        "usd_per_iteration": outcome.usd_per_unit(KINDS),
+        "usd_per_iteration": outcome.usd_per_unit(NODE_TYPES),
         "usd_per_plain_iteration": outcome.usd_per_plain_iteration,
         "slo_attained": outcome.slo_attained,
         "slo_attained_by_hours": outcome.slo_attained_by_hours,

@@ -66,29 +66,29 @@ def run(figures: Figures, case: Case, model: str, seed: int = 0, cap_tokens: int
     Under another cap than the case's, engines are as fast as calibrated under its own, rollouts are simulated, and the
     other phases stay as published; there is nothing published to compare with.
     """
-    sensitivity, found = _sensitivity(figures, seed)
-    short, long = (round_phases(case, figures, model, kind) for kind in ("short", "long"))
+    sensitivity, calibrated = _sensitivity(figures, seed)
+    short, long = (round_phases(case, figures, model, round_kind) for round_kind in ("short", "long"))
     shipped = library_profile(case.gpu, case.model)
     entry = next((r for r in shipped.rollout if r.tp == case.rollout_tp), None)
     if entry is None:
         raise InputError(f"the shipped profile of {case.model} on {case.gpu} has no rollout of tp {case.rollout_tp}")
     published = {**figures.step_s(model), **case.published_step_s.model_dump(exclude_none=True)}
     sweep = _sweep(case, figures, entry, shipped, seed)
-    factor = sweep.speed(case.plain.rollout_s, found.rho, found.overhead_s)
+    factor = sweep.speed(case.plain.rollout_s, calibrated.rho, calibrated.overhead_s)
     if cap_tokens not in (None, case.cap_tokens):
         case, published = case.model_copy(update={"cap_tokens": cap_tokens}), {}
         sweep = _sweep(case, figures, entry, shipped, seed)
-    cluster, job, trace = cluster_of(case), job_of(case), trace_of(case, figures, found.rho)
-    profile = profile_of(case, shipped, factor, found.overhead_s, short.sync_s, short.reward_s)
+    cluster, job, trace = cluster_of(case), job_of(case), trace_of(case, figures, calibrated.rho)
+    profile = profile_of(case, shipped, factor, calibrated.overhead_s, short.sync_s, short.reward_s)
 
     def cost_of(tp: int) -> DecodeCost | None:
         entries = [r for r in profile.rollout if r.tp == tp]
         return decode_cost(profile, entries[0], case.gpus // tp) if entries else None
 
-    point = OperatingPoint(case, figures, found.rho, seed=seed)
+    point = OperatingPoint(case, figures, calibrated.rho, seed=seed)
     fixed = point.operate(decode_cost(profile, next(r for r in profile.rollout if r.tp == entry.tp), case.engines))
     theirs = planned(point, cost_of, entry.tp, fixed)
-    plain_s = found.overhead_s + factor * statistics.fmean(sweep.decode_s(PLAIN, found.rho))
+    plain_s = calibrated.overhead_s + factor * statistics.fmean(sweep.decode_s(PLAIN, calibrated.rho))
     steps = ablation(case, plain_s, fixed, theirs, point.long_share, short, long)
     budget = abs(1.0 - theirs.length_ratio)
     plans = {
@@ -101,7 +101,7 @@ def run(figures: Figures, case: Case, model: str, seed: int = 0, cap_tokens: int
         "model": case.model,
         "gpus": case.gpus,
         "cap_tokens": case.cap_tokens,
-        "calibrated": {"rho": found.rho, "overhead_s": found.overhead_s, "decode_factor": factor},
+        "calibrated": {"rho": calibrated.rho, "overhead_s": calibrated.overhead_s, "decode_factor": factor},
         "sensitivity": sensitivity,
         "step_s": {"verl": verl, "rollpacker": rollpacker},
         "published_step_s": published,
@@ -140,27 +140,28 @@ def _sensitivity(figures: Figures, seed: int) -> tuple[dict[str, Any] | None, Ca
         [figures.cdf("math")], decode_cost(shipped, entry, case.engines), case.prompts_per_step,
         case.samples_per_prompt, PUBLISHED_CAP, seed,
     )  # fmt: skip
-    found = sweep.calibrate(published)
-    points = [(*factors, s, sweep.cycle_s(factors, found)) for factors, s in published.items() if factors != PLAIN]
-    return {"rmse": rmse(points, published[PLAIN]), "points": points}, found
+    calibrated = sweep.calibrate(published)
+    points = [(*factors, s, sweep.cycle_s(factors, calibrated)) for factors, s in published.items() if factors != PLAIN]
+    return {"rmse": rmse(points, published[PLAIN]), "points": points}, calibrated
 
 
 def _text(result: dict[str, Any]) -> str:
-    found = result["calibrated"]
+    calibrated = result["calibrated"]
     lines = [
-        f"{result['model']}, cap {result['cap_tokens']}, {result['gpus']} GPUs; rho {found['rho']:.2f}, "
-        f"{found['overhead_s']:.1f} s a round, decoding {found['decode_factor']:.2f}x the shipped profile's seconds"
+        f"{result['model']}, cap {result['cap_tokens']}, {result['gpus']} GPUs; rho {calibrated['rho']:.2f}, "
+        f"{calibrated['overhead_s']:.1f} s a round, decoding {calibrated['decode_factor']:.2f}x "
+        "the shipped profile's seconds"
     ]
     if result["sensitivity"]:
         lines.append(f"sensitivity (14B/16k): rmse {result['sensitivity']['rmse']:.1%} of the plain round")
         for f_p, f_n, published, predicted in result["sensitivity"]["points"]:
             lines.append(f"  f_p {f_p:<6g} f_n {f_n:<6g} published {published:5.0f} s   predicted {predicted:5.0f} s")
     for system, seconds in result["step_s"].items():
-        known = result["published_step_s"].get(system)
-        beside = "" if known is None else f", published {known:.1f} ({seconds / known - 1:+.1%})"
+        published = result["published_step_s"].get(system)
+        beside = "" if published is None else f", published {published:.1f} ({seconds / published - 1:+.1%})"
         lines.append(f"{system}: {seconds:.1f} s a step{beside}")
-    parts = "  ".join(f"{part} {value:.2f}x" for part, value in result["ablation"].items())
-    lines.append(f"ablation: {parts}")
+    ablation = "  ".join(f"{part} {value:.2f}x" for part, value in result["ablation"].items())
+    lines.append(f"ablation: {ablation}")
     for name, plan in result["plans"].items():
         theirs = plan["published_train"]
         lines.append(

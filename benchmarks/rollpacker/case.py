@@ -129,14 +129,15 @@ def read_case(path: Path) -> Case:
     return case
 
 
-def round_phases(case: Case, figures: Figures, model: str, kind: str) -> RoundPhases:
+def round_phases(case: Case, figures: Figures, model: str, round_kind: str) -> RoundPhases:
     """Phases of a kind of round: the case's, else the figures'. Raises InputError if neither has them."""
-    own = case.race.short if kind == "short" else case.race.long
+    own = case.race.short if round_kind == "short" else case.race.long
     if own is not None:
         return own
-    known = figures.phases_s(model).get(kind)
-    if known is None:
+    published = figures.phases_s(model).get(round_kind)
+    if published is None:
         raise InputError(
-            f"has no phases of RollPacker's {kind} rounds for {model}; give race.{kind} in --phases", str(figures.path)
+            f"has no phases of RollPacker's {round_kind} rounds for {model}; give race.{round_kind} in --phases",
+            str(figures.path),
         )
-    return RoundPhases(sync_s=known["sync"], reward_s=known["reward"], train_s=known["train"])
+    return RoundPhases(sync_s=published["sync"], reward_s=published["reward"], train_s=published["train"])

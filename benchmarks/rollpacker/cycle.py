@@ -17,11 +17,13 @@ from .case import Case, RoundPhases
 from .quotas import Operated, OperatingPoint
 
 
-def planned(point: OperatingPoint, cost_of: Callable[[int], DecodeCost | None], tp: int, found: Operated) -> Operated:
-    """`found`, the operating point at `tp`, after RollPacker's TP rule; `cost_of(tp)` is None for no such engine."""
-    while found.preemptions > 0 and (wider := cost_of(2 * tp)) is not None:
-        tp, found = 2 * tp, point.operate(wider)
-    return found
+def planned(
+    point: OperatingPoint, cost_of: Callable[[int], DecodeCost | None], tp: int, operated: Operated
+) -> Operated:
+    """The operating point `operated` at `tp`, after RollPacker's TP rule; `cost_of(tp)` is None for no such engine."""
+    while operated.preemptions > 0 and (wider := cost_of(2 * tp)) is not None:
+        tp, operated = 2 * tp, point.operate(wider)
+    return operated
 
 
 def ablation(

@@ -56,17 +56,17 @@ class Figures:
     def sensitivity(self, cap_tokens: int) -> dict[tuple[float, float], float]:
         """Published seconds by (over-issue of prompts, of samples), (1, 1) first; empty if none for this cap."""
         data, cap = self.series.get("fig11_seconds", {}), _CAP_NAMES.get(cap_tokens, "")
-        found: dict[tuple[float, float], float] = {}
+        points: dict[tuple[float, float], float] = {}
         factors = data.get("eta", [])
         for eta, seconds in zip(factors, data.get("fixedP_vary_R", {}).get(cap, []), strict=False):
-            found[1.0, float(eta)] = float(seconds)
+            points[1.0, float(eta)] = float(seconds)
         for eta, seconds in zip(factors, data.get("fixedR_vary_P", {}).get(cap, []), strict=False):
-            found[float(eta), 1.0] = float(seconds)
+            points[float(eta), 1.0] = float(seconds)
         for name, by_cap in data.items():
-            both = re.fullmatch(r"both_(\d+\.?\d*)", name)
-            if both and cap in by_cap:
-                found[float(both.group(1)), float(both.group(1))] = float(by_cap[cap])
-        return found if (1.0, 1.0) in found else {}
+            match = re.fullmatch(r"both_(\d+\.?\d*)", name)
+            if match and cap in by_cap:
+                points[float(match.group(1)), float(match.group(1))] = float(by_cap[cap])
+        return points if (1.0, 1.0) in points else {}
 
     def step_s(self, model: str) -> dict[str, float]:
         """Mean published seconds of a step by system ("verl", "rollpacker"); empty if not published for this size."""
@@ -79,5 +79,5 @@ class Figures:
 
     def phases_s(self, model: str) -> dict[str, dict[str, float]]:
         """Published seconds of RollPacker's phases by kind of round; empty if not published for this size."""
-        found: dict[str, dict[str, float]] = self.series.get("fig10c_seconds", {}).get(model, {})
-        return found
+        phases: dict[str, dict[str, float]] = self.series.get("fig10c_seconds", {}).get(model, {})
+        return phases

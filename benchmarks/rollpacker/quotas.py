@@ -128,11 +128,11 @@ class OperatingPoint:
         return deferred / (deferred + self._target)
 
     def _run(self, machine: QuotaRound | RaceRound, lengths: NDArray[np.int64], cost: DecodeCost) -> RoundTimes:
-        asked = Lengths(
+        issued = Lengths(
             natural=lambda key, prompt: int(lengths[key.draw, key.sample]),
             prompt_tokens=lambda prompt: PROMPT_TOKENS,
             reward=lambda key, prompt: 0.0,
             cap_tokens=self._case.cap_tokens,
             expected_tokens=float(lengths.mean()),
         )
-        return simulate_round(machine, asked, cost, RewardCost(1, 0.0, 0.0), cost.max_sequences)  # type: ignore[arg-type]
+        return simulate_round(machine, issued, cost, RewardCost(1, 0.0, 0.0), cost.max_sequences)  # type: ignore[arg-type]

@@ -91,20 +91,20 @@ class Sweep:
             issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
             round_kind = RoundKind("short", issued, self._prompts, self._samples, width, self._cap)
             prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
-            found = []
+            seconds = []
             for drawn in self._lengths(rho):
                 lengths = np.ascontiguousarray(drawn[:issued, :width])
                 round_draws = RoundDraws(lengths, prompt_tokens, self._cap, float(lengths.mean()))
                 simulated = simulate_one_round(
                     round_kind, round_draws, self._cost, _NO_REWARD, self._cost.max_sequences
                 )
-                found.append(simulated.times.end_s)
-            self._known[factors, rho] = found
+                seconds.append(simulated.times.end_s)
+            self._known[factors, rho] = seconds
         return self._known[factors, rho]
 
-    def cycle_s(self, factors: Factors, found: Calibrated) -> float:
+    def cycle_s(self, factors: Factors, calibrated: Calibrated) -> float:
         """The published statistic: worst short and worst long round, weighed as they come in a cycle."""
-        return found.overhead_s + found.factor * self._cycle(factors, found.rho)
+        return calibrated.overhead_s + calibrated.factor * self._cycle(factors, calibrated.rho)
 
     def _cycle(self, factors: Factors, rho: float) -> float:
         short = worst(self.decode_s(factors, rho))

@@ -23,9 +23,9 @@ from ...plans.schema.workload import faults as way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ..groups.inputs.capacity import shortages
-from ..groups.inputs.group_model import Group, GroupJob, Pin, Way
+from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin
 from ..groups.inputs.workload_jobs import Problem, problem_of
-from ..groups.place.assemble import resident_bytes
+from ..groups.place.group_nodes import resident_bytes
 from .accelerator_rules import unlike_names_at
 from .check_options import CheckOptions, opened
 
@@ -82,7 +82,7 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
 def _too_large(problem: Problem) -> list[Fault]:
     return [
         Fault("workload-too-large", ("jobs",), str(short), "add nodes, give jobs other ways, or raise their slo")
-        for short in shortages(problem.jobs, problem.kinds, problem.rules)
+        for short in shortages(problem.jobs, problem.node_types, problem.rules)
     ]
 
 
@@ -124,7 +124,7 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
         yield from _states(key, group, pins, problem)
 
 
-def _way(pinned: PinnedPhase, ways: tuple[Way, ...]) -> Way | None:
+def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...]) -> PhaseWay | None:
     way = ways[pinned.way] if pinned.way < len(ways) else None
     return way if way is not None and way.pool == pinned.pool else None
 
@@ -136,14 +136,14 @@ def _changed(at: Loc, stated: float, now: float, subject: str) -> Iterator[Fault
 
 def _states(key: str, group: PlannedGroup, pins: list[Pin], problem: Problem) -> Iterator[Fault]:
     """Faults of the resident states, node by node, of the jobs whose ways are known."""
-    kinds = problem.kinds
-    if any(node.pool not in kinds or kinds[node.pool].slots != node.slots for node in group.nodes):
+    node_types = problem.node_types
+    if any(node.pool not in node_types or node_types[node.pool].slots != node.slots for node in group.nodes):
         return
     jobs: dict[str, GroupJob] = dict(problem.jobs)
-    held = resident_bytes(Group(tuple(node.pool for node in group.nodes), tuple(pins)), jobs, kinds)
+    held = resident_bytes(Group(tuple(node.pool for node in group.nodes), tuple(pins)), jobs, node_types)
     for index, (node, now) in enumerate(zip(group.nodes, held, strict=True)):
         at: Loc = ("groups", key, "nodes", index, "resident_bytes")
-        room = kinds[node.pool].host_memory_bytes
+        room = node_types[node.pool].host_memory_bytes
         if now > room * (1 + CLOSE):
             what = f"the states of the jobs on this node take {now:.6g} bytes, and it has {room:.6g}"
             yield Fault("state-beyond-memory", at, what, "solve again, or add host memory")

@@ -1,4 +1,4 @@
-"""The policies of rounds/permits/permit_rules.py, compiled: each function repeats the one of the same name there."""
+"""The permit rules, compiled: each function repeats the function of rounds/permits/permit_rules.py that it names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 from typing import Any
 
 from ..permits.permit_rules import PATIENCE
-from .compiled_permit_state import Seats, State, expected_end_s, free_s, meet, need_s
+from .compiled_permit_state import PermitState, SeatArrays, expected_end_s, free_s, meet, need_s
 from .numba_options import compiled
 
 ROUND_ROBIN, FIRST_COME, MULTI_RATE = 0, 1, 2
-POLICIES = {"round_robin": ROUND_ROBIN, "first_come": FIRST_COME, "multi_rate": MULTI_RATE}
+PERMIT_RULES = {"round_robin": ROUND_ROBIN, "first_come": FIRST_COME, "multi_rate": MULTI_RATE}
 
 
 @compiled
-def latest_s(P: Seats, S: State, j: int) -> float:
-    """`_latest_s` of the policies."""
+def latest_s(P: SeatArrays, S: PermitState, j: int) -> float:
+    """Latest start of a waiting phase that meets its deadline (`_latest_s`)."""
     if S.overtaken[j] >= PATIENCE:
         return -math.inf
     latest: float = S.deadline_s[j] - need_s(P, S, j, 1) - (need_s(P, S, j, 0) if S.phase[j] == 0 else 0.0)
@@ -23,11 +23,11 @@ def latest_s(P: Seats, S: State, j: int) -> float:
 
 
 @compiled
-def harms(P: Seats, S: State, j: int, end: float, now: float) -> bool:
-    """`_harms` of the policies."""
+def harms(P: SeatArrays, S: PermitState, j: int, end: float, now: float) -> bool:
+    """Whether a turn until `end` would delay a refused phase too long (`_harms`)."""
     units = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
-        if not S.asked[k] or not meet(P.units[k, S.phase[k]], units):
+        if not S.refused[k] or not meet(P.units[k, S.phase[k]], units):
             continue
         if S.overtaken[k] >= PATIENCE or end > max(free_s(P, S, k, now), latest_s(P, S, k)):
             return True
@@ -35,8 +35,8 @@ def harms(P: Seats, S: State, j: int, end: float, now: float) -> bool:
 
 
 @compiled
-def its_turn(P: Seats, S: State, j: int) -> bool:
-    """`RoundRobin.asks`."""
+def its_turn(P: SeatArrays, S: PermitState, j: int) -> bool:
+    """Whether no other job's turn comes first (`RoundRobin.may_start`)."""
     units = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
         if k == j:
@@ -49,8 +49,8 @@ def its_turn(P: Seats, S: State, j: int) -> bool:
 
 
 @compiled
-def multi_rate_asks(P: Seats, S: State, j: int, units: Any, now: float) -> float:
-    """`MultiRate.asks`: -inf if it may start, else until when it does not."""
+def multi_rate_may_start(P: SeatArrays, S: PermitState, j: int, units: Any, now: float) -> float:
+    """-inf if a phase may start on free units, else the time until which it waits (`MultiRate.may_start`)."""
     end = expected_end_s(P, S, j, units, now)
     if harms(P, S, j, end, now):
         return math.inf
@@ -74,8 +74,8 @@ def multi_rate_asks(P: Seats, S: State, j: int, units: Any, now: float) -> float
 
 
 @compiled
-def pauses(P: Seats, S: State, j: int, now: float) -> bool:
-    """`MultiRate.pauses`: whether all that run on its units are paused for it."""
+def pauses(P: SeatArrays, S: PermitState, j: int, now: float) -> bool:
+    """Whether all turns on a phase's units are paused for it (`MultiRate.pauses`)."""
     units = P.units[j, S.phase[j]]
     cost = 0.0
     for k in range(len(S.phase)):

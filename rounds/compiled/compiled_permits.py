@@ -1,7 +1,6 @@
-"""The permit machine of rounds/permits/permit_machine.py, compiled: each function repeats the one of the same name
-there.
+"""The permit machine, compiled: each function repeats the function of rounds/permits/permit_machine.py that it names.
 
-The twin knows groups in which nobody comes, leaves or is lost.
+It handles groups in which no job comes or leaves and no unit is lost.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 import math
 
 from ..permits.permit_rules import CREDIT, PATIENCE
-from .compiled_permit_rules import FIRST_COME, MULTI_RATE, ROUND_ROBIN, its_turn, multi_rate_asks, pauses
+from .compiled_permit_rules import FIRST_COME, MULTI_RATE, ROUND_ROBIN, its_turn, multi_rate_may_start, pauses
 from .compiled_permit_state import (
-    Seats,
-    State,
+    PermitState,
+    SeatArrays,
     available,
     clear,
     copy,
@@ -27,7 +26,7 @@ from .numba_options import compiled
 
 
 @compiled
-def stop(S: State, j: int) -> None:
+def stop(S: PermitState, j: int) -> None:
     """`PermitMachine._stop`."""
     S.running[j] = False
     S.tail[j] = False
@@ -38,7 +37,7 @@ def stop(S: State, j: int) -> None:
 
 
 @compiled
-def pause(P: Seats, S: State, j: int, now: float) -> None:
+def pause(P: SeatArrays, S: PermitState, j: int, now: float) -> None:
     """`PermitMachine._pause`."""
     units = P.units[j, S.phase[j]]
     for k in range(len(S.phase)):
@@ -51,7 +50,7 @@ def pause(P: Seats, S: State, j: int, now: float) -> None:
 
 
 @compiled
-def start(P: Seats, S: State, j: int, now: float) -> None:
+def start(P: SeatArrays, S: PermitState, j: int, now: float) -> None:
     """`PermitMachine._start`, on the units in `S.free`."""
     units = S.free
     mine = P.units[j, S.phase[j]]
@@ -72,13 +71,13 @@ def start(P: Seats, S: State, j: int, now: float) -> None:
 
 
 @compiled
-def grow(P: Seats, S: State, now: float) -> None:
+def grow(P: SeatArrays, S: PermitState, now: float) -> None:
     """`PermitMachine._grow`."""
     jobs = len(S.phase)
     for j in range(jobs):
         if not S.running[j] or S.tail[j]:
             continue
-        units, more = P.units[j, S.phase[j]], S.some
+        units, more = P.units[j, S.phase[j]], S.scratch
         for w in range(len(units)):
             busy = S.held[j, w]
             for k in range(jobs):
@@ -95,16 +94,16 @@ def grow(P: Seats, S: State, now: float) -> None:
 
 
 @compiled
-def ask_all(P: Seats, S: State, policy: int, now: float) -> tuple[float, bool]:
-    """`PermitMachine._ask_all`: the same, and whether anybody was paused."""
+def consider_all(P: SeatArrays, S: PermitState, rule: int, now: float) -> tuple[float, bool]:
+    """`PermitMachine._consider_all`: the same, and whether anybody was paused."""
     paused = False
     jobs = len(S.phase)
     for j in range(jobs):
-        S.asked[j] = False
+        S.refused[j] = False
         S.waiting[j] = not S.running[j]
-        if policy == ROUND_ROBIN:
+        if rule == ROUND_ROBIN:
             S.key_s[j] = S.begun[j]
-        elif policy == FIRST_COME:
+        elif rule == FIRST_COME:
             S.key_s[j] = S.place[j]
         else:
             S.urgent[j] = 0 if S.overtaken[j] >= PATIENCE else 1
@@ -122,39 +121,39 @@ def ask_all(P: Seats, S: State, policy: int, now: float) -> tuple[float, bool]:
         S.waiting[j] = False
         may = available(P, S, j)
         if not may:
-            if policy == MULTI_RATE and pauses(P, S, j, now):
+            if rule == MULTI_RATE and pauses(P, S, j, now):
                 pause(P, S, j, now)
                 paused = True
                 may = True
                 copy(P.units[j, S.phase[j]], S.free)
-        elif policy == ROUND_ROBIN:
+        elif rule == ROUND_ROBIN:
             may = its_turn(P, S, j)
-        elif policy == FIRST_COME:
+        elif rule == FIRST_COME:
             for k in range(jobs):
-                if S.asked[k] and meet(P.units[k, S.phase[k]], P.units[j, S.phase[j]]):
+                if S.refused[k] and meet(P.units[k, S.phase[k]], P.units[j, S.phase[j]]):
                     may = False
         else:
-            until = multi_rate_asks(P, S, j, S.free, now)
+            until = multi_rate_may_start(P, S, j, S.free, now)
             if until > -math.inf:
                 wake = min(wake, until)
                 may = False
         if may:
             start(P, S, j, now)
         else:
-            S.asked[j] = True
+            S.refused[j] = True
 
 
 @compiled
-def grant(P: Seats, S: State, policy: int, now: float) -> float:
+def grant(P: SeatArrays, S: PermitState, rule: int, now: float) -> float:
     """`PermitMachine._grant`: when to ask again if nothing happens before."""
     while True:
-        wake, paused = ask_all(P, S, policy, now)
+        wake, paused = consider_all(P, S, rule, now)
         if not paused:
             return wake
 
 
 @compiled
-def done(P: Seats, S: State, j: int, now: float) -> None:
+def done(P: SeatArrays, S: PermitState, j: int, now: float) -> None:
     """`PermitMachine._done`."""
     stop(S, j)
     S.overtaken[j] = 0
@@ -166,7 +165,7 @@ def done(P: Seats, S: State, j: int, now: float) -> None:
 
 
 @compiled
-def arrive(P: Seats, S: State, j: int) -> None:
+def arrive(P: SeatArrays, S: PermitState, j: int) -> None:
     """`PermitMachine._arrive` at time 0."""
     S.phase[j] = 0
     S.running[j] = False

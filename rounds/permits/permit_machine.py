@@ -1,8 +1,9 @@
 """Who holds which units of a co-execution group, and when: the permit machine.
 
 Jobs alternate rollout and training. A phase that is ready asks for its units; the machine gives permits by one of three
-policies (permit_rules.py). It reads no clock: every event comes with its time, and the same events at the same times
-give the same actions, bit for bit, in the simulator (planner/groups/simulate/permit_simulator.py) and in the executor.
+permit rules (permit_rules.py). It reads no clock: every event comes with its time, and the same events at the same
+times give the same actions, bit for bit, in the simulator (planner/groups/simulate/permit_simulator.py) and in the
+executor.
 
 Invariants (`check_invariants`):
 - a unit is held by at most one job;
@@ -10,9 +11,9 @@ Invariants (`check_invariants`):
 - a turn holds all units of its seat from start to end, but for tails: a rollout in its tail may be down to `keep`
   units, and a rollout may start without units that another's tail still keeps (it gets them when they come free);
 - work conserving: while anybody waits, somebody runs; and a phase whose units are all free waits only for somebody whom
-  `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that asked before
-  and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present turn ends,
-  and that would miss its deadline if this one started;
+  `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that was ready
+  before and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present
+  turn ends, and that would miss its deadline if this one started;
 - starvation-free: a phase is overtaken on its units at most `turn_bound()` times: by each other job once under
   first_come and three times under round_robin; under multi_rate a phase that was overtaken `PATIENCE` times goes before
   all others, those in the same state excepted, yields to nobody and is not paused;
@@ -43,20 +44,20 @@ from .permit_events import (
     Wake,
     WakeAt,
 )
-from .permit_rules import CREDIT, POLICIES
+from .permit_rules import CREDIT, PERMIT_RULES
 from .permit_turn import Turn
 
 
 class PermitMachine:
-    """See the module. `turns` is in order of arrival."""
+    """The permit machine (see the module). `turns` is in order of arrival."""
 
-    def __init__(self, policy: str) -> None:
-        if policy not in POLICIES:
-            raise ValueError(f"unknown permit policy {policy!r}: one of {', '.join(sorted(POLICIES))}")
-        self.policy = POLICIES[policy]()
+    def __init__(self, permit_rule: str) -> None:
+        if permit_rule not in PERMIT_RULES:
+            raise ValueError(f"unknown permit rule {permit_rule!r}: one of {', '.join(sorted(PERMIT_RULES))}")
+        self.rule = PERMIT_RULES[permit_rule]()
         self.turns: list[Turn] = []
         self.waits_for: dict[str, list[str]] = {}
-        """Whom the phases wait for that could have started, as of the last event."""
+        """Jobs that each phase waits for although its units are free, as of the last event."""
         self._last_holder: dict[int, str] = {}
         self._arrived = 0
         self._places = 0
@@ -97,10 +98,10 @@ class PermitMachine:
         return self._grow(now_s) + self._grant(now_s)
 
     def _turn(self, job: str) -> Turn:
-        found = next((turn for turn in self.turns if turn.seat.job == job), None)
-        if found is None:
+        turn = next((turn for turn in self.turns if turn.seat.job == job), None)
+        if turn is None:
             raise ValueError(f"{job} is not in this group")
-        return found
+        return turn
 
     def _running(self, job: str) -> Turn:
         turn = self._turn(job)
@@ -129,7 +130,7 @@ class PermitMachine:
             turn.deadline_s = max(min(turn.deadline_s, now_s + credit_s), now_s - credit_s) + turn.pace_s
 
     def _stop(self, turn: Turn) -> None:
-        turn.running, turn.tail, turn.held, turn.asked = False, False, frozenset(), self._next_place()
+        turn.running, turn.tail, turn.held, turn.ready_place = False, False, frozenset(), self._next_place()
 
     def _next_place(self) -> int:
         self._places += 1
@@ -190,35 +191,35 @@ class PermitMachine:
     def _grant(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
         while True:
-            more = self._ask_all(now_s)
+            more = self._consider_all(now_s)
             if not any(isinstance(action, Pause) for action in more):
                 return actions + more
-            # What a pause freed beyond what it was for may be what somebody waits for who was asked before.
+            # A pause may free units that a phase waits for that was considered before.
             actions += [action for action in more if not isinstance(action, WakeAt)]
 
-    def _ask_all(self, now_s: float) -> list[Action]:
+    def _consider_all(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
         self.waits_for = {}
         wake_s = math.inf
-        asked: list[Turn] = []
+        refused: list[Turn] = []
         waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
-        # The order is as of now; a turn that is paused for another is asked after all others were.
-        for turn in sorted(waiting, key=self.policy.rank):
+        # The order is as of now; a turn that is paused for another is considered after all others.
+        for turn in sorted(waiting, key=self.rule.rank):
             units = self.available(turn)
             if not units:
-                paused = self.policy.pauses(self, turn, asked, now_s)
+                paused = self.rule.pauses(self, turn, refused, now_s)
                 for other in paused:
                     self._pause(other, now_s)
                     actions.append(Pause(other.seat.job))
                 units = self.available(turn) if paused else units
-            elif not (verdict := self.policy.asks(self, turn, units, asked, now_s)).may:
+            elif not (verdict := self.rule.may_start(self, turn, units, refused, now_s)).may:
                 self.waits_for[turn.seat.job] = verdict.for_whom
                 wake_s = min(wake_s, verdict.until_s)
                 units = frozenset()
             if units:
                 actions += self._start(turn, units, now_s)
             else:
-                asked.append(turn)
+                refused.append(turn)
         return actions + ([WakeAt(wake_s)] if wake_s < math.inf else [])
 
     def _pause(self, turn: Turn, now_s: float) -> None:
@@ -247,10 +248,10 @@ class PermitMachine:
 
     def turn_bound(self) -> int:
         """Turns that others begin at most on a phase's units while it waits and nobody arrives."""
-        return self.policy.turn_bound(self._most)
+        return self.rule.turn_bound(self._most)
 
     def check_invariants(self) -> None:
-        """Assert what the module promises."""
+        """Assert the invariants of the module."""
         holders: dict[int, str] = {}
         for turn in self.turns:
             assert turn.running == bool(turn.held), f"{turn.seat.job} runs without units"

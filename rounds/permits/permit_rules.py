@@ -1,13 +1,13 @@
-"""Policies of the permit machine: in which order phases are asked, and which of them may start.
+"""Permit rules: in which order waiting phases are considered, and which of them may start.
 
 round_robin: each job takes its turns in one fixed cyclic order, one rollout and one training a round (RollMux, section
     4.1 of the paper): optimal for one rollout node, ruinous for a short job beside a long one.
 first_come: each unit serves the phases that need it in the order in which they became ready (what RollMux's executor
     does, refs/rollmux.md 4.2).
-multi_rate, ours: every job has a deadline for its iteration, a pace after the one before it, and the earliest deadline
-    goes first. A phase that is not yet pressed leaves its units idle for a more pressed one that is about to need them,
-    if starting now would make that one miss its deadline and waiting makes it miss none itself. A turn that can be
-    paused is paused for an earlier deadline that would otherwise be missed by more than the switches cost.
+multi_rate: every job has a deadline for its iteration, a pace after the one before it, and the earliest deadline
+    goes first. A phase with time to spare leaves its units idle for a more urgent phase that is about to need them, if
+    starting now would make the urgent phase miss its deadline and waiting makes the first miss none itself. A turn that
+    can be paused is paused for an earlier deadline that would otherwise be missed by more than the switches cost.
 
 A job ahead of its pace may lag later by as much as it was ahead, but for no more than `CREDIT` paces either way.
 """
@@ -36,16 +36,18 @@ class Verdict:
     until_s: float = math.inf
 
 
-class Policy(Protocol):
-    """What the machine asks."""
+class PermitRule(Protocol):
+    """The decisions that the permit machine leaves to its rule."""
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
-        """Sort key of the waiting: who is asked first."""
+        """Sort key of the waiting phases: who is considered first."""
 
-    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
-        """May `turn` start on `units`, which are free? `asked` were asked before and wait on."""
+    def may_start(
+        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
+    ) -> Verdict:
+        """Whether `turn` may start on `units`, which are free. `refused` were considered before it and wait on."""
 
-    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
         """Turns to pause so that `turn`, whose units are not free, can start."""
 
     def turn_bound(self, jobs: int) -> int:
@@ -53,12 +55,14 @@ class Policy(Protocol):
 
 
 class RoundRobin:
-    """See the module."""
+    """Turns in one fixed cyclic order (see the module)."""
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
         return turn.begun, turn.number
 
-    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
+    def may_start(
+        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
+    ) -> Verdict:
         wanted, before = turn.units, []
         for other in machine.turns:
             if other is turn or other.stranded:
@@ -70,7 +74,7 @@ class RoundRobin:
                     before.append(other.seat.job)
         return Verdict(not before, before)
 
-    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
         return []
 
     def turn_bound(self, jobs: int) -> int:
@@ -80,16 +84,18 @@ class RoundRobin:
 
 
 class FirstCome:
-    """See the module."""
+    """Phases in the order in which they became ready (see the module)."""
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
-        return (turn.asked,)
+        return (turn.ready_place,)
 
-    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
-        before = [other.seat.job for other in asked if other.units & turn.units]
+    def may_start(
+        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
+    ) -> Verdict:
+        before = [other.seat.job for other in refused if other.units & turn.units]
         return Verdict(not before, before)
 
-    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
         return []
 
     def turn_bound(self, jobs: int) -> int:
@@ -97,16 +103,18 @@ class FirstCome:
 
 
 class MultiRate:
-    """See the module."""
+    """The earliest deadline first (see the module)."""
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
         if _overdue(turn):
-            return 0, turn.asked
+            return 0, turn.ready_place
         return 1, turn.deadline_s, turn.number
 
-    def asks(self, machine: Turns, turn: Turn, units: frozenset[int], asked: list[Turn], now_s: float) -> Verdict:
+    def may_start(
+        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
+    ) -> Verdict:
         end_s = machine.expected_end_s(turn, units, now_s)
-        if before := _harms(machine, turn, end_s, asked, now_s):
+        if before := _harms(machine, turn, end_s, refused, now_s):
             return Verdict(False, before)
         until_s, for_whom = -math.inf, []
         for other in machine.turns:
@@ -126,7 +134,7 @@ class MultiRate:
                 for_whom.append(other.seat.job)
         return Verdict(not for_whom, for_whom, until_s)
 
-    def pauses(self, machine: Turns, turn: Turn, asked: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
         holders = [other for other in machine.turns if other.running and other.held & turn.units]
         cost_s = 0.0
         for other in holders:
@@ -137,7 +145,7 @@ class MultiRate:
         if machine.free_s(turn, now_s) - _latest_s(turn) <= cost_s:
             return []
         end_s = machine.expected_end_s(turn, turn.units, now_s)
-        return [] if _harms(machine, turn, end_s, asked, now_s) else holders
+        return [] if _harms(machine, turn, end_s, refused, now_s) else holders
 
     def turn_bound(self, jobs: int) -> int:
         return PATIENCE + jobs - 1
@@ -154,13 +162,17 @@ def _latest_s(turn: Turn) -> float:
     return turn.deadline_s - turn.need_s(1) - (turn.need_s(0) if turn.phase == 0 else 0.0)
 
 
-def _harms(machine: Turns, turn: Turn, end_s: float, asked: list[Turn], now_s: float) -> list[str]:
-    """Those asked before that a turn until `end_s` would delay beyond both their deadlines and when they can start."""
+def _harms(machine: Turns, turn: Turn, end_s: float, refused: list[Turn], now_s: float) -> list[str]:
+    """Jobs of refused phases that a turn until `end_s` would delay beyond their latest start and the free units."""
     return [
         other.seat.job
-        for other in asked
+        for other in refused
         if other.units & turn.units and (_overdue(other) or end_s > max(machine.free_s(other, now_s), _latest_s(other)))
     ]
 
 
-POLICIES: dict[str, type[Policy]] = {"round_robin": RoundRobin, "first_come": FirstCome, "multi_rate": MultiRate}
+PERMIT_RULES: dict[str, type[PermitRule]] = {
+    "round_robin": RoundRobin,
+    "first_come": FirstCome,
+    "multi_rate": MultiRate,
+}

@@ -1,4 +1,4 @@
-"""Where a job stands in a co-execution group, and what the rules of order may ask the permit machine."""
+"""A job's turn in a co-execution group, and the questions that permit rules may ask the permit machine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .permit_events import Seat
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Where a job stands."""
+    """The phase that a job runs or waits for, with its deadline and its units."""
 
     seat: Seat
     number: int
     """Its place in the order of arrival, which breaks ties."""
-    asked: int
-    """Its place in the order in which phases became ready, whoever's they are."""
+    ready_place: int
+    """Its place in the order in which phases of all jobs became ready."""
     deadline_s: float
-    """By when the iteration under way should end."""
+    """Second by which the present iteration should end."""
     phase: int = 0
     running: bool = False
     stranded: bool = False
@@ -29,9 +29,9 @@ class Turn:
     due_s: float = 0.0
     """When its turn is expected to end, if it runs."""
     overtaken: int = 0
-    """Turns that others began on its units since its phase is ready."""
+    """Turns that other jobs began on its units since its phase is ready."""
     begun: int = 0
-    """Phases begun since anybody arrived, odd while its rollout is the last one."""
+    """Phases begun since the last arrival of any job; odd while its rollout is the last of them."""
     tail: bool = False
     held: frozenset[int] = frozenset()
 
@@ -42,14 +42,14 @@ class Turn:
 
     @property
     def kept(self) -> frozenset[int]:
-        """Units that its rollout keeps if its tail is consolidated; all that it holds if it is in none."""
+        """Units that its rollout keeps if its tail is consolidated; all units that it holds if it is not in a tail."""
         if not self.tail or not self.seat.keep:
             return self.held
         return frozenset(sorted(self.held)[: self.seat.keep])
 
     @property
     def pace_s(self) -> float:
-        """Seconds that it has for an iteration; by default what it takes alone."""
+        """Seconds that it has for an iteration; by default its solo seconds."""
         return self.seat.pace_s or sum(self.seat.expected_s)
 
     def need_s(self, phase: int) -> float:
@@ -58,7 +58,7 @@ class Turn:
 
 
 class Turns(Protocol):
-    """What the rules of order may ask: the permit machine (permit_machine.py)."""
+    """The part of the permit machine (permit_machine.py) that permit rules may use."""
 
     @property
     def turns(self) -> Sequence[Turn]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.length_checks import Rule, groups_of, observed
+from benchmarks.length_holdout import Rule, groups_of, observed
 from benchmarks.length_model import main
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 

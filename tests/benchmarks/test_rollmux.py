@@ -11,15 +11,24 @@ from hypothesis import strategies as st
 from benchmarks.rollmux.curve import Stay, read_curve, stays
 from benchmarks.rollmux.durations import Drift, response_tokens, spread
 from benchmarks.rollmux.fluid import fluid_bound
-from benchmarks.rollmux.jobs import KINDS, TRAIN, WORKLOADS, Arrival, arrivals, footprint_bytes, job_of, without_spill
+from benchmarks.rollmux.jobs import (
+    NODE_TYPES,
+    TRAIN,
+    WORKLOADS,
+    Arrival,
+    arrivals,
+    footprint_bytes,
+    job_of,
+    without_spill,
+)
 from benchmarks.rollmux.replay import Account, replay
+from rlplan.benchmarks.rollmux.baseline_placers import Colocated
 from rlplan.planner.groups.inputs.group_model import Rules
-from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.placing import State
-from rlplan.planner.groups.place.published_placements import Colocated, SoloD
+from rlplan.planner.groups.inputs.groups_state import GroupsState
+from rlplan.planner.groups.place.published_placers import Algorithm1, SoloD
 from rlplan.plans.yaml.errors import InputError
 
-RULES = Rules(policy="first_come")
+RULES = Rules(permit_rule="first_come")
 
 
 def curve_file(folder: Path, points: object) -> Path:
@@ -100,19 +109,19 @@ def test_arrivals_are_the_same_for_a_seed_and_bounds_lie_between_one_and_two():
 
 def test_solo_d_costs_its_nodes_for_as_long_as_jobs_stay_and_one_dollar_a_unit():
     jobs = [at(job_of("x", WORKLOADS[0], 1.0, 1, 1.0), 0, 10), at(job_of("y", WORKLOADS[1], 1.5, 1, 1.0), 5, 20)]
-    outcome = replay(jobs, SoloD(KINDS), KINDS, RULES)
+    outcome = replay(jobs, SoloD(NODE_TYPES), NODE_TYPES, RULES)
     assert outcome.usd == pytest.approx(57.04 * 25)
     assert outcome.hours == 20
-    assert outcome.usd_per_unit(KINDS) == pytest.approx(1.0)
+    assert outcome.usd_per_unit(NODE_TYPES) == pytest.approx(1.0)
     assert outcome.slo_attained == outcome.slo_attained_by_hours == 1.0
     assert outcome.accounts["x"].iterations == pytest.approx(10 * 3600 / 247)
 
 
 def test_colocated_pays_for_training_nodes_alone():
     jobs = [at(job_of("x", WORKLOADS[0], 1.0, 1, 1.0), 0, 10)]
-    outcome = replay(jobs, Colocated(KINDS), KINDS, RULES)
+    outcome = replay(jobs, Colocated(NODE_TYPES), NODE_TYPES, RULES)
     assert outcome.usd_per_hour == pytest.approx(42.24)
-    assert outcome.usd_per_unit(KINDS) == pytest.approx(42.24 / 57.04)
+    assert outcome.usd_per_unit(NODE_TYPES) == pytest.approx(42.24 / 57.04)
 
 
 def test_a_move_takes_lost_work_and_cold_start_from_the_job():
@@ -141,16 +150,16 @@ class Shuffler(SoloD):
     def arrive(self, state, job):
         after = super().arrive(state, job)
         old = {f"g{int(key[1:]) + 500:06d}": group for key, group in after.groups.items()}
-        return State(after.jobs, old)
+        return GroupsState(after.jobs, old)
 
 
 def test_every_move_of_a_policy_is_charged():
     jobs = [at(job_of(n, WORKLOADS[0], 1.2, 1, 1.0), float(i), 10.0) for i, n in enumerate("xyz")]
-    calm, restless = (replay(jobs, placer, KINDS, RULES) for placer in (SoloD(KINDS), Shuffler(KINDS)))
+    calm, restless = (replay(jobs, placer, NODE_TYPES, RULES) for placer in (SoloD(NODE_TYPES), Shuffler(NODE_TYPES)))
     assert restless.moved == 3
     assert restless.moves_share_of_gpu_hours > 3 * 82 / (27 * 3600)
     assert restless.usd == pytest.approx(calm.usd)
-    assert restless.usd_per_unit(KINDS) > calm.usd_per_unit(KINDS)
+    assert restless.usd_per_unit(NODE_TYPES) > calm.usd_per_unit(NODE_TYPES)
 
 
 def test_random_phases_have_mean_one_and_long_responses_lengthen_both():
@@ -173,8 +182,8 @@ def test_drift_ends_within_its_limit_and_starts_at_nothing():
 def test_no_policy_is_below_the_fluid_bound():
     rng = np.random.default_rng(0)
     jobs = arrivals([Stay(0.0, 5.0 + i, 1) for i in range(8)], rng)
-    bound = fluid_bound(jobs, KINDS)
-    for placer in (SoloD(KINDS), Algorithm1(KINDS, RULES)):
-        assert replay(jobs, placer, KINDS, RULES).usd_per_hour > bound
+    bound = fluid_bound(jobs, NODE_TYPES)
+    for placer in (SoloD(NODE_TYPES), Algorithm1(NODE_TYPES, RULES)):
+        assert replay(jobs, placer, NODE_TYPES, RULES).usd_per_hour > bound
     one = [at(job_of("x", WORKLOADS[0], 2.0, 1, 1.0), 0.0, 1.0)]
-    assert fluid_bound(one, KINDS) == pytest.approx((134 * 14.80 + 113 * 42.24) / (2 * 247))
+    assert fluid_bound(one, NODE_TYPES) == pytest.approx((134 * 14.80 + 113 * 42.24) / (2 * 247))

@@ -1,1 +1,1 @@
-"""Which groups, at the least price: candidate columns, their pricing, the master program, the proof."""
+"""Which groups, at the least price: placements, columns, pricing, master program, proof; remedies if none fit."""

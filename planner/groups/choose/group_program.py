@@ -1,16 +1,16 @@
 """The group program: every job in one co-execution group, at the least price, with a bound on what is left.
 
-Set partitioning by column generation. The linear master prices jobs; `pricing.price` finds groups that are worth more
+Set partitioning by column generation. The linear master prices jobs; `pricing.price` lists groups that are worth more
 than they cost by conditions that every feasible group meets; those are simulated, feasible ones become columns, the
-others become known structures. When nothing is left above a tolerance, the master's value over 1 + tolerance is a lower
+others join the infeasible set. When nothing is left above a tolerance, the master's value over 1 + tolerance is a lower
 bound of the price of any choice of groups in the universe (Farley's bound: the duals, scaled down, price no group above
 its cost). The integer program over the columns gives the groups.
 
-Universe of the proof: connected groups of at most `group_cap` jobs, in modes of `columns.modes`, on whole nodes or the
-slots that `columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a group must also be
-robust: every two and every three of its members that share nodes must be feasible without the others, so that a
-departure that leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the answer is the
-optimum.
+Universe of the proof: connected groups of at most `group_cap` jobs, in placements of `placements.job_placements`, on
+whole nodes or the slots that `group_columns.attach` gives, feasible by simulation. Above `Effort.exact_jobs` jobs a
+group must also be robust: every two and every three of its members that share nodes must be feasible without the
+others, so that a departure that leaves them alone breaks nothing. Up to `exact_jobs` there is no such clause, and the
+solution is the optimum.
 
 Warm start: Algorithm 1's groups and the previous plan's are columns, and the choice of these alone is an upper limit.
 Limits are of work, never of seconds, so that the same inputs give the same groups.
@@ -19,36 +19,37 @@ Limits are of work, never of seconds, so that the same inputs give the same grou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from ....plans.schema.workload import Objective
-from ..inputs.group_model import Group, GroupJob, NodeKind, Rules
+from ..inputs.group_model import Group, GroupJob, NodeTypes, Rules
 from ..simulate.slowdowns import units_per_hour
 from .group_search import ROUNDING, GroupSearch
-from .group_solution import PLAN, Effort, GroupSolution, Memory, fluid_bound
+from .group_solution import PLAN, Effort, GroupSolution, SolveMemory
+from .placements import fluid_bound
 from .unit_price import RatioSearch
 
 
 def solve_groups(
     jobs: Sequence[GroupJob],
-    kinds: Mapping[str, NodeKind],
+    node_types: NodeTypes,
     rules: Rules,
     *,
     previous: Sequence[Group] = (),
     effort: Effort = PLAN,
-    memory: Memory | None = None,
+    memory: SolveMemory | None = None,
     objective: Objective = "usd_per_hour",
     notify: Callable[[str], None] = lambda text: None,
 ) -> GroupSolution:
-    """Group jobs at the least price. Raises Infeasible, naming what does not fit and what would make it fit.
+    """The groups of least price that hold all jobs. Raises Infeasible, naming what does not fit and what would help.
 
     Args:
         previous: groups of the running plan; of equally cheap choices the one that keeps most of them is taken.
-        memory: of earlier solves under the same rules and kinds.
+        memory: of earlier solves under the same rules and node types.
         objective: USD per hour, or USD per unit of training (unit_price.py), of which both are always reported.
-        notify: is told what is being done.
+        notify: is called with a text at each stage of the solve.
     """
-    search = GroupSearch(jobs, kinds, rules, effort, memory or Memory(rules))
+    search = GroupSearch(jobs, node_types, rules, effort, memory or SolveMemory(rules))
     notify("Algorithm 1")
     search.start(previous)
     bound = search.generate(notify)
@@ -57,9 +58,9 @@ def solve_groups(
 
 
 def _finish(search: GroupSearch, bound: float, previous: Sequence[Group], objective: Objective) -> GroupSolution:
-    """The integer program over the columns, and its account."""
+    """The solution of the integer program over the columns, with its bound, gap and status."""
     chosen, proven = search.choice(previous)
-    if search.exact and proven and search.close(bound, sum(c.usd_per_hour for c in chosen)):
+    if search.exact and proven and search.close(sum(c.usd_per_hour for c in chosen)):
         chosen, proven = search.choice(previous)
         if proven:
             bound = math.inf
@@ -67,9 +68,9 @@ def _finish(search: GroupSearch, bound: float, previous: Sequence[Group], object
     unit = RatioSearch(search).best(chosen) if objective == "usd_per_unit" else None
     chosen = chosen if unit is None else list(unit.columns)
     groups = tuple(sorted((c.group for c in chosen), key=lambda g: g.pins[0].job))
-    usd = sum(group.usd_per_hour(search.kinds) for group in groups)
+    usd = sum(group.usd_per_hour(search.node_types) for group in groups)
     slow = {name: s for group in groups for name, s in search.checker.slowdowns(group, search.jobs).items()}
-    per_unit = usd / units_per_hour(slow, search.jobs, search.kinds)
+    per_unit = usd / units_per_hour(slow, search.jobs, search.node_types)
     reached, least = (usd, bound) if unit is None else (per_unit, min(unit.bound, per_unit))
     gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
     universe = (
@@ -100,5 +101,5 @@ def _finish(search: GroupSearch, bound: float, previous: Sequence[Group], object
         status=status,
         universe=universe,
         greedy_usd_per_hour=search.greedy_usd,
-        fluid_usd_per_hour=fluid_bound(search.modes_of, search.usd),
+        fluid_usd_per_hour=fluid_bound(search.placements_of, search.usd),
     )

@@ -2,8 +2,10 @@
 
     min  sum price_g x_g    each job in (at least) one group, nodes of pool p in use <= limit_p
 
-as a linear program that grows (its duals price jobs and nodes), in HiGHS itself, because PuLP keeps no basis between
-solves; and as an integer program in PuLP (planner/highs.py has the discipline).
+- `Relaxation`: the linear program that grows by columns; its duals price jobs and nodes. It is stated in highspy
+  itself, because PuLP builds a new model for each solve: with highspy an added column keeps the basis, and the next
+  solve takes a few simplex steps instead of all. It is the one model of the planner that is not stated in PuLP.
+- `choose`: the integer program, in PuLP (planner/highs.py has the solver discipline).
 """
 
 from __future__ import annotations
@@ -21,33 +23,33 @@ from ..inputs.group_model import Group
 from .group_columns import Column
 
 SHORT_USD_PER_HOUR = 1e5
-"""Price of a node that there is not, so that a plan short of nodes says how many; far above any node's."""
+"""Price of a node beyond a pool's limit, far above any node's, so that a plan short of nodes says how many."""
 
 
 class Relaxation:
     """The linear program over the columns so far; jobs may be covered more than once, which only lowers it."""
 
     def __init__(self, names: Sequence[str], limits: Mapping[str, int]) -> None:
-        self._row = {name: at for at, name in enumerate(names)}
+        self._row = {name: row for row, name in enumerate(names)}
         self._pools = sorted(limits)
         self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1)):
             self._highs.setOptionValue(option, value)
         for _ in names:
             self._highs.addRow(1.0, highspy.kHighsInf, 0, np.zeros(0, np.int32), np.zeros(0))
-        for at, pool in enumerate(self._pools):
+        for index, pool in enumerate(self._pools):
             self._highs.addRow(-highspy.kHighsInf, float(limits[pool]), 0, np.zeros(0, np.int32), np.zeros(0))
-            row = np.array([len(names) + at], np.int32)
+            row = np.array([len(names) + index], np.int32)
             self._highs.addCol(SHORT_USD_PER_HOUR, 0.0, highspy.kHighsInf, 1, row, np.array([-1.0]))
 
     def add(self, column: Column) -> None:
-        """One more column."""
+        """Add a column."""
         rows = [self._row[name] for name in column.jobs]
         numbers = [1.0] * len(rows)
-        for at, pool in enumerate(self._pools):
+        for index, pool in enumerate(self._pools):
             nodes = column.group.nodes.count(pool)
             if nodes:
-                rows.append(len(self._row) + at)
+                rows.append(len(self._row) + index)
                 numbers.append(float(nodes))
         self._highs.addCol(
             column.usd_per_hour, 0.0, highspy.kHighsInf, len(rows), np.array(rows, np.int32), np.array(numbers)
@@ -61,7 +63,7 @@ class Relaxation:
             raise RuntimeError(f"HiGHS ended with status {self._highs.modelStatusToString(status)}")
         duals = np.array(self._highs.getSolution().row_dual)
         jobs = len(self._row)
-        premium = {pool: max(0.0, -float(duals[jobs + at])) for at, pool in enumerate(self._pools)}
+        premium = {pool: max(0.0, -float(duals[jobs + index])) for index, pool in enumerate(self._pools)}
         return float(self._highs.getInfo().objective_function_value), np.maximum(duals[:jobs], 0.0), premium
 
 
@@ -75,16 +77,16 @@ def nearest(
 ) -> tuple[list[Column], float]:
     """The `most` columns of least reduced cost by the master's prices, in the order given; their greatest reduced cost.
 
-    Columns of one job and of the groups `always` are kept beside them. What is left out makes any choice with it dearer
-    than the relaxation by more than what is returned.
+    Columns of one job and of the groups `always` are kept beside them. Any choice with a column that is left out is
+    dearer than the relaxation by more than the returned reduced cost.
     """
-    of = dict(zip(names, values, strict=True))
-    extra = [
-        c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(of[name] for name in c.jobs)
+    value = dict(zip(names, values, strict=True))
+    reduced = [
+        c.usd_per_hour + sum(premium.get(pool, 0.0) for pool in c.group.nodes) - sum(value[name] for name in c.jobs)
         for c in columns
     ]
-    cut = sorted(extra)[min(len(extra), most) - 1]
-    return [c for c, e in zip(columns, extra, strict=True) if e <= cut or len(c.jobs) == 1 or c.group in always], cut
+    cut = sorted(reduced)[min(len(reduced), most) - 1]
+    return [c for c, e in zip(columns, reduced, strict=True) if e <= cut or len(c.jobs) == 1 or c.group in always], cut
 
 
 def choose(
@@ -95,7 +97,7 @@ def choose(
     max_nodes: int,
     rank: Sequence[float] | None = None,
 ) -> tuple[list[Column], Minimum, dict[str, int]]:
-    """Columns that hold every job once, at the least price; what was proven; nodes short of each pool's limit.
+    """Columns that hold every job once, at the least price; the solver's proof; nodes short of each pool's limit.
 
     Args:
         gap: relative, at which the search may end.
@@ -103,17 +105,19 @@ def choose(
     """
     pulp.set_v4_migration_warnings(False)
     problem: Any = pulp.LpProblem("groups", pulp.LpMinimize)
-    x = [pulp.LpVariable(f"x_{at:06d}", cat=pulp.LpBinary) for at in range(len(columns))]
-    short = {pool: pulp.LpVariable(f"short_{at:02d}", 0, cat=pulp.LpInteger) for at, pool in enumerate(sorted(limits))}
+    x = [pulp.LpVariable(f"x_{index:06d}", cat=pulp.LpBinary) for index in range(len(columns))]
+    short = {
+        pool: pulp.LpVariable(f"short_{index:02d}", 0, cat=pulp.LpInteger) for index, pool in enumerate(sorted(limits))
+    }
     of_job: dict[str, list[Any]] = {name: [] for name in names}
     for variable, column in zip(x, columns, strict=True):
         for name in column.jobs:
             of_job[name].append(variable)
-    for at, name in enumerate(names):
-        problem += pulp.lpSum(of_job[name]) == 1, f"job_{at:05d}"
-    for at, pool in enumerate(sorted(limits)):
+    for index, name in enumerate(names):
+        problem += pulp.lpSum(of_job[name]) == 1, f"job_{index:05d}"
+    for index, pool in enumerate(sorted(limits)):
         nodes = [(column.group.nodes.count(pool), v) for v, column in zip(x, columns, strict=True)]
-        problem += pulp.lpSum([n * v for n, v in nodes if n]) - short[pool] <= limits[pool], f"limit_{at:02d}"
+        problem += pulp.lpSum([n * v for n, v in nodes if n]) - short[pool] <= limits[pool], f"limit_{index:02d}"
     price = pulp.lpSum([c.usd_per_hour * v for v, c in zip(x, columns, strict=True)])
     objective = price + SHORT_USD_PER_HOUR * pulp.lpSum(short.values())
     first = minimise(problem, objective, max_nodes, gap)

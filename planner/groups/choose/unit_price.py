@@ -4,14 +4,15 @@ A unit of training is what one USD buys if each job has its own nodes, so a job 
 The ratio of two sums over the chosen groups is minimised by Dinkelbach's iteration ("On nonlinear fractional
 programming", Management Science 13(7), 1967): at a guess `rate` of the ratio, set partitioning by
 
-    price + rate * (training that the group's members do less than alone)
+    price + rate * (training that the group's members do less than solo)
 
-whose minimum is rate * (training of all jobs alone) exactly if no choice has a lower ratio; else its choice has one,
+whose minimum is rate * (training of all jobs solo) exactly if no choice has a lower ratio; else its choice has one,
 which is the next guess. The guesses fall, from the choice of least USD per hour on, so the answer is never worse.
 
-Groups are generated for each guess as for USD per hour, with job values of this program; pricing.price does not know
-what a group loses before it is simulated, and takes the least that it could, so that nothing is missed. If the search
-ended within its limits, the bound holds for the whole universe; else for the groups tried only, and the answer says so.
+Groups are generated for each guess as for USD per hour, with the job values of this program; pricing.price does not
+know the training that a group loses before the group is simulated, and assumes the least possible, so that nothing is
+missed. If the search ended within its limits, the bound holds for the whole universe; else for the groups tried only,
+and `PerUnit.complete` is false.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..inputs.capacity import nodes_short
-from ..inputs.group_model import Group
-from ..simulate.permit_seats import bound
-from .group_columns import Column, lone
+from ..inputs.group_model import Group, slowdown_bound
+from .group_columns import Column, placed_solo
 from .group_search import GroupSearch
 from .master_program import Relaxation, choose, nearest
-from .pricing import Found, price
+from .pricing import PricedGroup
 
 _GUESSES = 12
 _ROUNDS = 300
@@ -57,24 +57,24 @@ class PerUnit:
 
 
 class RatioSearch:
-    """One search; `solve` has ended its own."""
+    """The search for the choice of least USD per unit, after the search for USD per hour (`search`) has ended."""
 
-    def __init__(self, solve: GroupSearch) -> None:
-        self.solve = solve
-        self.solo = {name: job.solo_usd_per_hour(solve.kinds) for name, job in solve.jobs.items()}
+    def __init__(self, search: GroupSearch) -> None:
+        self.search = search
+        self.solo = {name: job.solo_usd_per_hour(search.node_types) for name, job in search.jobs.items()}
         self.total = sum(self.solo.values())
-        self.least = solve.least_units()
-        """What any choice does at least."""
-        self.gain = np.array([self._gain(name) for name in solve.names])
-        self.words: set[int] = set()
-        """Of the structures that were simulated."""
+        self.least = sum(self.solo[name] / slowdown_bound(job, search.rules) for name, job in search.jobs.items())
+        """Units an hour that the jobs do at their bounds; any choice does more."""
+        self.gain = np.array([self._gain(name) for name in search.names])
+        self.simulated: set[int] = set()
+        """Structure hashes of the groups that were simulated."""
         self.most: dict[int, float] = {}
-        """By word, what a structure gains at most."""
+        """Units an hour that a group gains at most, by structure hash."""
         self.lost: dict[Group, float] = {}
-        """Units an hour that the members of each feasible group do less than alone."""
-        self.budget = solve.simulated + solve.effort.simulated // (1 if solve.exact else _PART)
-        alone = [lone(mode, solve.kinds) for name in solve.names for mode in solve.modes_of[name]]
-        for group in [*(c.group for c in solve.columns.values()), *sorted(solve.warm, key=repr), *alone]:
+        """Units an hour that the members of each feasible group do less than solo."""
+        self.budget = search.simulated + search.effort.simulations // (1 if search.exact else _PART)
+        solo = [placed_solo(p, search.node_types) for name in search.names for p in search.placements_of[name]]
+        for group in [*(c.group for c in search.columns.values()), *sorted(search.warm, key=repr), *solo]:
             self._add(group)
 
     def best(self, chosen: Sequence[Column]) -> PerUnit:
@@ -82,18 +82,18 @@ class RatioSearch:
         best, rate = list(chosen), self.ratio(chosen)
         for _ in range(_GUESSES):
             floor, complete = self.generate(rate)
-            # Where durations spread, luck can make a simulated mean lower than what the search takes for the least.
-            complete = complete and not any(job.spread for job in self.solve.jobs.values())
-            found, least = self.choice(rate)
-            if complete and self._close(rate, floor, found):
-                found, floor = self.choice(rate)
-            now = self.ratio(found)
-            # What a choice costs beyond rate * its training; none is below this.
+            # Where durations spread, a simulated mean may by its draws be lower than the least that the search assumes.
+            complete = complete and not any(job.spread for job in self.search.jobs.values())
+            columns, least = self.choice(rate)
+            if complete and self._close(rate, floor, columns):
+                columns, floor = self.choice(rate)
+            ratio = self.ratio(columns)
+            # The least that a choice costs beyond rate * its training.
             short = min(0.0, (floor if complete else least) - rate * self.total)
             lowest = rate + short / self.least
-            if now >= rate * (1.0 - _EPS):
+            if ratio >= rate * (1.0 - _EPS):
                 break
-            best, rate = found, now
+            best, rate = columns, ratio
         return PerUnit(tuple(best), rate, min(rate, max(0.0, lowest)), complete, len(self.lost))
 
     def ratio(self, columns: Sequence[Column]) -> float:
@@ -101,127 +101,121 @@ class RatioSearch:
         for column in columns:
             self._add(column.group)
         done = self.total - sum(self.lost[column.group] for column in columns)
-        return sum(column.group.usd_per_hour(self.solve.kinds) for column in columns) / done
+        return sum(column.group.usd_per_hour(self.search.node_types) for column in columns) / done
+
+    def _at_rate(self, group: Group, rate: float) -> Column:
+        """A feasible group at its price and `rate` for each unit that its members do less than solo."""
+        return Column(group, group.usd_per_hour(self.search.node_types) + rate * self.lost[group])
 
     def priced(self, rate: float) -> list[Column]:
-        """Feasible groups at their price and what they lose, a unit at `rate`; the cheapest of each kind first."""
-        solve = self.solve
-        columns = [Column(group, group.usd_per_hour(solve.kinds) + rate * lost) for group, lost in self.lost.items()]
+        """Feasible groups at `rate`, the cheapest first."""
+        columns = [self._at_rate(group, rate) for group in self.lost]
         return sorted(columns, key=lambda c: (c.usd_per_hour, c.jobs))
 
     def generate(self, rate: float) -> tuple[float, bool]:
-        """Groups until none is worth more than it costs; (least that any choice costs, whether that was proven)."""
-        solve = self.solve
+        """Add groups until none is worth more than it costs; (least that any choice costs, whether it was proven)."""
+        search = self.search
         master, wide = self._master(rate), False
         for _ in range(_ROUNDS):
             _, values, premium = master.solve()
             before = len(self.lost)
-            simulated, listed = self._search(rate, values, premium, _EPS, _BATCH, _MOST if wide else _FIRST)
-            for group, lost in list(self.lost.items())[before:]:
-                master.add(Column(group, group.usd_per_hour(solve.kinds) + rate * lost))
+            simulated, listed = self._simulate(rate, values, premium, _EPS, _BATCH, _MOST if wide else _FIRST)
+            for group in list(self.lost)[before:]:
+                master.add(self._at_rate(group, rate))
             if simulated:
                 continue
-            if listed or wide or not solve.exact:
-                paid = sum(premium[pool] * limit for pool, limit in solve.limits.items())
-                return float(values.sum()) - paid - len(solve.names) * _EPS, listed
+            if listed or wide or not search.exact:
+                paid = sum(premium[pool] * limit for pool, limit in search.limits.items())
+                return float(values.sum()) - paid - len(search.names) * _EPS, listed
             wide = True
         return 0.0, False
 
     def choice(self, rate: float) -> tuple[list[Column], float]:
-        """The cheapest choice of the groups tried, and what any choice of them costs at least."""
-        solve = self.solve
+        """The cheapest choice of the groups tried, and the least that any choice of them costs."""
+        search = self.search
         columns = self.priced(rate)
         lowest, values, premium = self._master(rate).solve()
-        near, cut = nearest(columns, solve.names, values, premium, solve.effort.columns, solve.warm)
-        gap = 0.0 if solve.exact else solve.effort.gap / 4
-        found, proof, short = choose(near, solve.names, solve.limits, gap, solve.effort.nodes)
+        near, cut = nearest(columns, search.names, values, premium, search.effort.columns, search.warm)
+        gap = 0.0 if search.exact else search.effort.gap / 4
+        chosen, proof, short = choose(near, search.names, search.limits, gap, search.effort.nodes)
         if any(short.values()):
-            raise nodes_short(len(solve.names), short, solve.limits)
+            raise nodes_short(len(search.names), short, search.limits)
         least = min(proof.bound, proof.objective)
-        return found, least if len(near) == len(columns) else min(least, lowest + cut)
+        return chosen, least if len(near) == len(columns) else min(least, lowest + cut)
 
-    def _close(self, rate: float, floor: float, found: Sequence[Column]) -> bool:
-        """Add every group that a choice cheaper than `found` could use; whether all of them are there now."""
-        price_usd = sum(column.usd_per_hour for column in found)
+    def _close(self, rate: float, floor: float, chosen: Sequence[Column]) -> bool:
+        """Add every group that a choice cheaper than `chosen` could use; whether all of them are there now."""
+        price_usd = sum(column.usd_per_hour for column in chosen)
         _, values, premium = self._master(rate).solve()
-        return self._search(rate, values, premium, -max(0.0, price_usd - floor) - 1e-6, _MOST, _MOST)[1]
+        return self._simulate(rate, values, premium, -max(0.0, price_usd - floor) - 1e-6, _MOST, _MOST)[1]
 
     def _master(self, rate: float) -> Relaxation:
-        master = Relaxation(self.solve.names, self.solve.limits)
+        master = Relaxation(self.search.names, self.search.limits)
         for column in self.priced(rate):
             master.add(column)
         return master
 
-    def _search(
+    def _simulate(
         self, rate: float, values: NDArray[np.float64], premium: dict[str, float], floor: float, batch: int, most: int
     ) -> tuple[int, bool]:
-        """Simulate what could have a profit above `floor`, the best first; (how many, whether that was all)."""
-        solve, effort = self.solve, self.solve.effort
-        usd = np.array([solve.usd[pool] + premium.get(pool, 0.0) for pool in solve.table.pools])
-        found = price(
-            solve.table,
-            values + rate * self.gain,
-            usd,
-            min(solve.rules.group_cap, len(solve.names)),
-            floor,
-            solve.memory.known,
-            not solve.exact,
-            most,
-            effort.steps if solve.exact else effort.steps // _PART,
-        )
-        gain = dict(zip(solve.names, self.gain, strict=True))
-        worth: list[tuple[float, int, Found]] = []
-        for at, one in enumerate(found.found):
-            if len(one.members) > 1 and one.word not in self.words:
-                if one.word not in self.most:
-                    self.most[one.word] = self._most_gain(one)
-                hoped = sum(gain[solve.table.modes[m].job] for m, _, _ in one.members)
-                profit = one.profit - rate * (hoped - self.most[one.word])
+        """Simulate groups whose profit could be above `floor`, the best first; (how many, whether that was all)."""
+        search, effort = self.search, self.search.effort
+        steps = effort.steps if search.exact else effort.steps // _PART
+        pricing = search.priced(values + rate * self.gain, premium, search.top, floor, not search.exact, most, steps)
+        gain = dict(zip(search.names, self.gain, strict=True))
+        candidates: list[tuple[float, int, PricedGroup]] = []
+        for order, group in enumerate(pricing.groups):
+            if len(group.members) > 1 and group.structure_hash not in self.simulated:
+                if group.structure_hash not in self.most:
+                    self.most[group.structure_hash] = self._most_gain(group)
+                hoped = sum(gain[search.table.placements[m].job] for m, _, _ in group.members)
+                profit = group.profit - rate * (hoped - self.most[group.structure_hash])
                 if profit > floor:
-                    worth.append((-profit, at, one))
-        worth.sort(key=lambda row: row[:2])
-        some = [one for _, _, one in worth[: min(batch, max(0, self.budget - solve.simulated))]]
-        for _, group in solve.robust(some):
-            solve.simulated += 1
-            if solve.checker.holds(group, solve.jobs):
-                self._add(group, sure=True)
-        self.words |= {one.word for one in some}
-        return len(some), found.floor <= floor and len(some) == len(worth)
+                    candidates.append((-profit, order, group))
+        candidates.sort(key=lambda row: row[:2])
+        tried = [group for _, _, group in candidates[: min(batch, max(0, self.budget - search.simulated))]]
+        for _, feasible in search.robust(tried):
+            search.simulated += 1
+            if search.checker.holds(feasible, search.jobs):
+                self._add(feasible, sure=True)
+        self.simulated |= {group.structure_hash for group in tried}
+        return len(tried), pricing.floor <= floor and len(tried) == len(candidates)
 
-    def _most_gain(self, one: Found) -> float:
-        """Units an hour that a group can do more than its jobs alone, at most (negative: it does less).
+    def _most_gain(self, group: PricedGroup) -> float:
+        """Units an hour that a group can do more than its jobs solo, at most (negative: it does less).
 
-        An iteration takes no less than alone in its ways; and no node is busy for more than all the time, whoever of
-        those on it goes first: a fractional knapsack, and the tightest node counts.
+        An iteration takes no less than solo in its ways; and no node is busy for more than all the time, whoever of its
+        jobs goes first: a fractional knapsack, and the tightest node counts.
         """
-        table, jobs, rules = self.solve.table, self.solve.jobs, self.solve.rules
-        members, nodes = [], 1 + max(n for _, a, b in one.members for n in (*a, *b))
-        for m, a, b in one.members:
-            mode = table.modes[m]
-            job = jobs[mode.job]
-            alone_s = job.rollout[mode.ways[0]].mean_s + job.train[mode.ways[1]].mean_s
-            pace_s = bound(job, rules) * job.solo_s
-            busy_s = [pace_s * (mode.share[0] * (n in a) + mode.share[1] * (n in b)) for n in range(nodes)]
-            members.append((self.solo[mode.job] * job.solo_s, alone_s, busy_s))
+        table, jobs, rules = self.search.table, self.search.jobs, self.search.rules
+        members, nodes = [], 1 + max(n for _, a, b in group.members for n in (*a, *b))
+        for m, a, b in group.members:
+            placement = table.placements[m]
+            job = jobs[placement.job]
+            fastest_s = job.rollout[placement.ways[0]].mean_s + job.train[placement.ways[1]].mean_s
+            pace_s = slowdown_bound(job, rules) * job.solo_s
+            busy_s = [pace_s * (placement.share[0] * (n in a) + placement.share[1] * (n in b)) for n in range(nodes)]
+            members.append((self.solo[placement.job] * job.solo_s, fastest_s, busy_s))
         least = math.inf
         for n in range(nodes):
             left, units = 1.0, 0.0
-            # Those that earn most with the node's time first; who does not use it takes none.
-            for worth, alone_s, busy_s in sorted(members, key=lambda x: x[2][n] / x[0]):
-                rate = 1.0 / alone_s if busy_s[n] == 0 else min(1.0 / alone_s, left / busy_s[n])
+            # Jobs that earn most with the node's time first; a job that does not use the node takes none of its time.
+            for worth, fastest_s, busy_s in sorted(members, key=lambda x: x[2][n] / x[0]):
+                rate = 1.0 / fastest_s if busy_s[n] == 0 else min(1.0 / fastest_s, left / busy_s[n])
                 left = max(0.0, left - rate * busy_s[n])
                 units += worth * rate
             least = min(least, units)
-        return least * (1 + 1e-6) - sum(self.solo[table.modes[m].job] for m, _, _ in one.members)
+        return least * (1 + 1e-6) - sum(self.solo[table.placements[m].job] for m, _, _ in group.members)
 
     def _add(self, group: Group, sure: bool = False) -> None:
-        if group in self.lost or not (sure or self.solve.fits(group)):
+        if group in self.lost or not (sure or self.search.fits(group)):
             return
-        self.lost[group] = self.solve.checker.lost(group, self.solve.jobs, self.solve.kinds)
+        self.lost[group] = self.search.checker.lost(group, self.search.jobs, self.search.node_types)
 
     def _gain(self, name: str) -> float:
         """Units an hour that the job's fastest ways do more than its reference, which no group can beat."""
-        job = self.solve.jobs[name]
-        modes = self.solve.modes_of[name]
-        fastest_s = min(job.rollout[m.ways[0]].mean_s + job.train[m.ways[1]].mean_s for m in modes)
+        job = self.search.jobs[name]
+        fastest_s = min(
+            job.rollout[p.ways[0]].mean_s + job.train[p.ways[1]].mean_s for p in self.search.placements_of[name]
+        )
         return self.solo[name] * max(0.0, job.solo_s / fastest_s - 1.0)

@@ -1,1 +1,2 @@
-"""What the group planner works on: jobs with their ways, node kinds, rules, and what of them is running."""
+"""What is to be placed, and where: jobs with their ways, node types and rules, node capacity, and the groups that
+run."""

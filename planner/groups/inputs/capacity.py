@@ -1,4 +1,4 @@
-"""Whether a cluster can hold a workload at all: what every placement needs of each pool, and which pool is short.
+"""Node capacity: whether a cluster can hold a workload at all, what groups take of each pool, which pool is short.
 
 The needs are proven: whatever shares what, a pool's nodes must have the time that its jobs' phases take at the slowest
 pace that their bounds allow, and the memory for all states that are pinned to it; and a job's nodes must exist at once.
@@ -11,113 +11,81 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ....plans.yaml.errors import Infeasible
-from ..choose.group_columns import Mode, modes
-from ..simulate.permit_seats import bound
-from .group_model import Group, GroupJob, NodeKind, Rules, Way
+from .group_model import Group, Jobs, NodeType, NodeTypes, PhaseWay, Rules, slowdown_bound
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """A pool that no placement can do with: `what` takes at least `needed` nodes."""
+    """A pool that is certainly too small: `needed_for` takes at least `needed` nodes."""
 
     pool: str
-    what: str
+    needed_for: str
     needed: float
     limit: int
 
     def __str__(self) -> str:
         needed = math.ceil(100 * self.needed) / 100
         return (
-            f"pool '{self.pool}' has {self.limit} node(s), and {self.what} takes at least {needed:.2f}, "
+            f"pool '{self.pool}' has {self.limit} node(s), and {self.needed_for} takes at least {needed:.2f}, "
             f"{needed - self.limit:.2f} more"
         )
 
 
-def shortages(jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], rules: Rules) -> list[Shortage]:
+def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]:
     """Pools that are certainly too small, the one that is short of most nodes first. A phase that could run elsewhere
     is not counted, so an empty list proves nothing."""
-    found = []
-    for pool, kind in sorted(kinds.items()):
-        if kind.limit is None:
+    shorts = []
+    for pool, node_type in sorted(node_types.items()):
+        if node_type.limit is None:
             continue
         time = memory = 0.0
-        for name in sorted(jobs):
-            job = jobs[name]
-            pace_s = bound(job, rules) * job.solo_s
+        for _, job in sorted(jobs.items()):
+            pace_s = slowdown_bound(job, rules) * job.solo_s
             for ways in (job.rollout, job.train):
                 if any(way.pool != pool for way in ways):
                     continue
                 tails = job.tail_share if ways is job.rollout else 0.0
-                time += min(_held(way, kind, tails, rules) * way.mean_s for way in ways) / pace_s
-                memory += min(way.nodes * way.state_bytes for way in ways) / kind.host_memory_bytes
-        if time > kind.limit * (1 + 1e-9):
-            what = "the time of its phases at the slowest pace that every slo allows"
-            found.append(Shortage(pool, what, time, kind.limit))
-        if memory > kind.limit * (1 + 1e-9):
-            found.append(Shortage(pool, "the host memory of its sleeping states", memory, kind.limit))
-    return sorted(found, key=lambda s: (s.limit - s.needed, s.pool, s.what))
+                time += min(_nodes_held(way, node_type, tails, rules) * way.mean_s for way in ways) / pace_s
+                memory += min(way.nodes * way.state_bytes for way in ways) / node_type.host_memory_bytes
+        for needed_for, needed in (
+            ("the time of its phases at the slowest pace that every slo allows", time),
+            ("the host memory of its sleeping states", memory),
+        ):
+            if needed > node_type.limit * (1 + 1e-9):
+                shorts.append(Shortage(pool, needed_for, needed, node_type.limit))
+    return sorted(shorts, key=lambda s: (s.limit - s.needed, s.pool, s.needed_for))
 
 
-def _held(way: Way, kind: NodeKind, tail_share: float, rules: Rules) -> float:
-    """Nodes that a way holds, parts of one counted as parts, and units that its tail gives back only until then."""
+def _nodes_held(way: PhaseWay, node_type: NodeType, tail_share: float, rules: Rules) -> float:
+    """Mean nodes that a phase holds while it runs: slots count as parts of a node, and units that a tail gives back
+    count only until the tail begins."""
     units = way.nodes * way.slots
     kept = math.ceil(rules.tail_keep * units) if rules.tail_keep else units
-    return (units - tail_share * (units - kept)) / kind.slots
+    return (units - tail_share * (units - kept)) / node_type.slots
 
 
-def node_limits(kinds: Mapping[str, NodeKind]) -> dict[str, int]:
-    """Nodes of each pool that has no more than so many, by pool in order."""
-    return {pool: kind.limit for pool, kind in sorted(kinds.items()) if kind.limit is not None}
+def node_limits(node_types: NodeTypes) -> dict[str, int]:
+    """Nodes of each pool that has a limit, by pool in order."""
+    return {pool: node_type.limit for pool, node_type in sorted(node_types.items()) if node_type.limit is not None}
 
 
-def nodes_taken(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> dict[str, int]:
+def nodes_taken(groups: Iterable[Group], node_types: NodeTypes) -> dict[str, int]:
     """Nodes that the groups take, by pool."""
     listed = list(groups)
-    return {pool: sum(group.nodes.count(pool) for group in listed) for pool in kinds}
+    return {pool: sum(group.nodes.count(pool) for group in listed) for pool in node_types}
 
 
-def excess(groups: Iterable[Group], kinds: Mapping[str, NodeKind]) -> list[tuple[str, int, int]]:
-    """(pool, nodes that the groups take, nodes that there are) where that is more."""
-    taken = nodes_taken(groups, kinds)
-    return [(pool, taken[pool], limit) for pool, limit in node_limits(kinds).items() if taken[pool] > limit]
+def excess(groups: Iterable[Group], node_types: NodeTypes) -> list[tuple[str, int, int]]:
+    """(pool, nodes that the groups take, limit of the pool) where the groups take more than the limit."""
+    taken = nodes_taken(groups, node_types)
+    return [(pool, taken[pool], limit) for pool, limit in node_limits(node_types).items() if taken[pool] > limit]
 
 
 class NodesShort(Infeasible):
-    """No choice among the groups that were found keeps to the limits of nodes."""
+    """No choice among the generated groups keeps to the limits of nodes."""
 
 
 def nodes_short(jobs: int, short: Mapping[str, int], limits: Mapping[str, int]) -> NodesShort:
-    """That this many jobs need more nodes of some pools than there are: which, and how many more (`short`)."""
-    parts = [f"{n} more of pool {pool} (limit {limits[pool]})" for pool, n in sorted(short.items()) if n]
-    return NodesShort(f"{jobs} jobs do not fit into the nodes there are; they would with " + " and ".join(parts))
-
-
-def modes_within(job: GroupJob, kinds: Mapping[str, NodeKind], rules: Rules) -> list[Mode]:
-    """A job's modes within the nodes that there are. Raises Infeasible if there is none."""
-    found = modes(job, kinds, rules)
-    if not found:
-        need = min(
-            max(way.state_bytes / kinds[way.pool].host_memory_bytes for way in (r, t))
-            for r in job.rollout
-            for t in job.train
-        )
-        raise Infeasible(
-            f"job {job.name}: its state takes {need:.2f} of a node's host memory on every way to run it; "
-            "add host memory, or nodes to spread it over"
-        )
-    within = [
-        m
-        for m in found
-        if all(kinds[p].limit is None or n <= (kinds[p].limit or 0) for p, n in zip(m.pools, m.nodes, strict=True))
-    ]
-    if not within:
-        wants = min(((max(m.nodes), m) for m in found), key=lambda pair: pair[0])[1]
-        needs = " and ".join(
-            f"{n} nodes of pool {p} (limit {kinds[p].limit})"
-            for p, n in zip(wants.pools, wants.nodes, strict=True)
-            if kinds[p].limit is not None and n > (kinds[p].limit or 0)
-        )
-        raise Infeasible(
-            f"job {job.name} is larger than the pools: it needs {needs}; raise the limit or give it a narrower way"
-        )
-    return within
+    """The error that `jobs` jobs need `short` more nodes of each pool than its limit allows."""
+    more = [f"{n} more of pool {pool} (limit {limits[pool]})" for pool, n in sorted(short.items()) if n]
+    return NodesShort(f"{jobs} jobs do not fit into the nodes there are; they would with " + " and ".join(more))

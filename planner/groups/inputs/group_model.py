@@ -1,8 +1,8 @@
-"""Jobs, node kinds and co-execution groups, as the group planner sees them.
+"""Jobs, node types and co-execution groups, as the group planner sees them.
 
 Vocabulary: a *way* is one manner to run a phase (pool, width, seconds, resident bytes). A job's first ways are its
-reference: what it would run alone, and what its slowdown is measured against. A node is cut into `slots` equal parts;
-a *unit* is one slot of one node of a group, the smallest thing that a permit is given for.
+reference: it runs by them solo, and its slowdown is measured against them. A node is cut into `slots` equal parts; a
+*unit* is one slot of one node of a group, the smallest thing that a permit is given for.
 
 Invariants of a group: every job of it has exactly one pin; a pin's units are as many as its ways ask for, a way's
 units lie in nodes of the way's pool; units are numbered node by node in the order of `Group.nodes`.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class NodeKind:
+class NodeType:
     """The equal nodes of one pool."""
 
     pool: str
@@ -24,11 +24,15 @@ class NodeKind:
     slots: int = 1
     """Parts that a node can be cut into for sub-node pinning; 1: whole nodes only."""
     limit: int | None = None
-    """Nodes that there are; None: as many as are paid for."""
+    """Nodes of the pool; None: as many as are paid for."""
+
+
+NodeTypes = Mapping[str, NodeType]
+"""The node type of each pool."""
 
 
 @dataclass(frozen=True)
-class Way:
+class PhaseWay:
     """One way to run a phase of a job."""
 
     pool: str
@@ -37,7 +41,7 @@ class Way:
     slots: int
     """Slots of each of these nodes that it holds; the pool's `slots` for whole nodes."""
     mean_s: float
-    """Mean seconds of the phase alone on these units, with warm state, sync to it included if the SLO counts it."""
+    """Mean seconds of the phase solo on these units, with warm state, and the weight sync if the SLO counts it."""
     state_bytes: float
     """Host memory per node that the resident state takes between turns."""
     warm_s: float = 0.0
@@ -55,8 +59,8 @@ class GroupJob:
     name: str
     slo: float
     """Bound on slowdown, >= 1: mean iteration seconds in the group over `solo_s`."""
-    rollout: tuple[Way, ...]
-    train: tuple[Way, ...]
+    rollout: tuple[PhaseWay, ...]
+    train: tuple[PhaseWay, ...]
     spread: tuple[tuple[float, float], ...] = ()
     """Joint (rollout, train) seconds over their means, one pair an iteration, means 1; (): always the mean."""
     cold_s: float = 0.0
@@ -66,15 +70,19 @@ class GroupJob:
 
     @property
     def solo_s(self) -> float:
-        """Seconds of an iteration alone: reference rollout, then reference training (refs/rollmux.md 1)."""
+        """Seconds of a solo iteration: reference rollout, then reference training (refs/rollmux.md 1)."""
         return self.rollout[0].mean_s + self.train[0].mean_s
 
-    def solo_usd_per_hour(self, kinds: Mapping[str, NodeKind]) -> float:
-        """Price of the job's own nodes, if it shares none (Solo-D); phases of one pool take turns on the same nodes."""
+    def solo_usd_per_hour(self, node_types: NodeTypes) -> float:
+        """Price of the job's own nodes if it shares none (Solo-D); phases of one pool take turns on the same nodes."""
         rollout, train = self.rollout[0], self.train[0]
         if rollout.pool == train.pool:
-            return max(rollout.nodes, train.nodes) * kinds[rollout.pool].usd_per_hour
-        return sum(way.nodes * kinds[way.pool].usd_per_hour for way in (rollout, train))
+            return max(rollout.nodes, train.nodes) * node_types[rollout.pool].usd_per_hour
+        return sum(way.nodes * node_types[way.pool].usd_per_hour for way in (rollout, train))
+
+
+Jobs = Mapping[str, GroupJob]
+"""Jobs by name."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +115,21 @@ class Group:
     pins: tuple[Pin, ...]
     """Sorted by job."""
 
-    def usd_per_hour(self, kinds: Mapping[str, NodeKind]) -> float:
+    def with_pin(self, pin: Pin) -> Group:
+        """The group with one more job on its nodes."""
+        return Group(self.nodes, tuple(sorted((*self.pins, pin), key=lambda p: p.job)))
+
+    def usd_per_hour(self, node_types: NodeTypes) -> float:
         """Price of all its nodes, used or not."""
-        return sum(kinds[pool].usd_per_hour for pool in self.nodes)
+        return sum(node_types[pool].usd_per_hour for pool in self.nodes)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What every group must obey, whichever policy forms it; the same for ours and for the baselines."""
+    """What every group must obey, whichever placer forms it; the same for ours and for the baselines."""
 
-    policy: str = "multi_rate"
-    """Permit policy: `round_robin`, `first_come` or `multi_rate` (rounds/permits/permit_machine.py)."""
+    permit_rule: str = "multi_rate"
+    """Who may hold shared units next: `round_robin`, `first_come` or `multi_rate` (rounds/permits/permit_rules.py)."""
     group_cap: int = 5
     """Most jobs in a group."""
     margin: float = 0.0
@@ -140,3 +152,33 @@ class Slowdown:
     p50: float
     p95: float
     """Over stretches of `Rules.stretch` iterations; all three are equal if durations are exactly known."""
+
+
+def node_of_units(group: Group, node_types: NodeTypes) -> tuple[int, ...]:
+    """Index into `group.nodes` of each unit of the group."""
+    return tuple(node for node, pool in enumerate(group.nodes) for _ in range(node_types[pool].slots))
+
+
+def nodes_of_pins(group: Group, node_types: NodeTypes) -> dict[str, tuple[frozenset[int], frozenset[int]]]:
+    """Nodes (indices into `group.nodes`) that each job's rollout and training hold."""
+    node_of = node_of_units(group, node_types)
+    return {
+        pin.job: (frozenset(node_of[u] for u in pin.rollout_units), frozenset(node_of[u] for u in pin.train_units))
+        for pin in group.pins
+    }
+
+
+def without_idle_nodes(group: Group, node_types: NodeTypes) -> Group:
+    """The group without nodes that no pin uses; units are numbered anew, jobs stay where they are."""
+    node_of = node_of_units(group, node_types)
+    used = {node_of[unit] for pin in group.pins for unit in pin.rollout_units + pin.train_units}
+    if len(used) == len(group.nodes):
+        return group
+    kept = {unit: new for new, unit in enumerate(unit for unit, node in enumerate(node_of) if node in used)}
+    pins = tuple(pin.renumbered(kept) for pin in group.pins)
+    return Group(tuple(pool for node, pool in enumerate(group.nodes) if node in used), pins)
+
+
+def slowdown_bound(job: GroupJob, rules: Rules) -> float:
+    """The slowdown that a job must stay below."""
+    return job.slo - rules.margin * (job.slo - 1.0)

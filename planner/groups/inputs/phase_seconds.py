@@ -1,4 +1,4 @@
-"""Seconds of a job's two phases, with their spread, from what is known: figures, the job's own plan, or a run of it.
+"""Seconds of a job's two phases, with their spread: from figures, from the job's own plan, or from a run of it.
 
 A spread is `PAIRS` equally likely (rollout, train) pairs over their means: means of equal slices of the distribution,
 in a fixed shuffled order, so that a stretch of iterations sees a mixture and the same document gives the same bytes.
@@ -36,8 +36,9 @@ class PhaseSeconds:
 
 
 def from_figures(rollout: Phase, train: Phase, seed: str) -> PhaseSeconds:
-    """Phases with figures of their own. Each is lognormal through p50 and p95, scaled to its mean if that is given;
-    the two are drawn independently, since the longest response and the number of tokens say little of each other."""
+    """Phase seconds from the workload's figures. Each phase is lognormal through p50 and p95, scaled to its mean if
+    that is given; the two are drawn independently, since the longest response and the number of tokens say little of
+    each other."""
     columns = [_figures(phase) for phase in (rollout, train)]
     if all(len(column) == 1 for column in columns):
         return PhaseSeconds(columns[0][0], columns[1][0])
@@ -46,29 +47,29 @@ def from_figures(rollout: Phase, train: Phase, seed: str) -> PhaseSeconds:
 
 
 def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
-    """The predicted phases of a plan: each kind of round with its share of the steps, its rollout lognormal through its
-    p50 and p95, and what its step has besides (update, sync) with the training. Rewards that are waited for count as
-    rollout: their engines are held until the batch is complete."""
+    """Phase seconds from the predictions of a plan: each round kind with its share of the steps, its rollout lognormal
+    through its p50 and p95, and the rest of its step (update, sync) as training. Exposed reward seconds count as
+    rollout: its engines are held until the batch is complete."""
     predicted = plan.predicted
     rounds: list[PredictedRound] = [predicted.rounds.short]
     if predicted.rounds.long is not None and predicted.rounds.long.share > 0:
         rounds.append(predicted.rounds.long)
-    counts = [max(1, round(PAIRS * kind.share)) for kind in rounds]
+    counts = [max(1, round(PAIRS * of_round.share)) for of_round in rounds]
     counts[0] = PAIRS - sum(counts[1:])
     rollout: list[float] = []
     train: list[float] = []
-    for kind, count in zip(rounds, counts, strict=True):
-        waiting = kind.reward_exposed_s.mean
-        rest = kind.step_s.mean - kind.rollout_s.mean - waiting
-        rollout += [seconds + waiting for seconds in _quantiles(kind.rollout_s, count)]
-        train += [rest if rest > 0 else kind.train_s.mean + kind.sync_s] * count
+    for of_round, count in zip(rounds, counts, strict=True):
+        waiting = of_round.reward_exposed_s.mean
+        rest = of_round.step_s.mean - of_round.rollout_s.mean - waiting
+        rollout += [seconds + waiting for seconds in _quantiles(of_round.rollout_s, count)]
+        train += [rest if rest > 0 else of_round.train_s.mean + of_round.sync_s] * count
     order = _shuffle(seed).permutation(PAIRS)
     return _normalised([[rollout[i] for i in order], [train[i] for i in order]])
 
 
 def from_run(run: ExecutedRun) -> PhaseSeconds:
-    """The measured phases of a run's steps, in their order; steps in which something had to start are left out where
-    others are left. What a step took besides its phases counts as training."""
+    """Phase seconds observed in a run's steps, in their order; steps that had to start something are left out if there
+    are others. The rest of a step beside its phases counts as training."""
     steps = [step for step in run.steps if step.warm] or list(run.steps)
     rollout = [step.rollout_s + step.reward_exposed_s for step in steps]
     return _normalised([rollout, [step.train_s + step.sync_s + step.other_s for step in steps]])

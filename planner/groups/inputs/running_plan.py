@@ -1,57 +1,51 @@
-"""The running plan as a state that the planner can go on from: who of its jobs is still there, and where."""
+"""The running plan as a groups state: which of its jobs are still there, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
 from ....plans.schema.groups_plan import GroupsPlan
 from ....plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
 from ....plans.yaml.yaml_io import error_at
-from ..place.placing import State, node_of_units, without_idle_nodes
-from .group_model import Group, GroupJob, NodeKind, Pin, Way
+from .group_model import Group, GroupJob, Jobs, NodeTypes, PhaseWay, Pin, nodes_of_pins, without_idle_nodes
+from .groups_state import GroupsState
 
 
-def running_state(plan: GroupsPlan, path: Path, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind]) -> State:
-    """Jobs of the plan that `jobs` still has, with their phases as `jobs` has them now, on the nodes that they hold.
+def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeTypes) -> GroupsState:
+    """The state of the plan's jobs that `jobs` still has, with their phases of now, on the nodes that they hold.
 
-    Jobs that left are gone, and nodes that nobody holds any more are given back; where those who are left share
+    Jobs that left are gone, and nodes that no job holds any more are given back; where the remaining jobs share
     nothing, they are groups of their own, and the one with most jobs keeps the id. A job none of whose ways has the
-    pool and width that it runs on has to be placed anew, and is left out like a new one. Raises InputError with the
+    pool and width that it runs on must be placed anew, and is left out like a new one. Raises InputError with the
     plan's line where its nodes are not what the cluster has now.
     """
     groups: dict[str, Group] = {}
     for key, planned in plan.groups.items():
         for index, node in enumerate(planned.nodes):
-            kind = kinds.get(node.pool)
-            if kind is None or kind.slots != node.slots:
-                now = "is gone" if kind is None else f"has nodes of {kind.slots} slot(s), not {node.slots}"
+            now = node_types.get(node.pool)
+            if now is None or now.slots != node.slots:
+                change = "is gone" if now is None else f"has nodes of {now.slots} slot(s), not {node.slots}"
                 raise error_at(
                     path,
                     ("groups", key, "nodes", index),
-                    f"groups.{key}.nodes.{index}: pool '{node.pool}' {now}; solve without --from",
+                    f"groups.{key}.nodes.{index}: pool '{node.pool}' {change}; solve without --from",
                 )
-        found = [
-            pin for name in sorted(planned.jobs) if name in jobs and (pin := _pin(name, planned, jobs[name], kinds))
-        ]
-        if found:
-            nodes = tuple(node.pool for node in planned.nodes)
-            parts = _parts(Group(nodes, tuple(found)), kinds)
-            groups[key] = without_idle_nodes(parts[0], kinds)
-            for part in parts[1:]:
-                fresh = next(f"g{n}" for n in count(1) if f"g{n}" not in plan.groups and f"g{n}" not in groups)
-                groups[fresh] = without_idle_nodes(part, kinds)
+        pins = (_pin(name, planned, jobs[name]) for name in sorted(planned.jobs) if name in jobs)
+        kept = tuple(pin for pin in pins if pin is not None)
+        for part in unconnected_groups(Group(tuple(node.pool for node in planned.nodes), kept), node_types):
+            new_keys = (f"g{n}" for n in count(1) if f"g{n}" not in plan.groups and f"g{n}" not in groups)
+            groups[key if key not in groups else next(new_keys)] = without_idle_nodes(part, node_types)
     placed = {pin.job for group in groups.values() for pin in group.pins}
-    return State({name: job for name, job in jobs.items() if name in placed}, groups)
+    return GroupsState({name: job for name, job in jobs.items() if name in placed}, groups)
 
 
-def _parts(group: Group, kinds: Mapping[str, NodeKind]) -> list[Group]:
-    """The group split where no node is shared, most jobs first; nodes are all kept."""
-    node = node_of_units(group, kinds)
+def unconnected_groups(group: Group, node_types: NodeTypes) -> list[Group]:
+    """The group split where no node is shared, most jobs first; each part still has all nodes."""
     parts: list[tuple[set[int], list[Pin]]] = []
+    held_by = nodes_of_pins(group, node_types)
     for pin in group.pins:
-        held, pins = {node[unit] for unit in (*pin.rollout_units, *pin.train_units)}, [pin]
+        held, pins = set().union(*held_by[pin.job]), [pin]
         for part in [part for part in parts if part[0] & held]:
             parts.remove(part)
             held, pins = held | part[0], pins + part[1]
@@ -60,7 +54,7 @@ def _parts(group: Group, kinds: Mapping[str, NodeKind]) -> list[Group]:
     return [Group(group.nodes, tuple(pins)) for pins in ordered]
 
 
-def _pin(name: str, group: PlannedGroup, job: GroupJob, kinds: Mapping[str, NodeKind]) -> Pin | None:
+def _pin(name: str, group: PlannedGroup, job: GroupJob) -> Pin | None:
     member = group.jobs[name]
     rollout, train = _way(member.rollout, job.rollout, group), _way(member.train, job.train, group)
     if rollout is None or train is None:
@@ -68,8 +62,8 @@ def _pin(name: str, group: PlannedGroup, job: GroupJob, kinds: Mapping[str, Node
     return Pin(name, rollout, member.rollout.units, train, member.train.units)
 
 
-def _way(pinned: PinnedPhase, ways: tuple[Way, ...], group: PlannedGroup) -> int | None:
-    """Index of the way with the pool, nodes and slots that the phase holds: that of the plan if it still has them."""
+def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...], group: PlannedGroup) -> int | None:
+    """Index of the way with the pool, nodes and slots that the phase holds, the plan's way first; None: none has."""
     nodes = len({group.node_of_unit(unit) for unit in pinned.units})
     order = sorted(range(len(ways)), key=lambda index: (index != pinned.way, index))
     shape = (pinned.pool, nodes, len(pinned.units))

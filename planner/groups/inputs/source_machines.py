@@ -1,7 +1,8 @@
-"""Whether the machines that a job's plan or run speaks of are those of its reference in a workload.
+"""Whether a job's plan or run (its source) is for the same machines as the job's reference in a workload.
 
-Seconds of one accelerator, or of one number of nodes, say nothing of another, so they are not carried over: what the
-plan was solved for has to be the reference of both phases, and where else they can run is written as ways with factors.
+Seconds on one accelerator, or on one number of nodes, say nothing of another, so they are not carried over: the
+machines that the plan was solved for must be the reference of both phases, and other machines are written as ways with
+factors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ....profiles.hardware import gpu_of
 def other_machines(
     plan: Plan, plan_path: Path, source: str, phases: Phases, cluster: Cluster
 ) -> Iterator[tuple[Loc, str]]:
-    """Where a reference is on other machines than the plan: (location within the job, what is wrong and what to write).
+    """Faults where a reference is on other machines than the plan: (location within the job, fault and remedy).
 
     Accelerators are compared as the plan's cluster file names them. Where that file is gone, or no longer has the
     plan's pool, the pools' names have to be the same.
@@ -36,10 +37,10 @@ def other_machines(
         pool = cluster.pools[phase.pool]
         alike = phase.pool == name if solved is None else _alike(solved.accelerators, pool.accelerators)
         if not alike:
-            there = f"pool '{name}'" + ("" if solved is None else f" ({_words(solved.accelerators)})")
+            there = f"pool '{name}'" + ("" if solved is None else f" ({_text(solved.accelerators)})")
             yield (
                 ("phases", key, "pool"),
-                f"the seconds of '{source}' are of {there}, not of pool '{phase.pool}' ({_words(pool.accelerators)}); "
+                f"the seconds of '{source}' are of {there}, not of pool '{phase.pool}' ({_text(pool.accelerators)}); "
                 "make a pool like that one the reference and write this one under ways with its factor, or remove the "
                 "source and write the seconds here",
             )
@@ -55,14 +56,14 @@ def other_machines(
 
 
 def _pool_of(plan: Plan, plan_path: Path, name: str) -> Pool | None:
-    """The pool that the plan was solved for; None: nothing says any more what it was."""
+    """The pool that the plan was solved for; None: its cluster file is gone or no longer has the pool."""
     path = input_path(plan.inputs.cluster, plan_path)
     if not path.is_file():
         return None
     try:
         return load_cluster(path).pools.get(name)
     except InputError:
-        # `check` of the plan reports it; here it is only of no help.
+        # `check` of the plan reports the error.
         return None
 
 
@@ -70,19 +71,19 @@ def _alike(there: Accelerators, here: Accelerators) -> bool:
     """Whether a node has as many of the same accelerators."""
     if (there.kind, there.per_node) != (here.kind, here.per_node):
         return False
-    known = gpu_of(there.name)
-    return there.name == here.name or (there.kind == "cuda" and known is not None and known == gpu_of(here.name))
+    gpu = gpu_of(there.name)
+    return there.name == here.name or (there.kind == "cuda" and gpu is not None and gpu == gpu_of(here.name))
 
 
 def _nodes(plan: Plan, key: str, pool: Pool) -> set[int]:
-    """Nodes that the phase may be said to take: all of the plan's, or those that its own widest kind of round fills."""
-    rounds = [kind for kind in (plan.job.rounds.short, plan.job.rounds.long) if kind is not None]
+    """Nodes that the phase may be written with: all nodes of the plan, or those that its widest round kind fills."""
+    rounds = [r for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
     if key == "rollout":
-        own = max(pool.nodes_of(kind.rollout.engines, kind.rollout.tp) for kind in rounds)
+        own = max(pool.nodes_of(r.rollout.engines, r.rollout.tp) for r in rounds)
     else:
-        own = max(pool.nodes_of(1, kind.train.accelerators) for kind in rounds)
+        own = max(pool.nodes_of(1, r.train.accelerators) for r in rounds)
     return {own, plan.predicted.nodes}
 
 
-def _words(accelerators: Accelerators) -> str:
+def _text(accelerators: Accelerators) -> str:
     return f"{accelerators.per_node} x {accelerators.name} a node"

@@ -11,8 +11,7 @@ Between turns a phase's state lies in host memory, one process per accelerator. 
 - A process takes `PROCESS_BYTES` besides: interpreter, libraries, CUDA's host side, communicators.
 
 Against the published table (refs/rollmux.md 2; Qwen2.5 on 8 GPUs, 32B's training on two nodes as in its Table 3) the
-largest error is 7.4 % (tests/planner/groups/inputs/test_state_memory.py); only `PROCESS_BYTES` was chosen by looking at
-it.
+largest error is 7.4 % (tests/planner/groups/inputs/test_state_memory.py); only `PROCESS_BYTES` was fitted to the table.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from ....profiles.architecture import Architecture
 WEIGHT_BYTES = 2.0
 GRADIENT_BYTES = 2.0
 OPTIMIZER_BYTES = 12.0
-"""Of a parameter: a float32 weight and Adam's two moments."""
+"""Bytes a parameter: a float32 weight and Adam's two moments."""
 PROCESS_BYTES = 4e9
 
 KV_SHARE = 0.05
-"""Of an accelerator's memory, the least that weights must leave a rollout for keys and values."""
+"""Least share of an accelerator's memory that weights must leave a rollout for keys and values."""
 
 HostCopies = Literal["per_replica", "one"]
 

@@ -1,9 +1,9 @@
 """Seconds to bring a job's state onto the accelerators, warm and cold, and to sync its weights across pools.
 
 Warm and cold starts are published for one 8-GPU node and four sizes of a dense model (refs/rollmux.md 5, from the
-paper's Fig. 4); between them they are interpolated by parameters, beyond them the nearest segment goes on. What a start
-consists of differs: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so neither
-follows from bytes alone.
+paper's Fig. 4); between these sizes they are interpolated by parameters, beyond them the nearest segment is extended.
+The parts of a start differ: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so
+neither follows from bytes alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROLLOUT_COLD_S = (25.3, 38.8, 60.4, 81.7)
 _TRAIN_COLD_S = (26.7, 32.7, 59.0, 81.2)
 
 SYNC_BYTES = 2.0
-"""Of a parameter: weights travel as bf16."""
+"""Bytes a parameter: weights travel as bf16."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Switch:
 
 
 def switch_seconds(a: Architecture) -> Switch:
-    """Switches of a model of this size."""
+    """Switch seconds of a model of this size."""
     billions = a.parameters / 1e9
     return Switch(
-        _at(billions, _ROLLOUT_WARM_S),
-        _at(billions, _TRAIN_WARM_S),
-        max(_at(billions, _ROLLOUT_COLD_S), _at(billions, _TRAIN_COLD_S)),
+        _interpolated(billions, _ROLLOUT_WARM_S),
+        _interpolated(billions, _TRAIN_WARM_S),
+        max(_interpolated(billions, _ROLLOUT_COLD_S), _interpolated(billions, _TRAIN_COLD_S)),
     )
 
 
-def _at(billions: float, seconds: tuple[float, ...]) -> float:
-    """On the line through the neighbouring points; never below a fifth of the smallest model's."""
+def _interpolated(billions: float, seconds: tuple[float, ...]) -> float:
+    """Seconds on the line through the neighbouring sizes; never below a fifth of the smallest model's."""
     upper = next((i for i, size in enumerate(_BILLIONS[1:], 1) if billions <= size), len(_BILLIONS) - 1)
     (x0, y0), (x1, y1) = ((_BILLIONS[i], seconds[i]) for i in (upper - 1, upper))
     return max(seconds[0] / 5, y0 + (billions - x0) * (y1 - y0) / (x1 - x0))
@@ -70,6 +70,6 @@ def sync_seconds(a: Architecture, cluster: Cluster, rollout: tuple[str, int], tr
     return seconds
 
 
-def _rate(cluster: Cluster, one: str, other: str) -> float | None:
+def _rate(cluster: Cluster, pool: str, other: str) -> float | None:
     """Bytes per second of a stream between two pools, or between nodes of one; None where no link is named."""
-    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {one, other}), None)
+    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {pool, other}), None)

@@ -1,8 +1,8 @@
-"""From a workload document to what the group planner works on: jobs with their ways, node kinds, rules.
+"""The problem that a workload document states: jobs with their ways, node types, rules.
 
 Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches
-from the model's size where the document does not give them (state_memory.py, switch_seconds.py). The time of a weight
-sync over the cluster's links counts as training where seconds are written down; plans and runs have theirs in it.
+from the model's size where the document does not give them (state_memory.py, switch_seconds.py). A weight sync over the
+cluster's links is added to training seconds that the document gives; those of plans and runs include their sync.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from ....plans.yaml.yaml_io import error_at
 from ....profiles.architecture import Architecture, architecture_of
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_run
-from .group_model import GroupJob, NodeKind, Rules, Way
+from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
 from .phase_seconds import PhaseSeconds, from_figures, from_plan, from_run
 from .source_machines import other_machines
 from .state_memory import accelerator_bytes, rollout_bytes, train_bytes
 from .switch_seconds import Switch, switch_seconds, sync_seconds
 
 MOST_APART = 10_000
-"""Of the slowest job's iteration over the fastest's in one workload."""
+"""Largest ratio of the slowest job's iteration to the fastest's in one workload."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be solved.
+    """Jobs to be placed on node types under rules.
 
     Attributes:
         jobs: by name, in the order of the document's names.
-        kinds: node kind of each pool.
+        node_types: node type of each pool.
         rules: that every group obeys.
         remaining_s: expected stay of jobs that say so.
         ahead_s: seconds by which jobs that say so are ahead of their bounds.
         read: by job, the file that its seconds were read from, besides the workload itself.
     """
 
-    jobs: Mapping[str, GroupJob]
-    kinds: Mapping[str, NodeKind]
+    jobs: Jobs
+    node_types: NodeTypes
     rules: Rules
     remaining_s: Mapping[str, float] = field(default_factory=dict)
     ahead_s: Mapping[str, float] = field(default_factory=dict)
@@ -56,11 +56,13 @@ class Problem:
 
 
 def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
-    """The problem that the workload at `path` states. Raises InputError, of all jobs at once: a source that cannot be
-    read or is of other machines, a model of unknown size where something has to be derived from it, a state that no
-    node can hold."""
-    kinds = {
-        name: NodeKind(name, usd_per_node_hour(pool), float(pool.host_memory_bytes), pool.slots, pool.nodes)
+    """The problem that the workload at `path` states.
+
+    Raises InputError, of all jobs at once: a source that cannot be read or is of other machines, a model of unknown
+    size where a figure has to be derived from it, a state that no node can hold.
+    """
+    node_types = {
+        name: NodeType(name, usd_per_node_hour(pool), float(pool.host_memory_bytes), pool.slots, pool.nodes)
         for name, pool in sorted(cluster.pools.items())
     }
     jobs: dict[str, GroupJob] = {}
@@ -69,7 +71,7 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
     for name, document in sorted(workload.jobs.items()):
         try:
             job = _Job(name, document, path, cluster, workload.rules)
-            jobs[name] = job.build(kinds)
+            jobs[name] = job.build(node_types)
         except InputError as error:
             faults.append(error)
             continue
@@ -80,10 +82,10 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
     _must_be_alike(jobs, path)
     remaining = {name: job.remaining_s for name, job in workload.jobs.items() if job.remaining_s is not None}
     ahead = {name: job.ahead_s for name, job in workload.jobs.items() if job.ahead_s is not None}
-    return Problem(jobs, kinds, rules_of(workload.rules), remaining, ahead, read)
+    return Problem(jobs, node_types, rules_of(workload.rules), remaining, ahead, read)
 
 
-def _must_be_alike(jobs: Mapping[str, GroupJob], path: Path) -> None:
+def _must_be_alike(jobs: Jobs, path: Path) -> None:
     """Simulating two jobs takes as many of the fast one's iterations as go into the slow one's."""
     fast, slow = (pick(jobs.values(), key=lambda job: job.solo_s) for pick in (min, max))
     if slow.solo_s > MOST_APART * fast.solo_s:
@@ -96,9 +98,9 @@ def _must_be_alike(jobs: Mapping[str, GroupJob], path: Path) -> None:
 
 
 def rules_of(rules: GroupRules) -> Rules:
-    """The planner's rules from the document's."""
+    """The rules of groups from the document's rules."""
     return Rules(
-        policy=rules.policy,
+        permit_rule=rules.policy,
         group_cap=rules.group_cap,
         margin=rules.margin,
         quantile=rules.quantile,
@@ -109,7 +111,7 @@ def rules_of(rules: GroupRules) -> Rules:
 
 
 class _Job:
-    """One job of a workload on its way to a GroupJob."""
+    """Builds the GroupJob of one job of a workload."""
 
     def __init__(self, name: str, document: WorkloadJob, path: Path, cluster: Cluster, rules: GroupRules) -> None:
         self.name, self.document, self.path, self.cluster, self.rules = name, document, path, cluster, rules
@@ -119,7 +121,7 @@ class _Job:
         self.shape = architecture_of(self.model) if self.model else None
         self.switch = switch_seconds(self.shape) if self.shape else None
 
-    def build(self, kinds: Mapping[str, NodeKind]) -> GroupJob:
+    def build(self, node_types: NodeTypes) -> GroupJob:
         phases, cold = self.document.phases, self.document.cold_s
         sync = 0.0
         if self.document.source is None and self.shape is not None:
@@ -128,8 +130,8 @@ class _Job:
         return GroupJob(
             name=self.name,
             slo=self.document.slo,
-            rollout=self._ways("rollout", phases.rollout, self.seconds.rollout_s, 0.0, kinds),
-            train=self._ways("train", phases.train, self.seconds.train_s, sync, kinds),
+            rollout=self._ways("rollout", phases.rollout, self.seconds.rollout_s, 0.0, node_types),
+            train=self._ways("train", phases.train, self.seconds.train_s, sync, node_types),
             spread=self.seconds.spread,
             cold_s=cold if cold is not None else self._switch("cold_s").cold_s,
             tail_share=self.document.tail_share,
@@ -163,46 +165,42 @@ class _Job:
         return from_run(run)
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
-        found = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
-        faults = [self._error(fault, *loc) for loc, fault in found]
+        others = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
+        faults = [self._error(fault, *loc) for loc, fault in others]
         if faults:
             raise joined(faults)
 
     def _ways(
-        self, name: str, phase: Phase, seconds: float, sync_s: float, kinds: Mapping[str, NodeKind]
-    ) -> tuple[Way, ...]:
+        self, name: str, phase: Phase, seconds: float, sync_s: float, node_types: NodeTypes
+    ) -> tuple[PhaseWay, ...]:
+        """The reference way of a phase, then its other ways."""
         warm = phase.warm_s
         if warm is None:
             switch = self._switch("phases", name, "warm_s")
             warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
-        reference = self._bytes(name, phase, None, kinds)
-        ways = [
-            Way(phase.pool, phase.nodes, kinds[phase.pool].slots, seconds + sync_s, reference, warm, phase.resume_s)
-        ]
-        given = phase.resident_bytes is not None
-        self._must_load(name, ("phases", name), phase.pool, phase.tp)
-        self._must_fit(("phases", name), phase.pool, reference, given, kinds)
-        for index, other in enumerate(phase.ways):
-            held = self._bytes(name, phase, other, kinds)
-            where = ("phases", name, "ways", index)
-            self._must_fit(where, other.pool, held, given or other.resident_bytes is not None, kinds)
-            self._must_load(name, where, other.pool, other.tp or phase.tp)
-            slots = other.slots or kinds[other.pool].slots
-            ways.append(
-                Way(other.pool, other.nodes, slots, seconds * other.factor + sync_s, held, warm, phase.resume_s)
-            )
+        ways = []
+        for index, other in enumerate([None, *phase.ways]):
+            where = ("phases", name) if other is None else ("phases", name, "ways", index - 1)
+            pool, nodes = (phase.pool, phase.nodes) if other is None else (other.pool, other.nodes)
+            given = phase.resident_bytes is not None or (other is not None and other.resident_bytes is not None)
+            held = self._bytes(name, phase, other, node_types)
+            self._must_load(name, where, pool, (other.tp if other else None) or phase.tp)
+            self._must_fit(where, pool, held, given, node_types)
+            slots = (other.slots if other else None) or node_types[pool].slots
+            way_s = seconds * (1.0 if other is None else other.factor) + sync_s
+            ways.append(PhaseWay(pool, nodes, slots, way_s, held, warm, phase.resume_s))
         return tuple(ways)
 
-    def _bytes(self, name: str, phase: Phase, other: OtherWay | None, kinds: Mapping[str, NodeKind]) -> float:
+    def _bytes(self, name: str, phase: Phase, other: OtherWay | None, node_types: NodeTypes) -> float:
         """Host bytes per node of a way."""
         pool = other.pool if other else phase.pool
-        slots, of = (other.slots if other else None) or kinds[pool].slots, kinds[pool].slots
+        slots, node_slots = (other.slots if other else None) or node_types[pool].slots, node_types[pool].slots
         given = other.resident_bytes if other else phase.resident_bytes
         if given is None and phase.resident_bytes is not None:
-            return phase.resident_bytes * slots / of
+            return phase.resident_bytes * slots / node_slots
         if given is not None:
             return float(given)
-        accelerators = self.cluster.pools[pool].accelerators.per_node * slots // of
+        accelerators = self.cluster.pools[pool].accelerators.per_node * slots // node_slots
         shape = self._shape("phases", name, "resident_bytes")
         nodes = other.nodes if other else phase.nodes
         tp = (other.tp if other else None) or phase.tp
@@ -211,9 +209,9 @@ class _Job:
         return train_bytes(shape, accelerators, tp, nodes, self.rules.host_copies)
 
     def _must_fit(
-        self, where: tuple[str | int, ...], pool: str, held: float, given: bool, kinds: Mapping[str, NodeKind]
+        self, where: tuple[str | int, ...], pool: str, held: float, given: bool, node_types: NodeTypes
     ) -> None:
-        memory = kinds[pool].host_memory_bytes
+        memory = node_types[pool].host_memory_bytes
         if held >= memory:
             raise self._error(
                 f"its state takes {bytes_text(held)} of host memory on a node, {bytes_text(held - memory)} more "
@@ -223,7 +221,7 @@ class _Job:
             )
 
     def _must_load(self, name: str, where: tuple[str | int, ...], pool: str, tp: int) -> None:
-        """What no accelerator can do without must fit into its memory (memory.accelerator_bytes, a lower bound)."""
+        """Raise an error where the least bytes of a phase (state_memory.accelerator_bytes) exceed an accelerator."""
         accelerators = self.cluster.pools[pool].accelerators
         if self.shape is None or accelerators.kind != "cuda":
             return
@@ -232,9 +230,9 @@ class _Job:
             enough = math.ceil(tp * least / memory)
             while enough < accelerators.per_node and accelerators.per_node % enough:
                 enough += 1
-            what = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
+            need = "weights and gradients take" if name == "train" else "weights, and the KV cache beside them, take"
             raise self._error(
-                f"{self.model}'s {what} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
+                f"{self.model}'s {need} at least {bytes_text(least)} of an accelerator at tp {tp}, and one of pool "
                 f"'{pool}' has {bytes_text(memory)}; raise tp to {enough} or more",
                 *where,
             )

@@ -1,1 +1,1 @@
-"""Policies that place jobs as they arrive: ours, and the published ones."""
+"""Where does a job go that arrives among running groups: best fit, and the published placers."""

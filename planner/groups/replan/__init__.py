@@ -1,1 +1,1 @@
-"""Re-planning: which running jobs move, what that saves, what was not worth it, and what would make room."""
+"""Which running jobs move, in what order, and what each move costs and saves."""

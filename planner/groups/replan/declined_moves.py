@@ -1,4 +1,4 @@
-"""Moves that would lead to the cheapest groups and are not made: what they would save, cost, and why they are not."""
+"""The moves that would lead to the cheapest groups and are not made: what they would save and cost, and why not."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Collection, Sequence
 
 from ....plans.schema.groups_plan import DeclinedMoves
 from ..inputs.group_model import Group
-from ..place.placing import State, moves, next_id
-from .moves import Replanner
+from ..inputs.groups_state import GroupsState, next_id
+from .move_prices import MovePrices
+from .moved_jobs import moved_jobs
 
 
-def declined(planner: Replanner, state: State, cheapest: Sequence[Group], new: Collection[str]) -> DeclinedMoves | None:
+def declined_moves(
+    prices: MovePrices, state: GroupsState, cheapest: Sequence[Group], new: Collection[str]
+) -> DeclinedMoves | None:
     """Moves from `state` to the groups `cheapest`, None if they would save nothing; jobs in `new` move for nothing."""
-    kinds, patience = planner.kinds, planner.patience
-    target = _succeeding(state, cheapest)
-    saves = state.usd_per_hour(kinds) - target.usd_per_hour(kinds)
-    moved = [name for name in moves(state, target, kinds) if name not in new]
+    patience = prices.patience
+    target = _with_ids(state, cheapest)
+    saves = state.usd_per_hour(prices.node_types) - target.usd_per_hour(prices.node_types)
+    moved = [name for name in moved_jobs(state, target, prices.node_types) if name not in new]
     if saves <= 1e-6 or not moved:
         return None
-    price = sum(planner.move(state, target, name).price_usd for name in moved)
+    price = sum(prices.move(state, target, name).price_usd for name in moved)
     dear = saves * patience.change_every_h < (1.0 + patience.hysteresis) * price
     return DeclinedMoves(
         jobs=tuple(moved),
@@ -29,22 +32,22 @@ def declined(planner: Replanner, state: State, cheapest: Sequence[Group], new: C
     )
 
 
-def _succeeding(state: State, groups: Sequence[Group]) -> State:
-    """The groups under the ids of those that they share most jobs with."""
+def _with_ids(state: GroupsState, groups: Sequence[Group]) -> GroupsState:
+    """The groups, each under the id of the group of `state` that it shares most jobs with."""
     members = {key: {pin.job for pin in group.pins} for key, group in state.groups.items()}
     pairs = sorted(
-        (-len(members[key] & {pin.job for pin in group.pins}), key, at)
+        (-len(members[key] & {pin.job for pin in group.pins}), key, index)
         for key in members
-        for at, group in enumerate(groups)
+        for index, group in enumerate(groups)
     )
     named: dict[str, Group] = {}
     left = set(range(len(groups)))
-    for shared, key, at in pairs:
-        if shared and key not in named and at in left:
-            named[key] = groups[at]
-            left.remove(at)
+    for shared, key, index in pairs:
+        if shared and key not in named and index in left:
+            named[key] = groups[index]
+            left.remove(index)
     taken = {**state.groups, **named}
-    for at in sorted(left):
+    for index in sorted(left):
         key = next_id(taken)
-        named[key] = taken[key] = groups[at]
-    return State(state.jobs, named)
+        named[key] = taken[key] = groups[index]
+    return GroupsState(state.jobs, named)

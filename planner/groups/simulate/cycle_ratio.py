@@ -39,22 +39,23 @@ def max_cycle_ratio(edges: Sequence[Edge]) -> tuple[float, list[Edge]]:
     for component in nx.strongly_connected_components(graph):
         inside = [edge for edge in edges if edge.tail in component and edge.head in component]
         if inside:
-            best = max(best, _howard(inside), key=lambda found: found[0])
+            best = max(best, _howard(inside), key=lambda ratio_and_cycle: ratio_and_cycle[0])
     return best
 
 
 def _howard(edges: list[Edge]) -> tuple[float, list[Edge]]:
-    """Of a strongly connected graph. The policy names each node's next edge; its best cycle only ever gets better."""
-    policy: dict[Hashable, Edge] = {}
+    """(ratio, cycle) of a strongly connected graph. `chosen` is each node's next edge; its best cycle only gets
+    better."""
+    chosen: dict[Hashable, Edge] = {}
     for edge in edges:
-        if edge.tail not in policy or edge.seconds > policy[edge.tail].seconds:
-            policy[edge.tail] = edge
-    value = dict.fromkeys(policy, 0.0)
+        if edge.tail not in chosen or edge.seconds > chosen[edge.tail].seconds:
+            chosen[edge.tail] = edge
+    value = dict.fromkeys(chosen, 0.0)
     while True:
-        ratio, cycle = max((_of(cycle), cycle) for cycle in _cycles(policy))
-        # Values relative to the cycle, of all nodes that the policy leads to it.
+        ratio, cycle = max((_ratio(cycle), cycle) for cycle in _cycles(chosen))
+        # Values relative to the cycle, of all nodes from which the chosen edges lead to it.
         into: dict[Hashable, list[Edge]] = {}
-        for edge in policy.values():
+        for edge in chosen.values():
             into.setdefault(edge.head, []).append(edge)
         root = cycle[0].tail
         reached, frontier = {root}, [root]
@@ -69,26 +70,26 @@ def _howard(edges: list[Edge]) -> tuple[float, list[Edge]]:
             gain = value[edge.head] + edge.seconds - ratio * edge.periods - value[edge.tail]
             if gain > 1e-9 * max(1.0, abs(ratio)):
                 value[edge.tail] += gain
-                policy[edge.tail] = edge
+                chosen[edge.tail] = edge
                 better = True
         if not better:
             return ratio, cycle
 
 
-def _of(cycle: list[Edge]) -> float:
+def _ratio(cycle: list[Edge]) -> float:
     return sum(edge.seconds for edge in cycle) / sum(edge.periods for edge in cycle)
 
 
-def _cycles(policy: dict[Hashable, Edge]) -> list[list[Edge]]:
-    """Cycles that following the policy ends in."""
-    found, seen_in = [], dict[Hashable, int]()
-    for number, start in enumerate(policy):
+def _cycles(chosen: dict[Hashable, Edge]) -> list[list[Edge]]:
+    """The cycles in which paths along the chosen edges end."""
+    cycles, seen_in = [], dict[Hashable, int]()
+    for number, start in enumerate(chosen):
         node, path = start, list[Edge]()
         while node not in seen_in:
             seen_in[node] = number
-            path.append(policy[node])
-            node = policy[node].head
+            path.append(chosen[node])
+            node = chosen[node].head
         if seen_in[node] == number:
             begins = next(i for i, edge in enumerate(path) if edge.tail == node)
-            found.append(path[begins:])
-    return found
+            cycles.append(path[begins:])
+    return cycles

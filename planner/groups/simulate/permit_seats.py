@@ -1,48 +1,43 @@
-"""Groups as the permit machine and its twin take them."""
+"""SeatArrays: a group's jobs as the input of the permit machine, and as arrays for the compiled one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permit_state import Seats
+from ....rounds.compiled.compiled_permit_state import SeatArrays
 from ....rounds.permits.permit_events import Seat
-from ..inputs.group_model import Group, GroupJob, Pin, Rules
-from .permit_simulator import Truth
+from ..inputs.group_model import Group, GroupJob, Jobs, Pin, Rules, slowdown_bound
+from .permit_simulator import TrueTurns
 
 PACE = 0.998
-"""Share of its bound that a job is paced at if durations are known: what the machine regulates ends just inside it."""
+"""Share of its bound that a job is paced at if durations are known: jobs then end just inside their bounds."""
 
 PACE_IF_SPREAD = 0.94
-"""The same if durations spread, so that bad stretches keep the bound too. Anything from 0.92 to 0.95 admits within a
-tenth as many random groups (spreads of 10 and 20 %), 0.998 a third fewer."""
+"""Share of its bound that a job is paced at if durations spread, so that bad stretches keep the bound too. Values from
+0.92 to 0.95 admit within a tenth as many random groups (spreads of 10 and 20 %), 0.998 a third fewer."""
 
 DRAWS = 1024
-"""Iterations after which a job's luck repeats."""
+"""Iterations after which a job's draws repeat."""
 
 
-def bound(job: GroupJob, rules: Rules) -> float:
-    """The slowdown that a job must stay below."""
-    return job.slo - rules.margin * (job.slo - 1.0)
-
-
-def pace_share(group: Group, jobs: Mapping[str, GroupJob]) -> float:
+def pace_share(group: Group, jobs: Jobs) -> float:
     """Share of their bounds that the jobs of a group are paced at."""
     return PACE_IF_SPREAD if any(jobs[pin.job].spread for pin in group.pins) else PACE
 
 
-def pace_s(group: Group, job: GroupJob, jobs: Mapping[str, GroupJob], rules: Rules) -> float:
+def pace_s(group: Group, job: GroupJob, jobs: Jobs, rules: Rules) -> float:
     """Seconds within which an iteration of a member should end on average."""
-    return pace_share(group, jobs) * (bound(job, rules) * job.solo_s)
+    return pace_share(group, jobs) * (slowdown_bound(job, rules) * job.solo_s)
 
 
-def kept(pin: Pin, rules: Rules) -> int:
-    """Units that a tail of this job is consolidated on; 0: it is not."""
+def units_kept(pin: Pin, rules: Rules) -> int:
+    """Units that the job's rollout keeps in its tail; 0: tails are not consolidated."""
     if not rules.tail_keep:
         return 0
     keep = math.ceil(rules.tail_keep * len(pin.rollout_units))
@@ -51,34 +46,36 @@ def kept(pin: Pin, rules: Rules) -> int:
 
 @lru_cache(maxsize=4096)
 def _order(name: str, pairs: int) -> NDArray[np.int64]:
-    """Which pair of its spread each iteration of a job draws: every pair equally often, in an order of its name's."""
+    """Index of the spread's pair that each iteration of a job draws: every pair equally often, in an order that the
+    name seeds."""
     seed = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
     rng = np.random.default_rng([seed, pairs])
     return np.concatenate([rng.permutation(pairs) for _ in range(-(-DRAWS // pairs))])[:DRAWS]
 
 
 def factors(job: GroupJob) -> NDArray[np.float64]:
-    """(draws, 2) seconds of each iteration's phases over their means."""
+    """Drawn seconds of each iteration's phases over their means, shape (draws, 2)."""
     if not job.spread:
         return np.ones((1, 2))
-    drawn: NDArray[np.float64] = np.array(job.spread)[_order(job.name, len(job.spread))]
-    return drawn
+    return np.array(job.spread, float)[_order(job.name, len(job.spread))]
 
 
-def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules, spread: bool = True) -> Seats:
-    """Arrays with a leading axis of groups; jobs of a group in the order of its pins; rows beyond them are 0.
+def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> SeatArrays:
+    """Seat arrays of the compiled permit machine, with a leading axis of groups.
+
+    Jobs of a group are in the order of its pins; rows beyond them are 0.
 
     `spread`: draw durations from the jobs' spreads, else take their means.
     """
     most = max(len(group.pins) for group in groups)
     shape = (len(groups), most)
     names = sorted({pin.job for group in groups for pin in group.pins})
-    luck = {name: factors(jobs[name]) for name in names} if spread else {}
-    draws = max((len(drawn) for drawn in luck.values()), default=1)
+    drawn = {name: factors(jobs[name]) for name in names} if spread else {}
+    draws = max((len(pairs) for pairs in drawn.values()), default=1)
     rows: list[tuple[object, ...]] = []
     words = 1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
     blank = (_bits((), words), _bits((), words)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
-    limits = {name: bound(jobs[name], rules) * jobs[name].solo_s for name in names}
+    limits = {name: slowdown_bound(jobs[name], rules) * jobs[name].solo_s for name in names}
     for group in groups:
         share = pace_share(group, jobs) if spread else PACE
         for pin in group.pins:
@@ -90,13 +87,13 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
                 (roll.warm_s, train.warm_s),
                 tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
                 share * limits[pin.job],
-                kept(pin, rules),
+                units_kept(pin, rules),
                 job.tail_share,
             )
             rows.append(row)
         rows += [blank] * (most - len(group.pins))
     units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
-    seats = Seats(
+    seats = SeatArrays(
         units=np.array(units, np.uint64).reshape(*shape, 2, words),
         expected_s=np.array(expected).reshape(*shape, 2),
         switch_s=np.array(switch).reshape(*shape, 2),
@@ -110,18 +107,18 @@ def seats_of(groups: Sequence[Group], jobs: Mapping[str, GroupJob], rules: Rules
     if draws > 1:
         for g, group in enumerate(groups):
             for j, pin in enumerate(group.pins):
-                seats.draws_s[g, j] *= luck[pin.job]
+                seats.draws_s[g, j] *= drawn[pin.job]
     return seats
 
 
 def _bits(units: Sequence[int], words: int) -> list[int]:
-    """A set of units as 64-bit words (twin_state.py)."""
+    """A set of units as 64-bit words (rounds/compiled/compiled_permit_state.py)."""
     whole = sum([1 << u for u in units])
     return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(words)]
 
 
-def machine_seats(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> tuple[list[Seat], list[Truth]]:
-    """The same for the machine itself: what the executor gives it, and what the simulator takes for true."""
+def machine_seats(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[Seat], list[TrueTurns]]:
+    """SeatArrays of the permit machine itself, and the true seconds of each job's turns for the simulator."""
     seats, truths = [], []
     for pin in group.pins:
         job = jobs[pin.job]
@@ -133,10 +130,10 @@ def machine_seats(group: Group, jobs: Mapping[str, GroupJob], rules: Rules) -> t
                 expected_s=(ways[0].mean_s, ways[1].mean_s),
                 switch_s=(ways[0].warm_s, ways[1].warm_s),
                 pace_s=pace_s(group, job, jobs, rules),
-                keep=kept(pin, rules),
+                keep=units_kept(pin, rules),
                 resume_s=(ways[0].resume_s, ways[1].resume_s),
             )
         )
         drawn = factors(job) * np.array([[ways[0].mean_s, ways[1].mean_s]])
-        truths.append(Truth(tuple((float(a), float(b)) for a, b in drawn), job.tail_share))
+        truths.append(TrueTurns(tuple((float(a), float(b)) for a, b in drawn), job.tail_share))
     return seats, truths

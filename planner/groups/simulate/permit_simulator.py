@@ -1,7 +1,7 @@
-"""The permit machine on a virtual clock, turn by turn: the reference of the compiled twin, and the source of timelines.
+"""The permit machine on a virtual clock, turn by turn: the reference of the compiled one, and the source of timelines.
 
-The clock is that of twin.py: a switch is paid where another job had a unit last, turns of several jobs slow each other
-by the interference, and a rollout on a part of its units proceeds at that part.
+The clock is that of rounds/compiled/permit_kernel.py: a switch is paid where another job had a unit last, turns of
+several jobs slow each other by the interference, and a rollout on a part of its units proceeds at that part.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ....rounds.permits.permit_machine import PermitMachine
 
 
 @dataclass(frozen=True)
-class Truth:
-    """What a job's turns really take."""
+class TrueTurns:
+    """True seconds of a job's turns."""
 
     draws_s: tuple[tuple[float, float], ...]
     """(rollout, train) seconds without switches, one pair an iteration, used cyclically."""
@@ -48,9 +48,9 @@ class Span:
     phase: PhaseName
     units: tuple[int, ...]
     switched: bool
-    """It began with a warm switch."""
+    """Whether it began with a warm switch."""
     ends_phase: bool
-    """The phase is complete with it; else it was paused, consolidated or grew."""
+    """Whether the phase is complete with it; else it was paused, consolidated or grew."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class _Clock:
     """The true times of one job."""
 
     seat: Seat
-    truth: Truth
+    truth: TrueTurns
     done: int = 0
     phase: int = 0
     left_s: float = 0.0
@@ -75,7 +75,7 @@ class _Clock:
         return self.truth.draws_s[self.done % len(self.truth.draws_s)][self.phase]
 
     def span(self, now_s: float, ends_phase: bool) -> Span:
-        """What ran since the last span of the turn."""
+        """The span since the last span of the turn."""
         span = Span(self.span_s, now_s, self.seat.job, PHASES[self.phase], self.units, self.switched, ends_phase)
         self.span_s, self.switched = now_s, False
         return span
@@ -92,14 +92,17 @@ class _Clock:
         self.rate = rate
 
 
-def drive(
+def simulate_turns(
     machine: PermitMachine,
     seats: Sequence[Seat],
-    truths: Sequence[Truth],
+    truths: Sequence[TrueTurns],
     interference: float = 0.0,
     check: bool = False,
 ) -> Iterator[Span]:
-    """Spans in the order of their ends, for ever; all jobs arrive at time 0. `check`: the machine after each event."""
+    """Spans of turns in the order of their ends, for ever; all jobs arrive at time 0.
+
+    `check`: check the machine's invariants after each event.
+    """
     clocks = {seat.job: _Clock(seat, truth) for seat, truth in zip(seats, truths, strict=True)}
     for clock in clocks.values():
         clock.left_s = clock.seconds()

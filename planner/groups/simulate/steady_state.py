@@ -1,4 +1,4 @@
-"""The steady state of a group with mean durations: one period as a timeline, and the chain of turns that limits it."""
+"""The steady state of a group with mean durations: one period as a timeline, and its critical cycle of turns."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permit_rules import POLICIES
-from ....rounds.compiled.compiled_permit_state import Seats, empty_state
+from ....rounds.compiled.compiled_permit_rules import PERMIT_RULES
+from ....rounds.compiled.compiled_permit_state import SeatArrays, empty_state
 from ....rounds.compiled.permit_kernel import period
 from ....rounds.permits.permit_events import PhaseName
 from ....rounds.permits.permit_machine import PermitMachine
-from ..inputs.group_model import Group, GroupJob, Rules
+from ..inputs.group_model import Group, Jobs, Rules
 from .cycle_ratio import Edge, max_cycle_ratio
 from .permit_seats import machine_seats, seats_of
-from .permit_simulator import Span, drive
+from .permit_simulator import Span, simulate_turns
 
 _ROWS = 240
 _LONG = 12
-"""Iterations of the slowest job that a period has at most; of a group that repeats itself later than that, or hardly,
-the stretch is taken over which it comes closest to where it began."""
+"""Iterations of the slowest job that a period has at most. If a group repeats itself later or never, the stretch is
+taken over which it comes closest to where it began."""
 _FEW = 8
 _TIGHT = 1e-3
 """Share of the period by which a chain may be shorter and still count as what limits it."""
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A stretch of a turn on a node, within a period."""
+class HeldNode:
+    """A stretch of a turn on one node, within a period."""
 
     start_s: float
     end_s: float
@@ -51,7 +51,7 @@ class Chain:
     seconds: float
     """Seconds of these turns in a period, switches and interference included."""
     limits: bool
-    """Whether this is what sets the period; else jobs are held back so that others keep their bounds."""
+    """Whether the cycle sets the period; else jobs are held back so that others keep their bounds."""
 
     def shares(self) -> list[tuple[str, PhaseName, float]]:
         """(job, phase, share of the chain's turns), the largest first."""
@@ -65,16 +65,16 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyState:
     """A period of a group in its steady state."""
 
     period_s: float
     repeats: bool
-    """Whether it is a period; else a stretch over which the group comes close to where it began."""
+    """Whether the group repeats itself after it; else it only comes close to where it began."""
     iterations: dict[str, int]
     """Iterations of each job in the period."""
-    slots: tuple[Slot, ...]
-    """Everything that runs in it, cut at its ends, by start, job and node; times from 0 to `period_s`."""
+    held: tuple[HeldNode, ...]
+    """All turns of the period, cut at its ends, by start, job and node; times from 0 to `period_s`."""
     busy: tuple[float, ...]
     """Share of the period that each unit is held."""
     chain: Chain
@@ -82,42 +82,40 @@ class Steady:
 
 def node_units(group: Group, slots_of: Mapping[str, int]) -> list[range]:
     """Units of each node; `slots_of`: slots of a node by pool."""
-    ranges, at = [], 0
+    ranges, first = [], 0
     for pool in group.nodes:
-        ranges.append(range(at, at + slots_of.get(pool, 1)))
-        at += slots_of.get(pool, 1)
+        ranges.append(range(first, first + slots_of.get(pool, 1)))
+        first = ranges[-1].stop
     return ranges
 
 
-def steady(group: Group, jobs: Mapping[str, GroupJob], rules: Rules, slots_of: Mapping[str, int]) -> Steady:
-    """Simulate `group` with mean durations until it repeats itself.
+def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, int]) -> SteadyState:
+    """The steady state of `group`, simulated with mean durations until it repeats itself.
 
     Args:
-        slots_of: slots of a node by pool (`NodeKind.slots`).
+        slots_of: slots of a node by pool (`NodeType.slots`).
     """
-    plain = {pin.job: _without_spread(jobs[pin.job]) for pin in group.pins}
-    arrays = seats_of([group], plain, rules)
+    plain = {pin.job: replace(jobs[pin.job], spread=()) for pin in group.pins}
+    arrays = SeatArrays(*(field[0] for field in seats_of([group], plain, rules)))
     log, times = np.zeros((_ROWS, len(group.pins), 4)), np.zeros(_ROWS)
-    one = Seats(*(part[0] for part in arrays))
-    a, b = period(
-        one, empty_state(len(group.pins), one.units.shape[-1]), log, times, POLICIES[rules.policy], rules.interference
-    )
+    state, rule = empty_state(len(group.pins), arrays.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
+    a, b = period(arrays, state, log, times, rule, rules.interference)
     repeats = b - a <= _LONG
     if not repeats:
         a = min(range(b - _LONG, b), key=lambda row: _distance(log, times, row, b))
     begin_s, end_s = float(times[a]), float(times[b])
     seats, truths = machine_seats(group, plain, rules)
     spans: list[Span] = []
-    for span in drive(PermitMachine(rules.policy), seats, truths, rules.interference):
+    for span in simulate_turns(PermitMachine(rules.permit_rule), seats, truths, rules.interference):
         if span.end_s > begin_s:
             spans.append(span)
         # The longest turn ends a period later at most, so all that begins in this one has ended by then.
         if span.end_s > end_s + max(end_s - begin_s, sum(max(seat.expected_s) for seat in seats)):
             break
     period_s = end_s - begin_s
-    slots, busy = _slots(spans, begin_s, end_s, node_units(group, slots_of))
+    held, busy = _held_nodes(spans, begin_s, end_s, node_units(group, slots_of))
     counts = {pin.job: int(log[b, j, 3] - log[a, j, 3]) for j, pin in enumerate(group.pins)}
-    return Steady(period_s, repeats, counts, slots, busy, _chain([s for s in spans if s.end_s <= end_s], period_s))
+    return SteadyState(period_s, repeats, counts, held, busy, _chain([s for s in spans if s.end_s <= end_s], period_s))
 
 
 def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: int) -> tuple[int, float]:
@@ -126,14 +124,10 @@ def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: i
     return other, float(np.abs(log[a, :, 1] - log[b, :, 1]).max() / (times[b] - times[a]))
 
 
-def _without_spread(job: GroupJob) -> GroupJob:
-    return replace(job, spread=())
-
-
-def _slots(
+def _held_nodes(
     spans: list[Span], begin_s: float, end_s: float, nodes: list[range]
-) -> tuple[tuple[Slot, ...], tuple[float, ...]]:
-    slots = []
+) -> tuple[tuple[HeldNode, ...], tuple[float, ...]]:
+    stretches = []
     busy = [0.0] * nodes[-1].stop
     for span in spans:
         start, end = max(span.start_s, begin_s) - begin_s, min(span.end_s, end_s) - begin_s
@@ -144,8 +138,8 @@ def _slots(
             for unit in held:
                 busy[unit] += (end - start) / (end_s - begin_s)
             if held:
-                slots.append(Slot(start, end, span.job, span.phase, number, held))
-    return tuple(sorted(slots, key=lambda slot: (slot.start_s, slot.job, slot.node))), tuple(busy)
+                stretches.append(HeldNode(start, end, span.job, span.phase, number, held))
+    return tuple(sorted(stretches, key=lambda stretch: (stretch.start_s, stretch.job, stretch.node))), tuple(busy)
 
 
 def _chain(spans: list[Span], period_s: float) -> Chain:
@@ -157,8 +151,8 @@ def _chain(spans: list[Span], period_s: float) -> Chain:
     edges = set()
     for line in lines.values():
         line.sort(key=lambda number: (spans[number].start_s, spans[number].end_s))
-        for one, two in pairwise(line):
-            edges.add(Edge(one, two, spans[one].end_s - spans[one].start_s, 0))
+        for before, after in pairwise(line):
+            edges.add(Edge(before, after, spans[before].end_s - spans[before].start_s, 0))
         edges.add(Edge(line[-1], line[0], spans[line[-1]].end_s - spans[line[-1]].start_s, 1))
     ratio, cycle = max_cycle_ratio(sorted(edges))
     turns: list[tuple[str, PhaseName]] = []

@@ -1,1 +1,1 @@
-"""What a plan of groups says: the document, its reasons, its timelines."""
+"""What does the plan of groups say: the document, its reasons, its timelines."""

@@ -1,4 +1,4 @@
-"""From groups to the plan document: nodes with their memory, pins, slowdowns, timelines, costs, why."""
+"""The plan document of groups: nodes with their memory, pins, slowdowns, timelines, cost figures, reasons."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ from ....plans.schema.sections.origin import Volatile
 from ....plans.schema.sections.planned_group import GroupMember, GroupNode, PinnedPhase, PlannedGroup, PlannedSlowdown
 from ....plans.schema.workload import Workload
 from ..inputs.capacity import excess
-from ..inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
+from ..inputs.group_model import Group, Jobs, NodeTypes, PhaseWay, Pin, Rules, Slowdown
+from ..inputs.groups_state import GroupsState
 from ..inputs.workload_jobs import Problem
-from ..place.assemble import resident_bytes
-from ..place.greedy import Algorithm1
-from ..place.placing import Placer, State
-from ..place.published_placements import SoloD
-from ..simulate.bound_slowdown import keeping
-from ..simulate.permit_seats import kept, pace_s
-from ..simulate.shown_timeline import timeline_of
-from ..simulate.slowdowns import slowdowns, units_per_hour
-from ..simulate.steady_state import Steady, steady
+from ..place.group_nodes import resident_bytes
+from ..place.placer import placed_in_turn
+from ..place.published_placers import Algorithm1, SoloD
+from ..simulate.permit_seats import pace_s, units_kept
+from ..simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
+from ..simulate.steady_state import SteadyState, steady_state
+from .group_timelines import timeline_of
 from .group_why import explain
 
 
 def write_plan(
     problem: Problem,
     workload: Workload,
-    state: State,
+    state: GroupsState,
     solver: GroupsSolver,
     moves: Sequence[Move],
     declined: DeclinedMoves | None,
     inputs: GroupsInputs,
     volatile: Volatile,
 ) -> GroupsPlan:
-    """The document of `state`, which places every job of the problem."""
-    got = {key: slowdowns(group, state.jobs, problem.rules) for key, group in state.groups.items()}
-    greedy = placed_in_turn(Algorithm1(problem.kinds, problem.rules), problem.jobs)
-    groups = {key: _group(key, state, got[key], problem) for key in sorted(state.groups, key=lambda key: int(key[1:]))}
+    """The plan document of `state`, which places every job of the problem."""
+    slow = {key: slowdowns(group, state.jobs, problem.rules) for key, group in state.groups.items()}
+    solo_d = placed_in_turn(SoloD(problem.node_types), problem.jobs)
+    algorithm_1 = placed_in_turn(Algorithm1(problem.node_types, problem.rules), problem.jobs)
+    keys = sorted(state.groups, key=lambda key: int(key[1:]))
+    groups = {key: _group(key, state, slow[key], problem) for key in keys}
     predicted = GroupsPredicted(
-        plan=figures(state, problem, got),
-        solo_d=figures(placed_in_turn(SoloD(problem.kinds), problem.jobs), problem),
-        algorithm_1=figures(greedy, problem),
+        plan=cost_figures(state, problem, slow),
+        solo_d=cost_figures(solo_d, problem),
+        algorithm_1=cost_figures(algorithm_1, problem),
     )
     return GroupsPlan(
         rlplan_groups=1,
@@ -66,89 +67,78 @@ def write_plan(
     )
 
 
-def placed_in_turn(placer: Placer, jobs: Mapping[str, GroupJob]) -> State:
-    """All jobs, placed one after the other by name."""
-    state = State()
-    for name in sorted(jobs):
-        state = placer.arrive(state, jobs[name])
-    return state
+def cost_figures(
+    state: GroupsState, problem: Problem, by_group: Mapping[str, Mapping[str, Slowdown]] | None = None
+) -> CostFigures:
+    """Price of a state per hour and per unit of training; a unit is what one USD buys if each job has its own nodes.
 
-
-def figures(state: State, problem: Problem, got: Mapping[str, Mapping[str, Slowdown]] | None = None) -> CostFigures:
-    """What a placement costs per hour, and per unit of training: what one USD buys if each job has its own nodes."""
+    `by_group`: slowdowns by group and job, simulated here if not given.
+    """
     slow: dict[str, Slowdown] = {}
     for key, group in state.groups.items():
-        slow |= got[key] if got is not None else slowdowns(group, state.jobs, problem.rules)
-    held = [
-        keeps for group in state.groups.values() for keeps in keeping(group, state.jobs, slow, problem.rules).values()
+        slow |= by_group[key] if by_group is not None else slowdowns(group, state.jobs, problem.rules)
+    kept = [
+        keeps
+        for group in state.groups.values()
+        for keeps in bounds_kept(group, state.jobs, slow, problem.rules).values()
     ]
-    price = state.usd_per_hour(problem.kinds)
-    units = units_per_hour(slow, state.jobs, problem.kinds)
+    price = state.usd_per_hour(problem.node_types)
+    units = units_per_hour(slow, state.jobs, problem.node_types)
     return CostFigures(
         usd_per_hour=price,
         usd_per_unit=price / units if units else 0.0,
-        slo_attained=sum(held) / len(held),
-        fits=not excess(state.groups.values(), problem.kinds),
+        slo_attained=sum(kept) / len(kept),
+        fits=not excess(state.groups.values(), problem.node_types),
     )
 
 
-def _group(key: str, state: State, got: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
-    group, kinds = state.groups[key], problem.kinds
-    held = keeping(group, state.jobs, got, problem.rules)
-    settled = steady(group, state.jobs, problem.rules, {pool: kind.slots for pool, kind in kinds.items()})
+def _group(key: str, state: GroupsState, slow: Mapping[str, Slowdown], problem: Problem) -> PlannedGroup:
+    group, node_types, rules = state.groups[key], problem.node_types, problem.rules
+    kept = bounds_kept(group, state.jobs, slow, rules)
+    steady = steady_state(group, state.jobs, rules, {pool: node_type.slots for pool, node_type in node_types.items()})
     return PlannedGroup(
-        nodes=_nodes(group, state.jobs, kinds, settled),
-        jobs={
-            pin.job: _member(group, pin, state.jobs, got[pin.job], held[pin.job], problem.rules) for pin in group.pins
-        },
-        usd_per_hour=group.usd_per_hour(kinds),
-        timeline=timeline_of(settled),
-        why=explain(key, state, got, settled, kinds, problem.rules),
+        nodes=_nodes(group, state.jobs, node_types, steady),
+        jobs={pin.job: _member(group, pin, state.jobs, slow[pin.job], kept[pin.job], rules) for pin in group.pins},
+        usd_per_hour=group.usd_per_hour(node_types),
+        timeline=timeline_of(steady),
+        why=explain(key, state, slow, steady, node_types, rules),
     )
 
 
-def _member(
-    group: Group, pin: Pin, jobs: Mapping[str, GroupJob], got: Slowdown, keeps: bool, rules: Rules
-) -> GroupMember:
+def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, rules: Rules) -> GroupMember:
     job = jobs[pin.job]
-    tail_units = kept(pin, rules) if job.tail_share else 0
+    tail_units = units_kept(pin, rules) if job.tail_share else 0
     return GroupMember(
         rollout=_phase(job.rollout, pin.rollout, pin.rollout_units),
         train=_phase(job.train, pin.train, pin.train_units),
         pace_s=pace_s(group, job, jobs, rules),
         tail_from=1 - job.tail_share if tail_units else None,
         tail_units=tail_units or None,
-        slowdown=PlannedSlowdown(mean=got.mean, p50=got.p50, p95=got.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s),
+        slowdown=PlannedSlowdown(
+            mean=slow.mean, p50=slow.p50, p95=slow.p95, slo=job.slo, keeps=keeps, alone_s=job.solo_s
+        ),
     )
 
 
-def _phase(ways: tuple[Way, ...], way: int, units: tuple[int, ...]) -> PinnedPhase:
-    found = ways[way]
+def _phase(ways: tuple[PhaseWay, ...], index: int, units: tuple[int, ...]) -> PinnedPhase:
+    way = ways[index]
     return PinnedPhase(
-        pool=found.pool,
-        units=units,
-        way=way,
-        mean_s=found.mean_s,
-        switch_s=found.warm_s,
-        resume_s=found.resume_s,
+        pool=way.pool, units=units, way=index, mean_s=way.mean_s, switch_s=way.warm_s, resume_s=way.resume_s
     )
 
 
-def _nodes(
-    group: Group, jobs: Mapping[str, GroupJob], kinds: Mapping[str, NodeKind], steady_state: Steady
-) -> tuple[GroupNode, ...]:
-    held = resident_bytes(group, jobs, kinds)
+def _nodes(group: Group, jobs: Jobs, node_types: NodeTypes, steady: SteadyState) -> tuple[GroupNode, ...]:
     nodes, first = [], 0
-    for pool, used in zip(group.nodes, held, strict=True):
-        slots = kinds[pool].slots
-        busy = sum(steady_state.busy[first : first + slots]) / slots
+    for pool, used in zip(group.nodes, resident_bytes(group, jobs, node_types), strict=True):
+        slots = node_types[pool].slots
+        busy = sum(steady.busy[first : first + slots]) / slots
         first += slots
         nodes.append(
             GroupNode(
                 pool=pool,
                 slots=slots,
                 resident_bytes=used,
-                host_memory_bytes=round(kinds[pool].host_memory_bytes),
+                host_memory_bytes=round(node_types[pool].host_memory_bytes),
                 busy=min(1.0, busy),
             )
         )

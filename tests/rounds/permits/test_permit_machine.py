@@ -21,9 +21,9 @@ from rlplan.rounds.permits.permit_events import (
     WakeAt,
 )
 from rlplan.rounds.permits.permit_machine import PermitMachine
-from rlplan.rounds.permits.permit_rules import CREDIT, PATIENCE, POLICIES
+from rlplan.rounds.permits.permit_rules import CREDIT, PATIENCE, PERMIT_RULES
 
-ALL = pytest.mark.parametrize("policy", sorted(POLICIES))
+ALL = pytest.mark.parametrize("policy", sorted(PERMIT_RULES))
 
 
 def seat(
@@ -226,7 +226,7 @@ def schedules(draw: st.DrawFn) -> tuple[list[Seat], list[tuple[int, float]]]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(), st.sampled_from(sorted(POLICIES)))
+@given(schedules(), st.sampled_from(sorted(PERMIT_RULES)))
 def test_whatever_comes_the_invariants_hold_and_a_replay_gives_the_same_actions(
     schedule: tuple[list[Seat], list[tuple[int, float]]], policy: str
 ) -> None:

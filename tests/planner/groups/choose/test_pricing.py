@@ -8,17 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.choose import pricing
-from rlplan.planner.groups.choose.group_columns import FULL, built, modes, unit_shares
-from rlplan.planner.groups.choose.pricing import Known, Members, Pricing, Table, connected, price, table, word_of
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeKind, Rules, Way
+from rlplan.planner.groups.choose.group_columns import FULL, built, unit_shares
+from rlplan.planner.groups.choose.placements import job_placements
+from rlplan.planner.groups.choose.pricing import (
+    Members,
+    PlacementTable,
+    Pricing,
+    connected,
+    placement_table,
+    price,
+    structure_hash_of,
+)
+from rlplan.planner.groups.choose.structure_hash import InfeasibleSet
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Rules
 
-KINDS = {"H20": NodeKind("H20", 14.8, 1e12), "H800": NodeKind("H800", 42.24, 1e12)}
+NODE_TYPES = {"H20": NodeType("H20", 14.8, 1e12), "H800": NodeType("H800", 42.24, 1e12)}
 
 
 def made(rows: list[tuple[int, int, int]]) -> dict[str, GroupJob]:
     return {
         f"j{at}": GroupJob(
-            f"j{at}", 1 + slo / 100, (Way("H20", 1, 1, float(r), 3e11),), (Way("H800", 1, 1, float(t), 3e11),)
+            f"j{at}", 1 + slo / 100, (PhaseWay("H20", 1, 1, float(r), 3e11),), (PhaseWay("H800", 1, 1, float(t), 3e11),)
         )
         for at, (r, t, slo) in enumerate(rows)
     }
@@ -49,14 +59,14 @@ def listed(jobs: dict[str, GroupJob], values: dict[str, float], cap: int, floor:
                     continue
                 pools = ["H20"] * len(r_used) + ["H800"] * len(t_used)
                 members = [
-                    (modes(jobs[n], KINDS, Rules())[0], [r], [len(r_used) + t])
+                    (job_placements(jobs[n], NODE_TYPES, Rules())[0], [r], [len(r_used) + t])
                     for n, (r, t) in zip(names, place, strict=True)
                 ]
-                group = built(members, pools, KINDS)
+                group = built(members, pools, NODE_TYPES)
                 held = [sum(3e11 for m in members for on in m[1:] if at in on) for at in range(len(pools))]
-                if max(unit_shares(group, jobs, Rules(), KINDS)) > FULL or max(held) >= 1e12:
+                if max(unit_shares(group, jobs, Rules(), NODE_TYPES)) > FULL or max(held) >= 1e12:
                     continue
-                if sum(values[n] for n in names) - group.usd_per_hour(KINDS) > floor:
+                if sum(values[n] for n in names) - group.usd_per_hour(NODE_TYPES) > floor:
                     found.add(names)
     return found
 
@@ -71,42 +81,42 @@ def test_the_search_finds_what_listing_all_groups_finds(
     rows: list[tuple[int, int, int]], worth: list[int], floor: float
 ) -> None:
     jobs = made(rows)
-    modes_of = {name: modes(job, KINDS, Rules()) for name, job in jobs.items()}
-    tab = table(modes_of, KINDS)
+    placements_of = {name: job_placements(job, NODE_TYPES, Rules()) for name, job in jobs.items()}
+    tab = placement_table(placements_of, NODE_TYPES)
     values = {name: float(worth[at]) for at, name in enumerate(tab.names)}
-    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
-    result = price(tab, np.array([values[n] for n in tab.names]), usd, 3, floor, Known(), True)
-    names = {tuple(sorted(tab.modes[m].job for m, _, _ in one.members)) for one in result.found}
+    usd = np.array([NODE_TYPES[pool].usd_per_hour for pool in tab.pools])
+    result = price(tab, np.array([values[n] for n in tab.names]), usd, 3, floor, InfeasibleSet(), True)
+    names = {tuple(sorted(tab.placements[m].job for m, _, _ in one.members)) for one in result.groups}
     assert result.floor == floor
     assert names == listed(jobs, values, 3, floor)
-    assert all(word_of(tab, one.members) == one.word for one in result.found)
+    assert all(structure_hash_of(tab, one.members) == one.structure_hash for one in result.groups)
 
 
 def test_a_known_pair_takes_all_that_hold_it_and_nothing_else() -> None:
     jobs = made([(100, 100, 90)] * 3)
-    tab = table({name: modes(job, KINDS, Rules()) for name, job in jobs.items()}, KINDS)
-    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
+    tab = placement_table({name: job_placements(job, NODE_TYPES, Rules()) for name, job in jobs.items()}, NODE_TYPES)
+    usd = np.array([NODE_TYPES[pool].usd_per_hour for pool in tab.pools])
     values = np.full(3, 60.0)
-    known = Known()
+    known = InfeasibleSet()
     everything = price(tab, values, usd, 3, 0.0, known, True)
-    pair = next(one for one in everything.found if len(one.members) == 2)
-    known.add(pair.word)
+    pair = next(one for one in everything.groups if len(one.members) == 2)
+    known.add(pair.structure_hash)
     rest = price(tab, values, usd, 3, 0.0, known, True)
-    lost = {one.word for one in everything.found} - {one.word for one in rest.found}
-    assert pair.word in lost
-    assert any(len(one.members) == 3 for one in everything.found if one.word in lost)
-    assert any(len(one.members) == 2 for one in rest.found)
+    lost = {one.structure_hash for one in everything.groups} - {one.structure_hash for one in rest.groups}
+    assert pair.structure_hash in lost
+    assert any(len(one.members) == 3 for one in everything.groups if one.structure_hash in lost)
+    assert any(len(one.members) == 2 for one in rest.groups)
 
 
 def test_a_search_that_is_cut_short_proves_nothing() -> None:
     jobs = made([(100, 100, 90)] * 4)
-    tab = table({name: modes(job, KINDS, Rules()) for name, job in jobs.items()}, KINDS)
-    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
-    assert price(tab, np.full(4, 60.0), usd, 4, 0.0, Known(), True, max_steps=10).floor == float("inf")
+    tab = placement_table({name: job_placements(job, NODE_TYPES, Rules()) for name, job in jobs.items()}, NODE_TYPES)
+    usd = np.array([NODE_TYPES[pool].usd_per_hour for pool in tab.pools])
+    assert price(tab, np.full(4, 60.0), usd, 4, 0.0, InfeasibleSet(), True, max_steps=10).floor == float("inf")
 
 
 def test_known_structures_survive_growth() -> None:
-    known = Known()
+    known = InfeasibleSet()
     words = [int(w) for w in np.random.default_rng(0).integers(1, 2**63, 50_000)]
     for word in words:
         known.add(word)
@@ -118,16 +128,18 @@ def wide(rows: list[tuple[int, int, int, int]]) -> dict[str, GroupJob]:
     """Jobs of (rollout nodes, train nodes, seconds of both phases, bound in percent beyond 1)."""
     return {
         f"j{at}": GroupJob(
-            f"j{at}", 1 + slo / 100, (Way("H20", r, 1, float(s), 3e11),), (Way("H800", t, 1, float(s), 3e11),)
+            f"j{at}", 1 + slo / 100, (PhaseWay("H20", r, 1, float(s), 3e11),), (PhaseWay("H800", t, 1, float(s), 3e11),)
         )
         for at, (r, t, s, slo) in enumerate(rows)
     }
 
 
-def searched(jobs: dict[str, GroupJob], values: list[float], floor: float = 0.0, cap: int = 3) -> tuple[Table, Pricing]:
-    tab = table({name: modes(job, KINDS, Rules()) for name, job in jobs.items()}, KINDS)
-    usd = np.array([KINDS[pool].usd_per_hour for pool in tab.pools])
-    return tab, price(tab, np.array(values), usd, cap, floor, Known(), False)
+def searched(
+    jobs: dict[str, GroupJob], values: list[float], floor: float = 0.0, cap: int = 3
+) -> tuple[PlacementTable, Pricing]:
+    tab = placement_table({name: job_placements(job, NODE_TYPES, Rules()) for name, job in jobs.items()}, NODE_TYPES)
+    usd = np.array([NODE_TYPES[pool].usd_per_hour for pool in tab.pools])
+    return tab, price(tab, np.array(values), usd, cap, floor, InfeasibleSet(), False)
 
 
 def overlaps(members: Members) -> tuple[object, ...]:
@@ -145,10 +157,10 @@ def overlaps(members: Members) -> tuple[object, ...]:
 def test_every_way_in_which_wide_phases_can_meet_is_tried_once(widths: list[int], count: int) -> None:
     jobs = wide([(widths[at], widths[-1 - at] if count == 2 else 1, 50, 500) for at in range(count)])
     tab, result = searched(jobs, [1e4] * count)
-    got = [overlaps(one.members) for one in result.found if len(one.members) == count]
+    got = [overlaps(one.members) for one in result.groups if len(one.members) == count]
     assert len(got) == len(set(got)) and result.floor == 0.0
-    assert len({one.word for one in result.found}) == len(result.found)
-    assert all(word_of(tab, one.members) == one.word for one in result.found)
+    assert len({one.structure_hash for one in result.groups}) == len(result.groups)
+    assert all(structure_hash_of(tab, one.members) == one.structure_hash for one in result.groups)
     # All sets of nodes, those of the first job fixed; the others' are among its nodes and as many others as they need.
     width = [(job.rollout[0].nodes, job.train[0].nodes) for job in jobs.values()]
     r_all, t_all = (range(100 * phase, 100 * phase + sum(w[phase] for w in width)) for phase in (0, 1))
@@ -161,24 +173,24 @@ def test_every_way_in_which_wide_phases_can_meet_is_tried_once(widths: list[int]
 
 def test_phases_of_more_nodes_than_a_word_has_bits_are_priced() -> None:
     jobs = wide([(300, 40, 100, 60), (300, 40, 100, 60), (280, 40, 100, 60)])
-    alone = 300 * 14.8 + 40 * 42.24
-    tab, result = searched(jobs, [0.7 * alone] * 3, 0.39 * alone, cap=2)
-    best = result.found[0]
-    assert result.floor == 0.39 * alone
-    assert sorted(tab.modes[m].job for m, _, _ in best.members) in (["j0", "j1"], ["j0", "j2"], ["j1", "j2"])
-    assert len(best.pools) == 340 and best.profit == pytest.approx(0.4 * alone)
-    assert word_of(tab, best.members) == best.word
+    solo = 300 * 14.8 + 40 * 42.24
+    tab, result = searched(jobs, [0.7 * solo] * 3, 0.39 * solo, cap=2)
+    best = result.groups[0]
+    assert result.floor == 0.39 * solo
+    assert sorted(tab.placements[m].job for m, _, _ in best.members) in (["j0", "j1"], ["j0", "j2"], ["j1", "j2"])
+    assert len(best.pools) == 340 and best.profit == pytest.approx(0.4 * solo)
+    assert structure_hash_of(tab, best.members) == best.structure_hash
 
 
 def test_three_that_meet_on_one_node_are_not_three_that_meet_in_pairs() -> None:
     tab, _ = searched(wide([(2, 1, 50, 500)] * 3), [0.0] * 3)
     star = [(0, (0, 1), (9,)), (1, (0, 2), (10,)), (2, (0, 3), (11,))]
     triangle = [(0, (0, 1), (9,)), (1, (0, 2), (10,)), (2, (1, 2), (11,))]
-    assert word_of(tab, star) != word_of(tab, triangle)
+    assert structure_hash_of(tab, star) != structure_hash_of(tab, triangle)
 
 
 def test_a_search_that_meets_more_kinds_of_node_than_it_keeps_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = wide([(2, 1, 50, 500)] * 3)
     assert searched(jobs, [1e4] * 3)[1].floor == 0.0
-    monkeypatch.setattr(pricing, "MOST_KINDS", 4)
+    monkeypatch.setattr(pricing, "MOST_NODE_CLASSES", 4)
     assert searched(jobs, [1e4] * 3)[1].floor == float("inf")

@@ -6,25 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks.brute_force import _placements
+from rlplan.benchmarks.brute_force import placements_of_all
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.choose.group_solution import Effort
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Rules, Way
-from rlplan.planner.groups.inputs.running_plan import _parts
-from rlplan.planner.groups.place.assemble import keeps_bounds, resident
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeType, PhaseWay, Rules
+from rlplan.planner.groups.inputs.running_plan import unconnected_groups
+from rlplan.planner.groups.place.group_nodes import resident
+from rlplan.planner.groups.place.published_placers import within_cap_and_bounds
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
-KINDS = {"H20": NodeKind("H20", 14.8, 1.5e12), "H800": NodeKind("H800", 42.24, 1.5e12)}
+NODE_TYPES = {"H20": NodeType("H20", 14.8, 1.5e12), "H800": NodeType("H800", 42.24, 1.5e12)}
 RULES = Rules(group_cap=3)
 
 
 def job(name: str, rollout_s: float, train_s: float, slo: float, spill: bool, wide: bool) -> GroupJob:
-    rollout = [Way("H20", 1, 1, rollout_s, 3e11)]
+    rollout = [PhaseWay("H20", 1, 1, rollout_s, 3e11)]
     if spill:
-        rollout.append(Way("H800", 1, 1, 0.9 * rollout_s, 3e11))
-    train = [Way("H800", 1, 1, train_s, 3e11)]
+        rollout.append(PhaseWay("H800", 1, 1, 0.9 * rollout_s, 3e11))
+    train = [PhaseWay("H800", 1, 1, train_s, 3e11)]
     if wide:
-        train.append(Way("H800", 2, 1, 0.55 * train_s, 3e11))
+        train.append(PhaseWay("H800", 2, 1, 0.55 * train_s, 3e11))
     return GroupJob(name, slo, tuple(rollout), tuple(train))
 
 
@@ -45,15 +46,15 @@ def exhausted(jobs: list[GroupJob]) -> float:
         for some in combinations(range(len(names)), size):
             members = [by_name[names[at]] for at in some]
             rows = []
-            for group in _placements(Group((), ()), members, KINDS, float("inf")):
+            for group in placements_of_all(Group((), ()), members, NODE_TYPES, float("inf")):
                 if (
-                    len(_parts(group, KINDS)) == 1
-                    and resident(group, by_name, KINDS)
-                    and keeps_bounds(group, by_name, RULES)
+                    len(unconnected_groups(group, NODE_TYPES)) == 1
+                    and resident(group, by_name, NODE_TYPES)
+                    and within_cap_and_bounds(group, by_name, RULES)
                 ):
                     slow = slowdowns(group, by_name, RULES)
-                    units = sum(by_name[n].solo_usd_per_hour(KINDS) / s.mean for n, s in slow.items())
-                    rows.append((group.usd_per_hour(KINDS), units))
+                    units = sum(by_name[n].solo_usd_per_hour(NODE_TYPES) / s.mean for n, s in slow.items())
+                    rows.append((group.usd_per_hour(NODE_TYPES), units))
             of_set[sum(1 << at for at in some)] = rows
     best: dict[int, list[tuple[float, float]]] = {0: [(0.0, 0.0)]}
     for mask in range(1, 1 << len(names)):
@@ -76,7 +77,7 @@ def exhausted(jobs: list[GroupJob]) -> float:
 @settings(max_examples=8, deadline=None)
 @given(jobs_strategy(3))
 def test_few_jobs_get_the_ratio_that_exhaustion_finds(jobs: list[GroupJob]) -> None:
-    found = solve_groups(jobs, KINDS, RULES, objective="usd_per_unit")
+    found = solve_groups(jobs, NODE_TYPES, RULES, objective="usd_per_unit")
     assert found.usd_per_unit == pytest.approx(exhausted(jobs), rel=1e-5)
     assert found.bound_usd_per_unit == pytest.approx(found.usd_per_unit, rel=1e-4)
     assert found.universe == "groups of at most 3 jobs"
@@ -86,8 +87,8 @@ def test_few_jobs_get_the_ratio_that_exhaustion_finds(jobs: list[GroupJob]) -> N
 @given(jobs_strategy(5), st.booleans())
 def test_neither_objective_is_worse_in_its_own_terms_than_the_other(jobs: list[GroupJob], exact: bool) -> None:
     effort = Effort() if exact else Effort(exact_jobs=0)
-    hour = solve_groups(jobs, KINDS, RULES, effort=effort)
-    unit = solve_groups(jobs, KINDS, RULES, effort=effort, objective="usd_per_unit")
+    hour = solve_groups(jobs, NODE_TYPES, RULES, effort=effort)
+    unit = solve_groups(jobs, NODE_TYPES, RULES, effort=effort, objective="usd_per_unit")
     assert unit.usd_per_unit <= hour.usd_per_unit * (1 + 1e-9)
     assert hour.usd_per_hour <= unit.usd_per_hour * (1 + 2 * effort.gap)
     assert unit.bound_usd_per_hour <= unit.usd_per_hour + 1e-6
@@ -97,8 +98,8 @@ def test_neither_objective_is_worse_in_its_own_terms_than_the_other(jobs: list[G
 
 def test_training_that_is_worth_more_than_the_nodes_it_takes_is_not_slowed() -> None:
     jobs = [job("a", 300, 290, 2.0, False, False), job("b", 300, 290, 2.0, False, False)]
-    hour = solve_groups(jobs, KINDS, RULES)
-    unit = solve_groups(jobs, KINDS, RULES, objective="usd_per_unit")
+    hour = solve_groups(jobs, NODE_TYPES, RULES)
+    unit = solve_groups(jobs, NODE_TYPES, RULES, objective="usd_per_unit")
     assert hour.usd_per_hour <= unit.usd_per_hour
     assert unit.usd_per_unit <= min(1.0, hour.usd_per_unit)
     assert (hour.objective, unit.objective) == ("usd_per_hour", "usd_per_unit")
@@ -107,6 +108,6 @@ def test_training_that_is_worth_more_than_the_nodes_it_takes_is_not_slowed() -> 
 
 def test_a_search_whose_work_ran_out_says_that_its_gap_is_about_the_groups_tried() -> None:
     jobs = [job(f"j{at}", 100 + 37 * at % 300, 80 + 53 * at % 200, 1.9, False, False) for at in range(6)]
-    found = solve_groups(jobs, KINDS, RULES, effort=Effort(simulated=20), objective="usd_per_unit")
+    found = solve_groups(jobs, NODE_TYPES, RULES, effort=Effort(simulations=20), objective="usd_per_unit")
     assert found.universe.startswith("the ") and "groups that were tried" in found.universe
     assert found.status == "limit"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlplan.planner.groups.inputs.groups_state import GroupsState
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
-from rlplan.planner.groups.place.placing import State
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, load_groups_plan
 from rlplan.plans.schema.sections.origin import InputFile
@@ -34,10 +34,10 @@ def running(tmp_path):
     return path, tmp_path / "groups.yaml"
 
 
-def state_now(running) -> State:
+def state_now(running) -> GroupsState:
     path, plan_path = running
     _, now = problem(path)
-    return running_state(load_groups_plan(plan_path), plan_path, now.jobs, now.kinds)
+    return running_state(load_groups_plan(plan_path), plan_path, now.jobs, now.node_types)
 
 
 def test_an_unchanged_workload_runs_as_planned(running):

@@ -42,7 +42,7 @@ def test_ways_carry_their_pool_seconds_and_the_memory_of_what_they_hold(tmp_path
     assert (spill.pool, spill.slots, spill.mean_s) == ("train", 1, pytest.approx(66.0))
     assert small.train[0].state_bytes == train_bytes(shape, 8, 1)
     assert found.remaining_s == {"small": 36000.0}
-    assert found.kinds["roll"].slots == 2 and found.kinds["roll"].limit == 3
+    assert found.node_types["roll"].slots == 2 and found.node_types["roll"].limit == 3
 
 
 def test_written_training_seconds_get_the_sync_over_the_link(tmp_path):

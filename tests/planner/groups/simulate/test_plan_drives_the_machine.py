@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.group_seats import planned_seats
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
 from rlplan.planner.groups.simulate.permit_seats import machine_seats
-from rlplan.planner.groups.simulate.permit_simulator import Span, Truth, drive
+from rlplan.planner.groups.simulate.permit_simulator import Span, TrueTurns, simulate_turns
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan, load_groups_plan
 from rlplan.plans.schema.sections.origin import InputFile
+from rlplan.plans.schema.sections.planned_group import PlannedGroup
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
+from rlplan.rounds.permits.permit_events import Seat
 from rlplan.rounds.permits.permit_machine import PermitMachine
 
 from ....workloads import edit, write_workload
@@ -39,6 +40,22 @@ def solved(folder: Path, rules: str) -> tuple[GroupsPlan, GroupsPlan, Problem]:
     return plan, load_groups_plan(folder / "groups.yaml"), problem
 
 
+def planned_seats(group: PlannedGroup) -> list[Seat]:
+    """Seats by job name, the order in which the planner's simulation lets jobs arrive, from the document alone."""
+    return [
+        Seat(
+            job=name,
+            units=(member.rollout.units, member.train.units),
+            expected_s=(member.rollout.mean_s, member.train.mean_s),
+            switch_s=(member.rollout.switch_s, member.train.switch_s),
+            pace_s=member.pace_s,
+            keep=member.tail_units or 0,
+            resume_s=(member.rollout.resume_s, member.train.resume_s),
+        )
+        for name, member in sorted(group.jobs.items())
+    ]
+
+
 def order(spans: list[Span]) -> dict[int, list[tuple[str, str, bool, bool]]]:
     """Who holds each unit, one after the other."""
     found: dict[int, list[tuple[str, str, bool, bool]]] = {}
@@ -52,16 +69,16 @@ def order(spans: list[Span]) -> dict[int, list[tuple[str, str, bool, bool]]]:
 @pytest.mark.parametrize("tail", ["", ", tail_keep: 0.5"])
 def test_seats_from_the_document_alone_give_the_schedule_of_the_simulator(tmp_path, policy, tail):
     plan, read, problem = solved(tmp_path, f"rules: {{policy: {policy}, group_cap: 4{tail}}}")
-    state = running_state(plan, tmp_path / "groups.yaml", problem.jobs, problem.kinds)
+    state = running_state(plan, tmp_path / "groups.yaml", problem.jobs, problem.node_types)
     for key, group in state.groups.items():
         seats, truths = machine_seats(group, state.jobs, problem.rules)
         mine = planned_seats(plan.groups[key])
-        expected = list(islice(drive(PermitMachine(problem.rules.policy), seats, truths), 60))
-        assert list(islice(drive(PermitMachine(plan.rules.policy), mine, truths), 60)) == expected
+        expected = list(islice(simulate_turns(PermitMachine(problem.rules.permit_rule), seats, truths), 60))
+        assert list(islice(simulate_turns(PermitMachine(plan.rules.policy), mine, truths), 60)) == expected
         # The file holds six digits: the same turns in the same order, within that.
         from_file = planned_seats(read.groups[key])
         scaled = [
-            Truth(
+            TrueTurns(
                 tuple(
                     (a * s.expected_s[0] / e.expected_s[0], b * s.expected_s[1] / e.expected_s[1])
                     for a, b in truth.draws_s
@@ -70,7 +87,7 @@ def test_seats_from_the_document_alone_give_the_schedule_of_the_simulator(tmp_pa
             )
             for truth, s, e in zip(truths, from_file, seats, strict=True)
         ]
-        got = list(islice(drive(PermitMachine(read.rules.policy), from_file, scaled), 60))
+        got = list(islice(simulate_turns(PermitMachine(read.rules.policy), from_file, scaled), 60))
         assert order(got) == order(expected)
         assert [span.end_s for span in got] == pytest.approx([span.end_s for span in expected], rel=1e-4)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.benchmarks.first_hour.ground import LAB
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan
@@ -13,8 +14,6 @@ from rlplan.plans.schema.sections.origin import InputFile
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump
-
-from ....workloads import POOLS
 
 ANY = InputFile(path="x.yaml", sha256="a" * 64)
 INPUTS = GroupsInputs(workload=ANY, cluster=ANY, sources={}, previous=ANY)
@@ -40,7 +39,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "cluster.yaml").write_text(POOLS.replace("nodes: 3", "nodes: 6").replace("nodes: 2", "nodes: 6"))
+        (folder / "cluster.yaml").write_text(LAB.replace("nodes: 3", "nodes: 6").replace("nodes: 2", "nodes: 6"))
 
     def solve(self, jobs: dict[str, str], previous: GroupsPlan | None = None, moving: bool = True) -> GroupsPlan:
         path = self.folder / "workload.yaml"
@@ -128,7 +127,7 @@ def test_a_job_moves_for_money_only_if_it_is_far_enough_ahead_of_its_bound(site)
 
 
 def test_new_jobs_that_do_not_fit_beside_running_ones_say_so_and_that_moves_may_help(site):
-    (site.folder / "cluster.yaml").write_text(POOLS.replace("nodes: 3", "nodes: 2"))
+    (site.folder / "cluster.yaml").write_text(LAB.replace("nodes: 3", "nodes: 2"))
     before = site.solve({name: JOBS[name] for name in "ab"})
     tight = {**JOBS, "c": job("c", 100.0, 110.0, 1.01), "d": job("d", 100.0, 110.0, 1.01)}
     with pytest.raises(Infeasible, match=r"--no-moves|pool 'roll'"):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.simulate.permit_simulator import Truth, drive
-from rlplan.rounds.compiled.compiled_permit_rules import POLICIES
-from rlplan.rounds.compiled.compiled_permit_state import Seats, empty_state
+from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
+from rlplan.rounds.compiled.compiled_permit_rules import PERMIT_RULES
+from rlplan.rounds.compiled.compiled_permit_state import SeatArrays, empty_state
 from rlplan.rounds.compiled.permit_kernel import trace
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.rounds.permits.permit_machine import PermitMachine
@@ -23,10 +23,10 @@ def words(units: tuple[int, ...]) -> list[int]:
     return [sum(1 << u % 64 for u in units if u // 64 == word) for word in range(WORDS)]
 
 
-def arrays(seats: list[Seat], truths: list[Truth]) -> Seats:
+def arrays(seats: list[Seat], truths: list[TrueTurns]) -> SeatArrays:
     """The twin's view of the same group."""
     draws = max(len(truth.draws_s) for truth in truths)
-    return Seats(
+    return SeatArrays(
         units=np.array([[words(units) for units in seat.units] for seat in seats], np.uint64),
         expected_s=np.array([seat.expected_s for seat in seats]),
         switch_s=np.array([seat.switch_s for seat in seats]),
@@ -42,7 +42,7 @@ SECONDS = st.sampled_from([50.0, 100.0, 80.0, 113.0, 134.0, 241.0, 888.0])
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> tuple[list[Seat], list[Truth]]:
+def groups(draw: st.DrawFn) -> tuple[list[Seat], list[TrueTurns]]:
     seats, truths = [], []
     count = draw(st.integers(1, 5))
     draws = draw(st.integers(1, 4))
@@ -66,7 +66,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Seat], list[Truth]]:
             )
         )
         truths.append(
-            Truth(
+            TrueTurns(
                 tuple((expected[0] * a, expected[1] * b) for a, b in factors),
                 draw(st.sampled_from([0.0, 0.2, 0.5])),
             )
@@ -75,26 +75,26 @@ def groups(draw: st.DrawFn) -> tuple[list[Seat], list[Truth]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(groups(), st.sampled_from(sorted(POLICIES)), st.sampled_from([0.0, 0.05]))
+@given(groups(), st.sampled_from(sorted(PERMIT_RULES)), st.sampled_from([0.0, 0.05]))
 def test_twin_and_reference_end_the_same_phases_at_the_same_times(
-    group: tuple[list[Seat], list[Truth]], policy: str, interference: float
+    group: tuple[list[Seat], list[TrueTurns]], policy: str, interference: float
 ) -> None:
     seats, truths = group
     phases = 120
-    spans = drive(PermitMachine(policy), seats, truths, interference, check=True)
+    spans = simulate_turns(PermitMachine(policy), seats, truths, interference, check=True)
     expected = [
         (int(span.job[4:]), span.phase == "train", span.end_s)
         for span in islice((span for span in spans if span.ends_phase), phases)
     ]
     who, what, when = np.zeros(phases, np.int64), np.zeros(phases, np.int64), np.zeros(phases)
-    trace(arrays(seats, truths), empty_state(len(seats), WORDS), POLICIES[policy], interference, who, what, when)
+    trace(arrays(seats, truths), empty_state(len(seats), WORDS), PERMIT_RULES[policy], interference, who, what, when)
     assert list(zip(who.tolist(), (what == 1).tolist(), when.tolist(), strict=True)) == expected
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", sorted(PERMIT_RULES))
 def test_a_lone_job_runs_as_if_alone(policy: str) -> None:
     seat = Seat("job-0", ((0,), (1,)), (100.0, 50.0), (2.0, 5.0), pace_s=150.0)
     who, what, when = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4)
-    group = arrays([seat], [Truth(((100.0, 50.0),))])
-    trace(group, empty_state(1, WORDS), POLICIES[policy], 0.1, who, what, when)
+    group = arrays([seat], [TrueTurns(((100.0, 50.0),))])
+    trace(group, empty_state(1, WORDS), PERMIT_RULES[policy], 0.1, who, what, when)
     assert when.tolist() == [100.0, 150.0, 250.0, 300.0]

@@ -57,12 +57,12 @@ class Rule:
 def groups_of(trace: LengthTrace, samples: int) -> dict[str, NDArray[np.int64]]:
     """Per prompt its groups of `samples`, in order of sampling, shape (groups, samples); prompts with none are left
     out."""
-    found = {}
+    groups = {}
     for prompt, rows in trace.by_prompt().items():
         whole = len(rows) // samples * samples
         if whole:
-            found[prompt] = np.array([r.tokens for r in rows[:whole]]).reshape(-1, samples)
-    return found
+            groups[prompt] = np.array([r.tokens for r in rows[:whole]]).reshape(-1, samples)
+    return groups
 
 
 def observed(groups: list[NDArray[np.int64]], rule: Rule, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -76,13 +76,13 @@ def observed(groups: list[NDArray[np.int64]], rule: Rule, steps: int, rng: np.ra
 
 def predicted(model: LengthModel, rule: Rule, models: int, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Longest responses of groups of other prompts, shape (models * steps, issued)."""
-    parts = []
+    lengths = []
     for _ in range(models):
         other = model.another(rng)
         chosen = np.stack([rng.choice(len(other.prompt_ids), rule.issued, replace=False) for _ in range(steps)])
         drawn = other.draw_many(chosen.ravel(), (rule.samples,), rng)
-        parts.append(drawn.max(axis=1).reshape(chosen.shape))
-    return np.concatenate(parts)
+        lengths.append(drawn.max(axis=1).reshape(chosen.shape))
+    return np.concatenate(lengths)
 
 
 def folds(prompts: list[str], repeats: int, rng: np.random.Generator) -> Iterator[tuple[set[str], set[str]]]:
@@ -127,9 +127,9 @@ def check_population(trace: LengthTrace, rule: Rule, repeats: int, seed: int) ->
         "samples_per_prompt": rule.samples,
         # Where all lengths are alike no group goes beyond a cutoff, and there is no long round to compare.
         **{
-            name: _compare(parts, counts=name == "deferred")
-            for name, parts in pooled.items()
-            if all(sum(len(side) for side in sides) for sides in zip(*parts, strict=True))
+            name: _compare(pairs, counts=name == "deferred")
+            for name, pairs in pooled.items()
+            if all(sum(len(side) for side in sides) for sides in zip(*pairs, strict=True))
         },
         "step_s_band": [round(float(low), 1), round(float(high), 1)],
         "by_fold": {
@@ -140,12 +140,12 @@ def check_population(trace: LengthTrace, rule: Rule, repeats: int, seed: int) ->
     }
 
 
-def _compare(parts: list[tuple[NDArray[np.float64], NDArray[np.float64]]], *, counts: bool) -> dict[str, float]:
+def _compare(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]], *, counts: bool) -> dict[str, float]:
     """Predicted and observed values, fold by fold; the error is the median's, of small counts the mean's."""
-    ours, theirs = (np.concatenate(side) for side in zip(*parts, strict=True))
+    ours, theirs = (np.concatenate(side) for side in zip(*pairs, strict=True))
     inside = [
         (values >= np.quantile(band, 0.05)) & (values <= np.quantile(band, 0.95))
-        for band, values in parts
+        for band, values in pairs
         if len(band) and len(values)
     ]
     p50, truth = float(np.median(ours)), float(np.median(theirs))
@@ -171,15 +171,15 @@ def check_checkpoints(trace: LengthTrace, samples: int, cap_tokens: int, repeats
     shared = sorted(earlier.keys() & later.keys())
     drifts, history, blind, came, inside = [], [], [], [], []
     for fitted, left in folds(shared, repeats, rng):
-        known = _only(trace, fitted)
-        drift = fit_drift(known, seed)
+        fitted_rows = _only(trace, fitted)
+        drift = fit_drift(fitted_rows, seed)
         here = sorted(left)
         old, new = (np.concatenate([g[p].ravel() for p in here]) for g in (earlier, later))
         body = float(np.exp(np.log(new).mean() - np.log(old).mean()))
         tail = float(np.quantile(new, 0.95) / np.quantile(old, 0.95))
         ahead = after - before
         drifts.append((body / drift_factor(drift, ahead)[1], tail / drift_factor(drift, ahead, tail=True)[1]))
-        model = fit_history(known, cap_tokens, seed)
+        model = fit_history(fitted_rows, cap_tokens, seed)
         without = model.next_longest([], samples, (0.5,))[0]
         for prompt in here:
             longest = int(rng.choice(later[prompt].max(axis=1)))

@@ -5,91 +5,107 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.groups.choose.group_columns import Checker
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, NodeKind, Pin, Rules, Slowdown, Way
-from rlplan.planner.groups.place.assemble import alone, choices, grow, pinned, resident, resident_bytes
-from rlplan.planner.groups.place.greedy import Algorithm1
-from rlplan.planner.groups.place.one_arrival import BestFit
-from rlplan.planner.groups.place.placing import State, depart_in_place, moved_within, moves, next_id, nodes_of_pins
+from rlplan.planner.groups.choose.group_checker import Checker
+from rlplan.planner.groups.inputs.group_model import (
+    Group,
+    GroupJob,
+    NodeType,
+    PhaseWay,
+    Pin,
+    Rules,
+    Slowdown,
+    nodes_of_pins,
+)
+from rlplan.planner.groups.inputs.groups_state import GroupsState, next_id
+from rlplan.planner.groups.place.best_fit import BestFit
+from rlplan.planner.groups.place.group_nodes import grow, node_choices, pinned, resident, resident_bytes, solo_group
+from rlplan.planner.groups.place.placer import depart_in_place
+from rlplan.planner.groups.place.published_placers import Algorithm1
+from rlplan.planner.groups.replan.moved_jobs import moved_jobs
 from rlplan.planner.groups.simulate.slowdowns import units_per_hour
 
-KINDS = {"a": NodeKind("a", 10.0, 1e12), "b": NodeKind("b", 30.0, 1e12)}
+NODE_TYPES = {"a": NodeType("a", 10.0, 1e12), "b": NodeType("b", 30.0, 1e12)}
 
 
 def job(name: str, rollout_s: float = 100.0, train_s: float = 50.0, slo: float = 1.5, nodes: int = 1, gb: float = 1.0):
-    return GroupJob(name, slo, (Way("a", nodes, 1, rollout_s, gb * 1e9),), (Way("b", nodes, 1, train_s, gb * 1e9),))
+    return GroupJob(
+        name, slo, (PhaseWay("a", nodes, 1, rollout_s, gb * 1e9),), (PhaseWay("b", nodes, 1, train_s, gb * 1e9),)
+    )
 
 
-def pair() -> State:
+def pair() -> GroupsState:
     """Two jobs that share a training node, each with a rollout node of its own."""
     x, y = job("x"), job("y")
-    group, new = grow(alone(x, KINDS), ["a"], KINDS)
-    return State({"x": x, "y": y}, {"g000001": pinned(group, "y", (0, 0), new, [2], KINDS)})
+    group, new = grow(solo_group(x, NODE_TYPES), ["a"], NODE_TYPES)
+    return GroupsState({"x": x, "y": y}, {"g000001": pinned(group, "y", (0, 0), new, [2], NODE_TYPES)})
 
 
 def test_a_job_keeps_its_nodes_when_nodes_are_added_for_others():
     state = pair()
-    group, new = grow(state.groups["g000001"], ["a", "b"], KINDS)
+    group, new = grow(state.groups["g000001"], ["a", "b"], NODE_TYPES)
     z = job("z")
-    after = State({**state.jobs, "z": z}, {"g000001": pinned(group, "z", (0, 0), new[:1], new[1:], KINDS)})
+    after = GroupsState({**state.jobs, "z": z}, {"g000001": pinned(group, "z", (0, 0), new[:1], new[1:], NODE_TYPES)})
     assert after.groups["g000001"].nodes == ("a", "a", "a", "b", "b")
-    assert moves(state, after, KINDS) == []
+    assert moved_jobs(state, after, NODE_TYPES) == []
 
 
 def test_nodes_given_back_by_a_departure_move_nobody():
     state = pair()
-    after = depart_in_place(state, "x", KINDS)
+    after = depart_in_place(state, "x", NODE_TYPES)
     assert after.groups["g000001"].nodes == ("a", "b")
-    assert moves(state, after, KINDS) == []
+    assert moved_jobs(state, after, NODE_TYPES) == []
 
 
 def test_a_job_that_trains_on_another_jobs_node_has_moved():
     state = pair()
-    alone_again = {"g000001": alone(state.jobs["x"], KINDS), "g000002": alone(state.jobs["y"], KINDS)}
-    apart = State(state.jobs, alone_again)
-    assert moves(state, apart, KINDS) == ["y"]
-    assert moves(apart, state, KINDS) == ["y"]
+    alone_again = {
+        "g000001": solo_group(state.jobs["x"], NODE_TYPES),
+        "g000002": solo_group(state.jobs["y"], NODE_TYPES),
+    }
+    apart = GroupsState(state.jobs, alone_again)
+    assert moved_jobs(state, apart, NODE_TYPES) == ["y"]
+    assert moved_jobs(apart, state, NODE_TYPES) == ["y"]
 
 
 def test_a_job_that_trains_wider_has_moved():
     x = job("x")
-    wide = GroupJob("x", 1.5, x.rollout, (*x.train, Way("b", 2, 1, 50.0, 1e9)))
-    before = State({"x": wide}, {"g000001": alone(wide, KINDS)})
-    after = State({"x": wide}, {"g000001": alone(wide, KINDS, (0, 1))})
-    assert moves(before, after, KINDS) == ["x"]
+    wide = GroupJob("x", 1.5, x.rollout, (*x.train, PhaseWay("b", 2, 1, 50.0, 1e9)))
+    before = GroupsState({"x": wide}, {"g000001": solo_group(wide, NODE_TYPES)})
+    after = GroupsState({"x": wide}, {"g000001": solo_group(wide, NODE_TYPES, (0, 1))})
+    assert moved_jobs(before, after, NODE_TYPES) == ["x"]
 
 
 def test_a_departed_job_has_not_moved_and_a_new_id_is_free():
     state = pair()
-    assert moves(state, State(), KINDS) == []
+    assert moved_jobs(state, GroupsState(), NODE_TYPES) == []
     assert next_id(state.groups) not in state.groups
 
 
 def test_residency_counts_both_states_of_every_job_on_a_node():
     x, y = job("x", gb=600.0), job("y", gb=500.0)
-    group, new = grow(alone(x, KINDS), ["a"], KINDS)
-    both = pinned(group, "y", (0, 0), new, [2], KINDS)
+    group, new = grow(solo_group(x, NODE_TYPES), ["a"], NODE_TYPES)
+    both = pinned(group, "y", (0, 0), new, [2], NODE_TYPES)
     jobs = {"x": x, "y": y}
-    assert resident_bytes(both, jobs, KINDS) == [600e9, 500e9, 1100e9]
-    assert not resident(both, jobs, KINDS)
+    assert resident_bytes(both, jobs, NODE_TYPES) == [600e9, 500e9, 1100e9]
+    assert not resident(both, jobs, NODE_TYPES)
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from("ab"), max_size=3))
 def test_growth_keeps_every_pin_on_its_nodes(first, second):
     x = job("x", nodes=2)
-    group, _ = grow(alone(x, KINDS), first, KINDS)
-    grown, new = grow(group, second, KINDS)
+    group, _ = grow(solo_group(x, NODE_TYPES), first, NODE_TYPES)
+    grown, new = grow(group, second, NODE_TYPES)
     assert sorted(grown.nodes) == list(grown.nodes)
     assert len(new) == len(second)
-    rollout, train = nodes_of_pins(grown, KINDS)["x"]
+    rollout, train = nodes_of_pins(grown, NODE_TYPES)["x"]
     assert {grown.nodes[at] for at in rollout} == {"a"} and {grown.nodes[at] for at in train} == {"b"}
     assert not (rollout | train) & set(new)
-    before = State({"x": x}, {"g000001": group})
-    assert moves(before, State({"x": x}, {"g000001": grown}), KINDS) == []
+    before = GroupsState({"x": x}, {"g000001": group})
+    assert moved_jobs(before, GroupsState({"x": x}, {"g000001": grown}), NODE_TYPES) == []
 
 
 def test_an_empty_group_grows_from_nothing():
-    group, new = grow(Group((), ()), ["b", "a"], KINDS)
+    group, new = grow(Group((), ()), ["b", "a"], NODE_TYPES)
     assert group.nodes == ("a", "b") and new == (0, 1)
 
 
@@ -101,15 +117,15 @@ wide_jobs = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(wide_jobs)
 def test_who_is_placed_beside_wide_jobs_moves_none_of_them(rows):
-    placer, state = BestFit(KINDS, Rules()), State()
+    placer, state = BestFit(NODE_TYPES, Rules()), GroupsState()
     for at, (r, t, rollout_s, train_s) in enumerate(rows):
-        ways = (Way("a", r, 1, float(rollout_s), 1e9),), (Way("b", t, 1, float(train_s), 1e9),)
+        ways = (PhaseWay("a", r, 1, float(rollout_s), 1e9),), (PhaseWay("b", t, 1, float(train_s), 1e9),)
         after = placer.arrive(state, GroupJob(f"j{at}", 2.0, *ways))
-        assert moves(state, after, KINDS) == []
+        assert moved_jobs(state, after, NODE_TYPES) == []
         state = after
     for name in sorted(state.jobs)[:-1]:
         after = placer.depart(state, name)
-        assert moves(state, after, KINDS) == []
+        assert moved_jobs(state, after, NODE_TYPES) == []
         state = after
 
 
@@ -123,18 +139,18 @@ def test_one_job_that_goes_to_other_nodes_of_a_large_group_is_the_only_one_that_
         return Group(("a",) * 10 + ("b",), pins)
 
     after = group([{renamed[n] for n in s} for s in (*on[:-1], to)])
-    moved = moved_within(group(on), after, KINDS)
+    moved = moved_jobs(GroupsState({}, {"g1": group(on)}), GroupsState({}, {"g1": after}), NODE_TYPES)
     assert len(moved) <= 1
     if len(to) != len(on[-1]):
         assert moved == [f"j{len(on) - 1}"]
 
 
 def test_a_job_whose_phases_share_nodes_is_priced_alone_at_these_nodes_once():
-    colocated = GroupJob("c", 1.5, (Way("a", 3, 1, 100.0, 1e9),), (Way("a", 2, 1, 50.0, 1e9),))
+    colocated = GroupJob("c", 1.5, (PhaseWay("a", 3, 1, 100.0, 1e9),), (PhaseWay("a", 2, 1, 50.0, 1e9),))
     for one in (colocated, job("x", nodes=2)):
-        assert one.solo_usd_per_hour(KINDS) == alone(one, KINDS).usd_per_hour(KINDS)
-    # A unit is what one USD buys alone, so alone a job does as many units an hour as it pays.
-    assert units_per_hour({"c": Slowdown(1.0, 1.0, 1.0)}, {"c": colocated}, KINDS) == 30.0
+        assert one.solo_usd_per_hour(NODE_TYPES) == solo_group(one, NODE_TYPES).usd_per_hour(NODE_TYPES)
+    # A unit is what one USD buys solo, so solo a job does as many units an hour as it pays.
+    assert units_per_hour({"c": Slowdown(1.0, 1.0, 1.0)}, {"c": colocated}, NODE_TYPES) == 30.0
 
 
 @given(st.lists(st.sets(st.integers(0, 2)), min_size=1, max_size=7), st.integers(0, 5))
@@ -148,12 +164,12 @@ def test_of_choices_of_nodes_that_are_alike_the_first_is_named(held: list[set[in
     first: dict[tuple[tuple[int, ...], ...], tuple[int, ...]] = {}
     for some in combinations(range(len(held)), count):
         first.setdefault(tuple(sorted(tuple(sorted(held[node])) for node in some)), some)
-    assert choices(group, range(len(held)), count, KINDS) == sorted(first.values())
+    assert node_choices(group, range(len(held)), count, NODE_TYPES) == sorted(first.values())
 
 
 def test_wide_jobs_that_cannot_share_rollout_nodes_get_their_own_at_once():
     """Of 60 nodes there are more sets of 30 than can ever be tried."""
-    state, policy = State(), Algorithm1(KINDS, Rules(policy="first_come"))
+    state, policy = GroupsState(), Algorithm1(NODE_TYPES, Rules(permit_rule="first_come"))
     for name in "xyz":
         state = policy.arrive(state, job(name, nodes=60, slo=1.0))
     assert sum(group.nodes.count("a") for group in state.groups.values()) == 180
@@ -161,9 +177,9 @@ def test_wide_jobs_that_cannot_share_rollout_nodes_get_their_own_at_once():
 
 def test_with_tails_it_counts_how_many_units_are_shared():
     """A tail on half of the units leaves one of another's two units free, or both."""
-    rules = Rules(tail_keep=0.5, policy="first_come")
+    rules = Rules(tail_keep=0.5, permit_rule="first_come")
     jobs = {
-        name: GroupJob(name, 1.5, (Way("a", 4, 1, 100.0, 1e9),), (Way("b", 1, 1, 10.0, 1e9),), tail_share=0.5)
+        name: GroupJob(name, 1.5, (PhaseWay("a", 4, 1, 100.0, 1e9),), (PhaseWay("b", 1, 1, 10.0, 1e9),), tail_share=0.5)
         for name in "xy"
     }
     few = Group(("a",) * 7 + ("b",) * 2, (Pin("x", 0, (0, 1, 2, 3), 0, (7,)), Pin("y", 0, (3, 4, 5, 6), 0, (8,))))
