@@ -198,7 +198,7 @@ def _seconds(plan: Plan, wide: bool) -> Table:
         drawn.add_row(f"{name} round", *whole(mean.step_s), digits(mean.sync_s), *map(phase, spreads))
     if len(kinds) > 1:
         means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
-        drawn.add_row("all steps", *whole(p.step_s), *map(seconds, means), style="bold")
+        drawn.add_row("all steps", *whole(p.step_s), *map(digits, means), style="bold")
     drawn.add_row("plain rounds", *whole(p.baseline.step_s), style="dim")
     return drawn
 
