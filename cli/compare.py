@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import digits, ratio
-from .given_lengths import given_lengths, lengths_option, trace_option
 from .main import EXIT_INFEASIBLE
-from .options import Finite, force_option
+from .shared.given_lengths import given_lengths, lengths_option, trace_option
+from .shared.options import Finite, force_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,7 +91,7 @@ def compare_command(
     from ..plans.yaml.yaml_io import atomic_write, load, sha256_file
     from ..profiles.fitness import unfit
     from ..profiles.profile_schema import Profile
-    from .paths import (
+    from .shared.paths import (
         check_stdout,
         check_target,
         job_file,
@@ -101,7 +101,7 @@ def compare_command(
         need_profile,
         trace_inputs,
     )
-    from .progress import share
+    from .shared.progress import share
 
     job_path = job_file(job_path)
     need_job(job_path)
@@ -174,8 +174,8 @@ def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[
 def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
-    from .bars import ASCII
-    from .paths import tell
+    from .screens.bars import ASCII
+    from .shared.paths import tell
 
     console = Console(highlight=False)
     with console.capture() as capture:
@@ -194,7 +194,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
     from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name, speedup
     from ..plans.phrases.numbers import percent
-    from .bars import gauge, table
+    from .screens.bars import gauge, table
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]

@@ -69,7 +69,7 @@ def _side(operand: str, stack: ExitStack) -> _Side | None:
     from ..plans.schema.groups_plan import document_kind, load_groups_plan
     from ..plans.schema.plan import load_plan
     from ..plans.yaml.yaml_io import sha256_file
-    from .revisions import name_of, plan_file
+    from .shared.revisions import name_of, plan_file
 
     if operand == NONE:
         return None

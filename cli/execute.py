@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
-from .options import Finite
+from .shared.options import Finite
 
 
 @click.command("execute")
@@ -83,8 +83,8 @@ def execute_command(
 
     from ..executor.execute import execute
     from ..executor.prepare import Options, prepare
-    from .findings import line, memory_findings, with_findings
-    from .live import LiveView
+    from .screens.live import LiveView
+    from .shared.findings import line, memory_findings, with_findings
 
     try:
         executions = prepare(plans, out, resume)
@@ -110,7 +110,7 @@ def execute_command(
 
 def _dry_run(plans: tuple[Path, ...], names: list[str], as_json: bool) -> int:
     """Tell what `check` finds in plans that could be started; its exit code."""
-    from .findings import line, reports
+    from .shared.findings import line, reports
 
     found = [finding for report in reports(plans) for finding in report.findings]
     broken = [finding for finding in found if not finding.warning]

@@ -25,7 +25,7 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
     from ..plans.yaml.editor_schemas import place_schema
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import atomic_write, read_text
-    from .documents import kind_of, model_of
+    from .shared.documents import kind_of, model_of
 
     changed: list[str] = []
     refused: list[str] = []

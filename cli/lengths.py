@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import percent
-from .options import ACTIONS, force_option, must_fit_action
+from .shared.options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
     from ..profiles.length_tables import LengthTable
@@ -141,7 +141,7 @@ def _import(
     from ..profiles.imports.length_import import FIELDS, import_lengths
     from ..profiles.imports.log_columns import assignments
     from ..profiles.length_trace import LengthTrace, write_lengths
-    from .paths import check_target, must_be_file
+    from .shared.paths import check_target, must_be_file
 
     if out is None:
         raise InputError("import writes a length trace; say where: -o lengths.jsonl")

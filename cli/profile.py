@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import percent, times
-from .options import force_option
+from .shared.options import force_option
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
@@ -56,7 +56,7 @@ def profile_command(
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
     from ..profiles.fitness import subject_digest
     from ..profiles.measure.measured_layouts import layouts_to_measure
-    from .paths import (
+    from .shared.paths import (
         accelerators_must_be_known,
         check_stdout,
         check_target,
@@ -66,7 +66,7 @@ def profile_command(
         need_cluster,
         need_job,
     )
-    from .progress import steps
+    from .shared.progress import steps
 
     job_path = job_file(job_path)
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
@@ -116,7 +116,7 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
     from ..profiles.fitness import unfit
     from ..profiles.hardware import gpu_of, near_gpu
     from ..profiles.library import GPU_NAMES, library_profile, shipped_model
-    from .paths import tell
+    from .shared.paths import tell
 
     gpu = gpu_of(pool.accelerators.name)
     if gpu is None or pool.accelerators.kind != "cuda":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import force_option
+from .shared.options import force_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,10 +47,10 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError, joined
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
-    from .findings import MEMORY_RULES
-    from .job_timeline import data_prompts
-    from .paths import check_stdout, check_target, plan_inputs, tell
-    from .progress import share
+    from .shared.findings import MEMORY_RULES
+    from .shared.job_timeline import data_prompts
+    from .shared.paths import check_stdout, check_target, plan_inputs, tell
+    from .shared.progress import share
     from .solve import plan_summary, plan_text
 
     if document_kind(plan_path) == "rlplan_groups":

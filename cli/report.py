@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .options import force_option
+from .shared.options import force_option
 
 
 @click.command("report")
@@ -33,8 +33,8 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
     from ..traces.report_runs import run_files
-    from .paths import check_stdout, check_target, tell
-    from .report_text import comparison, run_text
+    from .screens.report_text import comparison, run_text
+    from .shared.paths import check_stdout, check_target, tell
 
     check_stdout(html, "--html", as_json)
     if html is not None:
@@ -61,7 +61,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
 
 def _as_far_as_the_terminal_can(text: str) -> str:
     """The text with ASCII for blocks, and `?` for other letters, where standard output is not Unicode."""
-    from .bars import ASCII
+    from .screens.bars import ASCII
 
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     if encoding.lower().startswith("utf"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import percent
-from .options import ACTIONS, force_option, must_fit_action
+from .shared.options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
     from ..profiles.reward_tables import RewardTable
@@ -134,7 +134,7 @@ def _import(
     from ..profiles.imports.log_columns import assignments
     from ..profiles.imports.reward_import import FIELDS, executions_of, import_rewards, with_imported
     from ..profiles.profile_schema import Profile
-    from .paths import check_target, must_be_file
+    from .shared.paths import check_target, must_be_file
 
     if profile_path is None:
         raise InputError("import changes a profile; name it: --profile profile.yaml")

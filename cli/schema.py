@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from .documents import KINDS
-from .options import force_option
+from .shared.documents import KINDS
+from .shared.options import force_option
 
 LINES = ("lengths",)
 """Files of one JSON object a line, whose schema is that of a line."""
@@ -30,7 +30,7 @@ def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.output_files import must_take_file
     from ..plans.yaml.yaml_io import atomic_write
-    from .documents import model_of
+    from .shared.documents import model_of
 
     if (name is None) == (out is None):
         raise InputError(f"give one of {', '.join([*KINDS, *LINES])}, or --out FOLDER for all")

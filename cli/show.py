@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import force_option
+from .shared.options import force_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,9 +53,9 @@ def show_command(plan_path: Path, html: Path | None, timeline: Path | None, over
 
 
 def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
-    from .findings import memory_findings, memory_rows
-    from .job_timeline import compact, timeline_of
-    from .show_job import data, render
+    from .screens.job_screen import data, render
+    from .shared.findings import memory_findings, memory_rows
+    from .shared.job_timeline import compact, timeline_of
 
     notes = stale_notes(plan, path) + _edited(plan)
     notes += [f"memory does not hold it: {finding.text}" for finding in memory_findings(path)]
@@ -72,8 +72,8 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
 
 def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | None, as_json: bool) -> int:
     from ..planner.groups.write.group_timelines import chrome_trace
-    from .job_timeline import compact
-    from .show_groups import data, render
+    from .screens.groups_screen import data, render
+    from .shared.job_timeline import compact
 
     notes = stale_notes(plan, path) + _edited(plan)
     files: dict[str, tuple[Path, str]] = {}
@@ -93,7 +93,7 @@ def _check_targets(
     """Raise InputError unless both files can be written, beside each other and beside the plan and its inputs."""
     from ..plans.check.input_rules import input_files, input_path
     from ..plans.yaml.errors import InputError
-    from .paths import check_stdout, check_target
+    from .shared.paths import check_stdout, check_target
 
     inputs = (path, *(input_path(file, path) for _, file in input_files(plan)))
     targets: tuple[tuple[Written, Path | None], ...] = (("page", html), ("timeline", timeline))
@@ -149,8 +149,8 @@ def _print(
         return 0
     from rich.console import Console
 
-    from .bars import ASCII
-    from .paths import tell
+    from .screens.bars import ASCII
+    from .shared.paths import tell
 
     targets = [path for path, _ in files.values()]
     console = Console(highlight=False, stderr=STDOUT in targets)

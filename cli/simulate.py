@@ -12,10 +12,10 @@ import click
 from ..plans.phrases.numbers import percent, ratio, usd
 from ..plans.schema.limits import MOST_SIMULATED, MOST_STEPS
 from ..plans.yaml.errors import InputError
-from .given_lengths import lengths_option
-from .job_timeline import TIMELINE_STEPS
 from .main import EXIT_FAILED
-from .options import Finite, force_option
+from .shared.given_lengths import lengths_option
+from .shared.job_timeline import TIMELINE_STEPS
+from .shared.options import Finite, force_option
 
 if TYPE_CHECKING:
     from ..plans.schema.plan import Plan
@@ -74,8 +74,8 @@ def simulate_command(
     are then of a run that cannot be, and the exit code is 1.
     """
     from ..plans.schema.groups_plan import document_kind
-    from .options import refuse_options_but
-    from .simulate_groups import simulate_groups_command
+    from .many_jobs.simulate_groups import simulate_groups_command
+    from .shared.options import refuse_options_but
 
     if document_kind(plan_path) == "rlplan_groups":
         refuse_options_but("a plan of groups", "as_json")
@@ -88,9 +88,9 @@ def simulate_command(
     from ..planner.simulate.whole_run import simulate_plan
     from ..planner.what_if import change, load_documents
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
-    from .findings import simulated_findings, tell
-    from .job_timeline import compact, epoch_prompts
-    from .paths import check_stdout, check_target, need, plan_inputs
+    from .shared.findings import simulated_findings, tell
+    from .shared.job_timeline import compact, epoch_prompts
+    from .shared.paths import check_stdout, check_target, need, plan_inputs
 
     check_stdout(timeline, "--timeline", as_json)
     if timeline is not None:

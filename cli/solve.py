@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import count, percent, ratio, seconds, times
-from .given_lengths import given_lengths, lengths_option, trace_option
-from .options import OVERWRITE, Finite
+from .shared.given_lengths import given_lengths, lengths_option, trace_option
+from .shared.options import OVERWRITE, Finite
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Cluster
@@ -89,9 +89,9 @@ def solve_command(
     """
     from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError, joined
-    from .options import refuse_options_but
-    from .paths import job_file, need_job
-    from .solve_groups import solve_groups_command
+    from .many_jobs.solve_groups import solve_groups_command
+    from .shared.options import refuse_options_but
+    from .shared.paths import job_file, need_job
 
     job_path = job_file(job_path)
     need_job(job_path)
@@ -119,7 +119,7 @@ def solve_command(
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.fitness import unfit
-    from .paths import (
+    from .shared.paths import (
         accelerators_must_be_known,
         at_its_line,
         check_stdout,
@@ -128,7 +128,7 @@ def solve_command(
         tell,
         trace_inputs,
     )
-    from .progress import share
+    from .shared.progress import share
 
     profile_path = profile_path or job_path.with_name("profile.yaml")
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
@@ -185,7 +185,7 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     from ..plans.yaml.errors import Faults
     from ..plans.yaml.yaml_io import load
     from ..profiles.profile_schema import Profile
-    from .paths import need_cluster, need_profile
+    from .shared.paths import need_cluster, need_profile
 
     faults = Faults()
     job = faults.of(lambda: load_job(job_path))
@@ -253,7 +253,7 @@ def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
     from ..plans.facts.executable import not_executable
     from ..plans.phrases.caveats import assumed_errors
-    from .paths import see_it
+    from .shared.paths import see_it
 
     predicted, rounds = plan.predicted, plan.job.rounds
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample

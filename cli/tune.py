@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import percent
-from .options import force_option
+from .shared.options import force_option
 
 if TYPE_CHECKING:
     from ..planner.tune.executed_run import ExecutedRun
@@ -49,9 +49,9 @@ def tune_command(
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
-    from .job_timeline import data_prompts
-    from .paths import check_target, must_be_file, plan_inputs
-    from .progress import share
+    from .shared.job_timeline import data_prompts
+    from .shared.paths import check_target, must_be_file, plan_inputs
+    from .shared.progress import share
 
     run = load_run(run_path)
     executed_path = _executed(run, plan_path)

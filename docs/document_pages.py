@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 import rlplan
-from rlplan.cli.documents import mark_of, model_of
+from rlplan.cli.shared.documents import mark_of, model_of
 from rlplan.plans.schema.base import NAME_PATTERN
 from rlplan.profiles.length_line import LengthLine
 

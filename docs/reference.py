@@ -15,9 +15,9 @@ from document_pages import DOCUMENTS, FILES, code, document_page, limits, plain
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from rlplan.cli.documents import KINDS
 from rlplan.cli.main import cli
 from rlplan.cli.manual import PAGES as MANUAL
+from rlplan.cli.shared.documents import KINDS
 from rlplan.plans.check.rules import RULES
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rlplan.cli.documents import KINDS, model_of
+from rlplan.cli.shared.documents import KINDS, model_of
 from rlplan.plans.yaml.editor_schemas import schema_of
 
 from .command_line import refused, rlplan

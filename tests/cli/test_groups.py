@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.cli.paths import check_target
+from rlplan.cli.shared.paths import check_target
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 

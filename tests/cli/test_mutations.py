@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rlplan as package
-from rlplan.cli.documents import model_of
 from rlplan.cli.main import main
+from rlplan.cli.shared.documents import model_of
 from rlplan.plans.yaml.canonical_form import canonical
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rlplan.cli.show_groups import groups_text
+from rlplan.cli.screens.groups_screen import groups_text
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import load_plan

@@ -1,6 +1,6 @@
 """The report's text on figures made by hand."""
 
-from rlplan.cli.report_text import comparison, run_text, spark
+from rlplan.cli.screens.report_text import comparison, run_text, spark
 from rlplan.plans.phrases.phase_names import PHASE_NAMES
 
 DETAIL = {

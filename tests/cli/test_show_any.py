@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rlplan.cli.show_job import data, render
+from rlplan.cli.screens.job_screen import data, render
 
 from ..plans.strategies import plans, relaxed
 

@@ -19,8 +19,8 @@ import yaml
 from pydantic import BaseModel
 
 import rlplan
-from rlplan.cli.documents import KINDS
 from rlplan.cli.main import cli
+from rlplan.cli.shared.documents import KINDS
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.facts.executable import DATA_PARALLEL_ONLY, unsupported
 from rlplan.plans.schema.groups_plan import load_groups_plan

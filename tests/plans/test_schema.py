@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 import rlplan
-from rlplan.cli.documents import KINDS, model_of
+from rlplan.cli.shared.documents import KINDS, model_of
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.job import Job

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.cli.bars import RAMP, block, gauge, histogram
+from rlplan.cli.screens.bars import RAMP, block, gauge, histogram
 
 
 @given(st.floats(0, 1), st.integers(3, 40))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ..plans.phrases.numbers import digits, percent, seconds
+from ...plans.phrases.numbers import digits, percent, seconds
 from .bars import FULL, LIGHT, block
 
 if TYPE_CHECKING:
-    from ..plans.facts.round_bars import Bar
-    from ..plans.schema.plan import Plan
-    from ..plans.schema.predicted import PredictedRound
+    from ...plans.facts.round_bars import Bar
+    from ...plans.schema.plan import Plan
+    from ...plans.schema.predicted import PredictedRound
 
 LEGEND = f"height: share of sequences that run; {FULL} on the critical path, {LIGHT} with time to spare"
 _STYLES = {"sync": "blue", "rollout": "cyan", "tail": "yellow", "reward_exposed": "red", "train": "magenta"}
@@ -23,7 +23,7 @@ _LABEL, _BESIDE = 10, 9  # characters before and behind a lane
 
 def charts(plan: Plan, width: int) -> list[list[Text]]:
     """A chart `width` wide for each kind of round, as lines of equal number."""
-    from ..plans.facts.round_bars import round_bars
+    from ...plans.facts.round_bars import round_bars
 
     rounds = plan.predicted.rounds
     kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long is not None else [])
@@ -39,7 +39,7 @@ def _of(bars: Sequence[Bar], kind: str) -> list[Bar]:
 
 
 def _chart(title: str, mean: PredictedRound, bars: list[Bar], width: int) -> list[Text]:
-    from ..plans.facts.round_bars import LANES
+    from ...plans.facts.round_bars import LANES
 
     cells = max(10, width - _LABEL - _BESIDE)
     span = max(bar.begin_s + bar.seconds for bar in bars) if bars else 0.0

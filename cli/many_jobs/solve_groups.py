@@ -8,12 +8,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plans.phrases.numbers import percent
+from ...plans.phrases.numbers import percent
 
 if TYPE_CHECKING:
-    from ..planner.groups.inputs.workload_jobs import Problem
-    from ..plans.schema.groups_plan import GroupsInputs, GroupsPlan
-    from ..plans.schema.workload import Objective, Workload
+    from ...planner.groups.inputs.workload_jobs import Problem
+    from ...plans.schema.groups_plan import GroupsInputs, GroupsPlan
+    from ...plans.schema.workload import Objective, Workload
 
 
 def solve_groups_command(
@@ -27,15 +27,15 @@ def solve_groups_command(
 ) -> int:
     """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules;
     `force`: overwrite whatever `out` is."""
-    from ..planner.groups.inputs.workload_jobs import problem_of
-    from ..planner.groups.solve_workload import solve_workload
-    from ..plans.schema.groups_plan import load_groups_plan
-    from ..plans.schema.workload import load_workload
-    from ..plans.yaml.editor_schemas import write_document
-    from ..plans.yaml.yaml_io import WRITTEN_DIGITS
+    from ...planner.groups.inputs.workload_jobs import problem_of
+    from ...planner.groups.solve_workload import solve_workload
+    from ...plans.schema.groups_plan import load_groups_plan
+    from ...plans.schema.workload import load_workload
+    from ...plans.yaml.editor_schemas import write_document
+    from ...plans.yaml.yaml_io import WRITTEN_DIGITS
+    from ..shared.paths import accelerators_must_be_known, check_stdout, check_target, tell
+    from ..shared.progress import steps
     from .groups_summary import summary
-    from .paths import accelerators_must_be_known, check_stdout, check_target, tell
-    from .progress import steps
 
     out = out or path.with_name("groups.yaml")
     workload, cluster = load_workload(path)
@@ -59,9 +59,9 @@ def solve_groups_command(
 
 
 def _inputs(path: Path, workload: Workload, problem: Problem, previous: Path | None, out: Path) -> GroupsInputs:
-    from ..plans.schema.groups_plan import GroupsInputs
-    from ..plans.schema.sections.origin import InputFile
-    from ..plans.yaml.yaml_io import sha256_file
+    from ...plans.schema.groups_plan import GroupsInputs
+    from ...plans.schema.sections.origin import InputFile
+    from ...plans.yaml.yaml_io import sha256_file
 
     def named(file: Path) -> InputFile:
         relative = os.path.relpath(file.resolve(), out.resolve().parent)
@@ -76,8 +76,8 @@ def _inputs(path: Path, workload: Workload, problem: Problem, previous: Path | N
 
 
 def _text(plan: GroupsPlan, out: Path) -> str:
-    from .paths import see_it
-    from .show_groups import costs_text, groups_text, moves_text
+    from ..screens.groups_screen import costs_text, groups_text, moves_text
+    from ..shared.paths import see_it
 
     solver = plan.solver
     proof = "nothing is proven" if solver.gap is None else f"gap {percent(solver.gap, 2)} in {plan.rules.objective}"

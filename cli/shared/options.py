@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..plans.yaml.errors import InputError
+from ...plans.yaml.errors import InputError
 
 OVERWRITE = "overwrite a file that rlplan did not write"
 """What --force does to an output."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from ..plans.yaml.errors import InputError
+from ...plans.yaml.errors import InputError
 
 KINDS = ("cluster", "job", "profile", "plan", "workload", "groups", "policy")
 """Names of the kinds of document."""
@@ -19,15 +19,15 @@ def mark_of(kind: str) -> str:
 
 def model_of(kind: str) -> type[BaseModel]:
     """The model of a kind of document."""
-    from ..profiles.document_models import ALL_MODELS
+    from ...profiles.document_models import ALL_MODELS
 
     return ALL_MODELS[mark_of(kind)]
 
 
 def kind_of(path: str | Path) -> str:
     """The kind of the document at `path`, by its mark. Raises InputError when it has none that we know."""
-    from ..plans.schema.groups_plan import document_kind
-    from ..plans.yaml.yaml_io import kind_of_mark
+    from ...plans.schema.groups_plan import document_kind
+    from ...plans.yaml.yaml_io import kind_of_mark
 
     mark = document_kind(path)
     kind = kind_of_mark(mark) if mark else ""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..plans.schema.sections.origin import LengthsInput
-    from ..profiles.length_trace import LengthTrace
-    from ..profiles.profile_schema import Profile
+    from ...plans.schema.sections.origin import LengthsInput
+    from ...profiles.length_trace import LengthTrace
+    from ...profiles.profile_schema import Profile
 
 trace_option = click.option(
     "--trace",
@@ -39,9 +39,9 @@ def given_lengths(
     named: Callable[[Path], dict[str, str]],
 ) -> tuple[LengthsInput, LengthTrace]:
     """What `--trace` and `--lengths` (`word`) say, and how a plan names it; `named`: path and digest of a file."""
-    from ..planner.lengths.table_lengths import named_lengths
-    from ..plans.schema.sections.origin import LengthsInput
-    from ..plans.yaml.errors import InputError
+    from ...planner.lengths.table_lengths import named_lengths
+    from ...plans.schema.sections.origin import LengthsInput
+    from ...plans.yaml.errors import InputError
 
     if word is None:
         path, trace = _length_trace(profile, profile_path, trace_path, job_path)
@@ -56,10 +56,10 @@ def _length_trace(
     profile: Profile, profile_path: Path, trace_path: Path | None, job_path: Path
 ) -> tuple[Path, LengthTrace]:
     """The length trace that is given, else the profile's, and where it is."""
-    from ..plans.yaml.errors import InputError
-    from ..plans.yaml.yaml_io import sha256_file
-    from ..profiles.length_tables import table_names
-    from ..profiles.length_trace import read_lengths
+    from ...plans.yaml.errors import InputError
+    from ...plans.yaml.yaml_io import sha256_file
+    from ...profiles.length_tables import table_names
+    from ...profiles.length_trace import read_lengths
     from .paths import need_trace
 
     if trace_path is not None:

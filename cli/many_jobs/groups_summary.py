@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..plans.schema.groups_plan import GroupsPlan
+    from ...plans.schema.groups_plan import GroupsPlan
 
 
 def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:

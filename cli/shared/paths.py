@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..plans.check.input_rules import input_files, input_path
-from ..plans.schema.job import Job, job_paths
-from ..plans.schema.plan import load_plan
-from ..plans.yaml.errors import InputError
-from ..plans.yaml.output_files import Written, must_take_file
-from ..plans.yaml.yaml_io import STDOUT, error_at
+from ...plans.check.input_rules import input_files, input_path
+from ...plans.schema.job import Job, job_paths
+from ...plans.schema.plan import load_plan
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.output_files import Written, must_take_file
+from ...plans.yaml.yaml_io import STDOUT, error_at
 
 if TYPE_CHECKING:
-    from ..plans.schema.cluster import Cluster
-    from ..profiles.profile_schema import Profile
+    from ...plans.schema.cluster import Cluster
+    from ...profiles.profile_schema import Profile
 
 
 def job_file(path: Path) -> Path:
@@ -43,7 +43,7 @@ def need_cluster(path: Path) -> None:
 
 def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
     """Likewise of the profile of a job; None for a job that cannot be read."""
-    from ..profiles.library import shipped_model
+    from ...profiles.library import shipped_model
 
     model = (job and shipped_model(job.model.path)) or "MODEL"
     need(
@@ -96,7 +96,7 @@ def tell(text: str, *files: Path | None) -> None:
 @contextmanager
 def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
     """What the planner refuses of a job or of its cluster within the block, as an InputError with file and line."""
-    from ..planner.choose.candidates.job_limits import Unplannable
+    from ...planner.choose.candidates.job_limits import Unplannable
 
     try:
         yield
@@ -107,7 +107,7 @@ def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
 
 def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
     """Raise InputError, with the line, if accelerators cannot be what they are called."""
-    from ..planner.check.accelerator_rules import unlike_names
+    from ...planner.check.accelerator_rules import unlike_names
 
     for fault in unlike_names(cluster):
         raise error_at(cluster_path, fault.loc, f"{fault.key}: {fault.text}")

@@ -11,12 +11,12 @@ import click
 
 def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     """Simulate the groups of the plan with the phases that its workload has now; nothing is solved."""
-    from ..planner.groups.inputs.running_plan import running_state
-    from ..planner.groups.inputs.workload_jobs import problem_of
-    from ..planner.groups.simulate.slowdowns import bounds_kept, slowdowns
-    from ..plans.check.plan_check import changed_inputs, input_path
-    from ..plans.schema.groups_plan import load_groups_plan
-    from ..plans.schema.workload import load_workload
+    from ...planner.groups.inputs.running_plan import running_state
+    from ...planner.groups.inputs.workload_jobs import problem_of
+    from ...planner.groups.simulate.slowdowns import bounds_kept, slowdowns
+    from ...plans.check.plan_check import changed_inputs, input_path
+    from ...plans.schema.groups_plan import load_groups_plan
+    from ...plans.schema.workload import load_workload
 
     plan = load_groups_plan(plan_path)
     for name in changed_inputs(plan, plan_path):

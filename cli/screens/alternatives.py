@@ -12,8 +12,8 @@ from rich.text import Text
 from .bars import table
 
 if TYPE_CHECKING:
-    from ..plans.schema.plan import Plan
-    from ..plans.schema.predicted import FrontPoint
+    from ...plans.schema.plan import Plan
+    from ...plans.schema.predicted import FrontPoint
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 
@@ -51,8 +51,8 @@ def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
-    from ..plans.phrases.sentences import one_line
-    from ..plans.phrases.why_line import TIE_PERCENT, parse
+    from ...plans.phrases.sentences import one_line
+    from ...plans.phrases.why_line import TIE_PERCENT, parse
 
     why = {key: one_line(text) for key, text in plan.job.why.items()}
     lines = {key: parse(text) for key, text in why.items()}

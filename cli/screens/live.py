@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..plans.schema.plan import Plan
+from ...plans.schema.plan import Plan
 
 # The engines need the cores; twice a second is as fast as a person reads.
 REFRESH_PER_S = 2

@@ -12,12 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..plans.phrases.numbers import percent, times, usd
+from ...plans.phrases.numbers import percent, times, usd
 
 if TYPE_CHECKING:
-    from ..plans.schema.groups_plan import CostFigures, GroupsPlan
-    from ..plans.schema.sections.planned_group import GroupMember, PlannedGroup
-    from ..plans.schema.workload import GroupRules
+    from ...plans.schema.groups_plan import CostFigures, GroupsPlan
+    from ...plans.schema.sections.planned_group import GroupMember, PlannedGroup
+    from ...plans.schema.workload import GroupRules
 
 LABELS = 38  # characters of a timeline's row beside the bar
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -87,7 +87,7 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
 
 def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
     """All of it as data: the summary of `solve --json`, the plan's own sections, and each job's slack."""
-    from .groups_summary import summary
+    from ..many_jobs.groups_summary import summary
 
     whole = plan.model_dump(mode="json")
     return {
@@ -130,7 +130,7 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
 
 def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
     """What the plan gains, whether every bound is kept and which is nearest, and how sure it is."""
-    from ..plans.phrases.sentences import one_line
+    from ...plans.phrases.sentences import one_line
 
     p, solver = plan.predicted, plan.solver
     jobs = sum(len(group.jobs) for group in plan.groups.values())
@@ -187,7 +187,7 @@ _WORDS = {"pace": "binds", "next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:
-    from ..plans.phrases.sentences import one_line
+    from ...plans.phrases.sentences import one_line
 
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, style="bold")

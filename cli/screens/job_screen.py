@@ -11,15 +11,15 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..plans.phrases.numbers import bytes_of, digits, percent, ratio, seconds, times, usd
+from ...plans.phrases.numbers import bytes_of, digits, percent, ratio, seconds, times, usd
+from .alternatives import front_table, why_parts
 from .bars import gauge, histogram, table
-from .show_alternatives import front_table, why_parts
-from .show_rounds import LEGEND, charts
+from .round_chart import LEGEND, charts
 
 if TYPE_CHECKING:
-    from ..plans.schema.plan import LongRound, Plan, ShortRound
-    from ..plans.schema.predicted import MemoryBar, PredictedRound, Quantiles
-    from ..plans.schema.sections.layouts import UpdateLayout
+    from ...plans.schema.plan import LongRound, Plan, ShortRound
+    from ...plans.schema.predicted import MemoryBar, PredictedRound, Quantiles
+    from ...plans.schema.sections.layouts import UpdateLayout
 
 WIDE = 96
 """Characters from which on things stand side by side."""
@@ -54,9 +54,9 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
 
 def data(plan: Plan, path: Path) -> dict[str, Any]:
     """All of it as data: the summary of `solve --json`, the plan's own sections, and what is drawn of them."""
-    from ..plans.facts.critical_path import critical_path
-    from ..plans.facts.round_bars import round_bars
-    from .solve import plan_summary
+    from ...plans.facts.critical_path import critical_path
+    from ...plans.facts.round_bars import round_bars
+    from ..solve import plan_summary
 
     whole = plan.model_dump(mode="json")
     line = critical_path(plan)
@@ -222,8 +222,8 @@ def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableTy
 
 
 def _path(plan: Plan) -> list[Text]:
-    from ..plans.facts.critical_path import critical_path
-    from ..plans.phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
+    from ...plans.facts.critical_path import critical_path
+    from ...plans.phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
 
     path = critical_path(plan)
     kinds = [mean for _, _, mean in _kinds(plan)]
@@ -262,7 +262,7 @@ def _memory(plan: Plan) -> Table:
 
 def _held(plan: Plan) -> list[Text]:
     """Who holds most of the memory of a trainer's accelerator and of a node's host."""
-    from ..planner.costs.memory_bars import gb
+    from ...planner.costs.memory_bars import gb
 
     trainers = [mean.memory.train for _, _, mean in _kinds(plan) if mean.memory.train is not None]
     fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
@@ -276,7 +276,7 @@ def _held(plan: Plan) -> list[Text]:
 
 def _errors(plan: Plan) -> list[Text]:
     """What the ± of the headline is made of, and what it is not."""
-    from ..plans.phrases.caveats import assumed_errors, drift_text
+    from ...plans.phrases.caveats import assumed_errors, drift_text
 
     e = plan.predicted.error
     parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
@@ -301,7 +301,7 @@ def _trace(plan: Plan) -> list[Text]:
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:
-    from ..plans.schema.sections.length_evidence import MUCH_AT_CAP
+    from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
 
     q = plan.predicted.lengths_tokens
     drawn = f"{q[0]} {histogram(q, 30 if wide else 16)} {q[20]} tokens, log scale; p50 {q[10]}, p95 {q[19]}"

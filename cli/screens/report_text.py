@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..plans.diff.quantity_text import UNKNOWN
-from ..plans.phrases.numbers import percent, ratio, seconds
-from ..plans.phrases.sentences import one_line
+from ...plans.diff.quantity_text import UNKNOWN
+from ...plans.phrases.numbers import percent, ratio, seconds
+from ...plans.phrases.sentences import one_line
 from .bars import RAMP
 
 _INCIDENTS = 8
@@ -119,7 +119,7 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _state(detail: dict[str, Any]) -> list[str]:
-    from ..traces.report_state import ago
+    from ...traces.report_state import ago
 
     quiet_s = detail.get("quiet_s")
     return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
@@ -143,7 +143,7 @@ def _training(detail: dict[str, Any]) -> list[str]:
 
 def _phases(detail: dict[str, Any]) -> list[str]:
     """A phase is told apart from the floor that its error is told against: a small one's would be noise."""
-    from ..plans.phrases.phase_names import PHASE_NAMES
+    from ...plans.phrases.phase_names import PHASE_NAMES
 
     lines = [f"  {'phase':20}{'measured':>10}{'predicted':>10}{'off by':>9}"]
     small = False

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ..planner.check.checker import FileReport
-    from ..planner.what_if import Documents
-    from ..plans.check.finding import Finding
-    from ..plans.yaml.errors import InputError
+    from ...planner.check.checker import FileReport
+    from ...planner.what_if import Documents
+    from ...plans.check.finding import Finding
+    from ...plans.yaml.errors import InputError
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
 """What no machine can do, however fast or dear it is: findings without which a run does not start."""
@@ -23,14 +23,14 @@ _TOLD = ("input-changed", "input-missing")  # simulate warns of these when it re
 
 def reports(plans: Sequence[Path]) -> list[FileReport]:
     """What `rlplan check` says of plans, of the policies in their folders too."""
-    from ..planner.check.checker import Checker
+    from ...planner.check.checker import Checker
 
     return Checker(datetime.now(UTC)).check([str(plan) for plan in plans])
 
 
 def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
     """What a start refuses of plans, and behind it what `rlplan check` finds in them beside that; warnings are told."""
-    from ..plans.yaml.errors import InputError, joined
+    from ...plans.yaml.errors import InputError, joined
 
     told = error.each()
 
@@ -52,9 +52,9 @@ def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
 def memory_findings(plan: Path) -> list[Finding]:
     """What memory does not hold of a plan of a job, by its inputs as they are now; nothing where one of them is not
     here, or is no document."""
-    from ..planner.check.checker import Checker
-    from ..planner.check.plan_rules import documents, physics
-    from ..plans.schema.plan import load_plan
+    from ...planner.check.checker import Checker
+    from ...planner.check.plan_rules import documents, physics
+    from ...plans.schema.plan import load_plan
 
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
@@ -65,11 +65,11 @@ def memory_findings(plan: Path) -> list[Finding]:
 def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     """The memory table of a plan of a job by its inputs as they are now, a row for each place, phase and kind of round;
     None where an input is not here, or does not price the plan."""
-    from ..planner.check.plan_rules import documents
-    from ..planner.costs.memory_bars import WEIGHT_BYTES
-    from ..planner.costs.round_costs import nodes_of, table_of
-    from ..plans.schema.plan import load_plan
-    from ..plans.yaml.errors import InputError
+    from ...planner.check.plan_rules import documents
+    from ...planner.costs.memory_bars import WEIGHT_BYTES
+    from ...planner.costs.round_costs import nodes_of, table_of
+    from ...plans.schema.plan import load_plan
+    from ...plans.yaml.errors import InputError
 
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
@@ -101,9 +101,9 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
     `changed`: whether the documents are other than their files. Then only what they decide is looked at: predictions,
     digests and prices are of the plan before.
     """
-    from ..planner.check.checker import Checker
-    from ..planner.check.plan_rules import physics
-    from ..plans.check.rules import RULES
+    from ...planner.check.checker import Checker
+    from ...planner.check.plan_rules import physics
+    from ...plans.check.rules import RULES
 
     checker = Checker(datetime.now(UTC))
     if changed:

@@ -1,0 +1,1 @@
+"""solve, show and simulate of a workload: many jobs that share nodes."""

@@ -1,0 +1,1 @@
+"""What show, report and execute draw in a terminal."""

@@ -1,0 +1,1 @@
+"""What several commands share: options, input files, progress lines, findings before a start."""
