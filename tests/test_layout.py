@@ -19,7 +19,6 @@ MOST_MODULES, MOST_LINES = 12, 300
 
 CROWDED = {"cli": "one module per command, and what several of them share"}
 LONG = {
-    "cli/show_job.py",
     "plans/schema/plan.py",
     "plans/schema/workload.py",
     "plans/yaml/fault_lines.py",

@@ -15,11 +15,11 @@ from ...plans.phrases.numbers import bytes_of, digits, percent, ratio, seconds, 
 from .alternatives import front_table, why_parts
 from .bars import gauge, histogram, table
 from .round_chart import LEGEND, charts
+from .rounds_table import round_kinds, rounds_table, seconds_table
 
 if TYPE_CHECKING:
-    from ...plans.schema.plan import LongRound, Plan, ShortRound
-    from ...plans.schema.predicted import MemoryBar, PredictedRound, Quantiles
-    from ...plans.schema.sections.layouts import UpdateLayout
+    from ...plans.schema.plan import Plan
+    from ...plans.schema.predicted import MemoryBar
 
 WIDE = 96
 """Characters from which on things stand side by side."""
@@ -32,9 +32,9 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         *_headline(plan, path),
         *(Text(f"note: {note}", style="yellow") for note in notes),
         Text(),
-        _rounds(plan, wide),
+        rounds_table(plan, wide),
         Text(),
-        _seconds(plan, wide),
+        seconds_table(plan, wide),
         Text(),
         _gantt(plan, width, wide),
         *_path(plan),
@@ -116,95 +116,8 @@ def _count(number: int, name: str) -> str:
     return f"{number:,} {name}{'s' * (number != 1)}"
 
 
-def _kinds(plan: Plan) -> list[tuple[str, ShortRound | LongRound, PredictedRound]]:
-    rounds, predicted = plan.job.rounds, plan.predicted.rounds
-    found: list[tuple[str, ShortRound | LongRound, PredictedRound]] = [("short", rounds.short, predicted.short)]
-    if rounds.long is not None and predicted.long is not None:
-        found.append(("long", rounds.long, predicted.long))
-    return found
-
-
-def _rounds(plan: Plan, wide: bool) -> Table:
-    kinds, total = _kinds(plan), plan.predicted.step_s.mean
-    columns: list[tuple[str, list[str]]] = [
-        ("rounds", [name for name, _, _ in kinds]),
-        ("steps", [percent(mean.share) for _, _, mean in kinds]),
-        ("time", [percent(mean.share * mean.step_s.mean / total) if total else "" for _, _, mean in kinds]),
-        ("issue", [_issue(of) for _, of, _ in kinds]),
-        ("cutoff", [_cutoff(of) for _, of, _ in kinds]),
-        ("engines", [f"{of.rollout.engines} x tp {of.rollout.tp}" for _, of, _ in kinds]),
-        ("seqs", [str(of.rollout.max_num_seqs) for _, of, _ in kinds]),
-        ("drafts", [_drafts(of) for _, of, _ in kinds]),
-        ("kept", [_kept(of) for _, of, _ in kinds]),
-        ("<trainers", [train_text(of.train) for _, of, _ in kinds]),
-        ("<freed", [_hand_over(of) for _, of, _ in kinds]),
-    ]
-    if not wide:
-        columns = [column for column in columns if column[0] not in ("time", "seqs")]
-    # What no kind of round has is not worth a column.
-    shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
-    drawn = table(*(title for title, _ in shown))
-    for row in zip(*(values for _, values in shown), strict=True):
-        drawn.add_row(*row)
-    return drawn
-
-
-def _issue(of: ShortRound | LongRound) -> str:
-    copies = getattr(of.issue, "copies", 1)
-    return f"{of.issue.prompts} x {of.issue.samples}" + (f" x {copies}" if copies > 1 else "")
-
-
-def _cutoff(of: ShortRound | LongRound) -> str:
-    expected_long = getattr(of, "long_share", None)
-    return f"{percent(expected_long)} long" if expected_long else str(getattr(of, "cutoff_tokens", None) or "-")
-
-
-def _drafts(of: ShortRound | LongRound) -> str:
-    drafts = of.rollout.drafts
-    return "-" if drafts is None else f"{drafts.tokens} to {drafts.up_to_sequences}"
-
-
-def _kept(of: ShortRound | LongRound) -> str:
-    prefix = of.rollout.prefix
-    return "-" if prefix is None else f"1 per {prefix.tokens_per_sample}"
-
-
-def _hand_over(of: ShortRound | LongRound) -> str:
-    freed = of.hand_over
-    return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
-
-
-def train_text(train: UpdateLayout) -> str:
-    """An update layout in few words; sizes of 1 are not told."""
-    sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
-    words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
-    words += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
-    return f"{' '.join(words)}, {train.micro_batch_tokens}"
-
-
-def _seconds(plan: Plan, wide: bool) -> Table:
-    p = plan.predicted
-    drawn = table("seconds", "step", "p50", "p95", "transfer", "rollout", "reward", "train")
-
-    def whole(step: Quantiles) -> list[str]:
-        return [digits(step.mean), digits(step.p50), digits(step.p95)]
-
-    def phase(spread: Quantiles) -> str:
-        return f"{digits(spread.mean)} (p95 {digits(spread.p95)})" if wide else digits(spread.mean)
-
-    kinds = _kinds(plan)
-    for name, _, mean in kinds:
-        spreads = (mean.rollout_s, mean.reward_exposed_s, mean.train_s)
-        drawn.add_row(f"{name} round", *whole(mean.step_s), digits(mean.sync_s), *map(phase, spreads))
-    if len(kinds) > 1:
-        means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
-        drawn.add_row("all steps", *whole(p.step_s), *map(digits, means), style="bold")
-    drawn.add_row("plain rounds", *whole(p.baseline.step_s), style="dim")
-    return drawn
-
-
 def _gantt(plan: Plan, width: int, wide: bool) -> RenderableType:
-    kinds = _kinds(plan)
+    kinds = round_kinds(plan)
     beside = wide and len(kinds) > 1
     each = (width - 3) // 2 if beside else min(width, 100)
     drawn = [Renderables(*lines) for lines in charts(plan, each)]
@@ -226,7 +139,7 @@ def _path(plan: Plan) -> list[Text]:
     from ...plans.phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
 
     path = critical_path(plan)
-    kinds = [mean for _, _, mean in _kinds(plan)]
+    kinds = [mean for _, _, mean in round_kinds(plan)]
     tail_s = sum(mean.share * mean.tail_s for mean in kinds)
     steps = " → ".join(
         f"{PHASE_NAMES[step.phase]} {percent(step.share)}"
@@ -241,7 +154,7 @@ def _path(plan: Plan) -> list[Text]:
 def _memory(plan: Plan) -> Table:
     p = plan.predicted
     bars: list[tuple[str, MemoryBar]] = []
-    kinds = _kinds(plan)
+    kinds = round_kinds(plan)
     for name, _, mean in kinds:
         of = f" {name}" if len(kinds) > 1 else ""
         bars.append((f"KV{of}", mean.memory.kv))
@@ -264,7 +177,7 @@ def _held(plan: Plan) -> list[Text]:
     """Who holds most of the memory of a trainer's accelerator and of a node's host."""
     from ...planner.costs.memory_bars import gb
 
-    trainers = [mean.memory.train for _, _, mean in _kinds(plan) if mean.memory.train is not None]
+    trainers = [mean.memory.train for _, _, mean in round_kinds(plan) if mean.memory.train is not None]
     fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
     told = []
     for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):

@@ -1,0 +1,105 @@
+"""Tables of a plan's kinds of round: what a round does, and its predicted seconds by phase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ...plans.phrases.numbers import digits, percent
+from .bars import table
+
+if TYPE_CHECKING:
+    from ...plans.schema.plan import LongRound, Plan, ShortRound
+    from ...plans.schema.predicted import PredictedRound, Quantiles
+    from ...plans.schema.sections.layouts import UpdateLayout
+
+
+def round_kinds(plan: Plan) -> list[tuple[str, ShortRound | LongRound, PredictedRound]]:
+    """Return the kinds of round of a plan: name, decisions, prediction."""
+    rounds, predicted = plan.job.rounds, plan.predicted.rounds
+    kinds: list[tuple[str, ShortRound | LongRound, PredictedRound]] = [("short", rounds.short, predicted.short)]
+    if rounds.long is not None and predicted.long is not None:
+        kinds.append(("long", rounds.long, predicted.long))
+    return kinds
+
+
+def rounds_table(plan: Plan, wide: bool) -> Table:
+    """Return a table of what a round of each kind does; `wide`: with all columns."""
+    kinds, total = round_kinds(plan), plan.predicted.step_s.mean
+    columns: list[tuple[str, list[str]]] = [
+        ("rounds", [name for name, _, _ in kinds]),
+        ("steps", [percent(mean.share) for _, _, mean in kinds]),
+        ("time", [percent(mean.share * mean.step_s.mean / total) if total else "" for _, _, mean in kinds]),
+        ("issue", [_issue(of) for _, of, _ in kinds]),
+        ("cutoff", [_cutoff(of) for _, of, _ in kinds]),
+        ("engines", [f"{of.rollout.engines} x tp {of.rollout.tp}" for _, of, _ in kinds]),
+        ("seqs", [str(of.rollout.max_num_seqs) for _, of, _ in kinds]),
+        ("drafts", [_drafts(of) for _, of, _ in kinds]),
+        ("kept", [_kept(of) for _, of, _ in kinds]),
+        ("<trainers", [_trainers(of.train) for _, of, _ in kinds]),
+        ("<freed", [_hand_over(of) for _, of, _ in kinds]),
+    ]
+    if not wide:
+        columns = [column for column in columns if column[0] not in ("time", "seqs")]
+    # What no kind of round has is not worth a column.
+    shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
+    drawn = table(*(title for title, _ in shown))
+    for row in zip(*(values for _, values in shown), strict=True):
+        drawn.add_row(*row)
+    return drawn
+
+
+def _issue(of: ShortRound | LongRound) -> str:
+    copies = getattr(of.issue, "copies", 1)
+    return f"{of.issue.prompts} x {of.issue.samples}" + (f" x {copies}" if copies > 1 else "")
+
+
+def _cutoff(of: ShortRound | LongRound) -> str:
+    expected_long = getattr(of, "long_share", None)
+    return f"{percent(expected_long)} long" if expected_long else str(getattr(of, "cutoff_tokens", None) or "-")
+
+
+def _drafts(of: ShortRound | LongRound) -> str:
+    drafts = of.rollout.drafts
+    return "-" if drafts is None else f"{drafts.tokens} to {drafts.up_to_sequences}"
+
+
+def _kept(of: ShortRound | LongRound) -> str:
+    prefix = of.rollout.prefix
+    return "-" if prefix is None else f"1 per {prefix.tokens_per_sample}"
+
+
+def _hand_over(of: ShortRound | LongRound) -> str:
+    freed = of.hand_over
+    return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
+
+
+def _trainers(train: UpdateLayout) -> str:
+    """An update layout in few words, without sizes of 1."""
+    sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
+    words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
+    words += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
+    return f"{' '.join(words)}, {train.micro_batch_tokens}"
+
+
+def seconds_table(plan: Plan, wide: bool) -> Table:
+    """Return a table of predicted seconds of each kind of round, of all steps, and of plain rounds."""
+    p = plan.predicted
+    drawn = table("seconds", "step", "p50", "p95", "transfer", "rollout", "reward", "train")
+
+    def whole(step: Quantiles) -> list[str]:
+        return [digits(step.mean), digits(step.p50), digits(step.p95)]
+
+    def phase(spread: Quantiles) -> str:
+        return f"{digits(spread.mean)} (p95 {digits(spread.p95)})" if wide else digits(spread.mean)
+
+    kinds = round_kinds(plan)
+    for name, _, mean in kinds:
+        spreads = (mean.rollout_s, mean.reward_exposed_s, mean.train_s)
+        drawn.add_row(f"{name} round", *whole(mean.step_s), digits(mean.sync_s), *map(phase, spreads))
+    if len(kinds) > 1:
+        means = (p.phases_s.sync, p.phases_s.rollout, p.phases_s.reward_exposed, p.phases_s.train)
+        drawn.add_row("all steps", *whole(p.step_s), *map(digits, means), style="bold")
+    drawn.add_row("plain rounds", *whole(p.baseline.step_s), style="dim")
+    return drawn
