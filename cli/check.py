@@ -88,9 +88,10 @@ def check_command(
     Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
     are still checked).
     """
-    from ..plans.check.annotations import annotation, sarif
+    from ..plans.check.annotations import annotation, is_sarif, sarif
     from ..plans.check.rules import RULES, table
     from ..plans.yaml.yaml_io import atomic_write
+    from .shared.paths import check_target
 
     if list_rules:
         rows = [{"rule": rule.name, "family": rule.family, "finds": rule.finds} for rule in RULES.values()]
@@ -101,6 +102,8 @@ def check_command(
 
     from ..planner.check.checker import Checker, load_policy
 
+    if sarif_path is not None:
+        check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
     policy = None if policy_path is None else load_policy(policy_path)
     reports = Checker(datetime.now(UTC), policy, max_age_days).check(plans)
     if sarif_path is not None:

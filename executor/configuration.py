@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
-from ..plans.schema.plan import LongRound, LossPlan, PlannedJob, ShortRound
 from ..plans.schema.sections.layouts import EngineLayout
+from ..plans.schema.sections.planned_job import LossPlan, PlannedJob
+from ..plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ..rounds.balance import PrefixSharing
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec

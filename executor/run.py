@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..plans.schema.job import Job
-from ..plans.schema.plan import PlannedJob
+from ..plans.schema.sections.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
 from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule

@@ -11,23 +11,12 @@ from typing import cast
 from .. import __version__
 from ..plans.facts.digest import job_decisions, job_predictions
 from ..plans.schema.job import Job
-from ..plans.schema.plan import (
-    Bias,
-    LongIssue,
-    LongRound,
-    Plan,
-    PlannedJob,
-    RewardPlan,
-    RoundIssue,
-    RoundRollout,
-    Rounds,
-    ShortRound,
-    StepIssue,
-    SyncPlan,
-)
+from ..plans.schema.plan import Plan
 from ..plans.schema.predicted import Predicted
 from ..plans.schema.sections.levers import RoundDrafts, RoundHandOver, RoundPrefix
 from ..plans.schema.sections.origin import Inputs, LibraryInput, Solver, Volatile
+from ..plans.schema.sections.planned_job import Bias, PlannedJob, RewardPlan, StepIssue, SyncPlan
+from ..plans.schema.sections.planned_rounds import LongIssue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..profiles.reward_tables import RewardTable, reward_sha256
 from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey

@@ -10,9 +10,10 @@ from ...plans.phrases.numbers import digits, percent
 from .bars import table
 
 if TYPE_CHECKING:
-    from ...plans.schema.plan import LongRound, Plan, ShortRound
+    from ...plans.schema.plan import Plan
     from ...plans.schema.predicted import PredictedRound, Quantiles
     from ...plans.schema.sections.layouts import UpdateLayout
+    from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
 
 
 def round_kinds(plan: Plan) -> list[tuple[str, ShortRound | LongRound, PredictedRound]]:

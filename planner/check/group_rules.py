@@ -18,8 +18,7 @@ from ...plans.check.solved_rules import edited, other_version, predictions_edite
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
-from ...plans.schema.workload import Workload
-from ...plans.schema.workload import faults as way_faults
+from ...plans.schema.workload import Workload, way_faults
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ..groups.inputs.capacity import shortages

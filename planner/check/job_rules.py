@@ -12,7 +12,7 @@ from ...plans.check.resource_rules import too_many_workers
 from ...plans.files.prompt_rows import other_count, read_prompts
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, job_paths, missing_files, model_heads, tp_divides
-from ...plans.schema.plan import PlannedJob
+from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.document_models import ALL_MODELS

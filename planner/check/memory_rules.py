@@ -13,8 +13,9 @@ from ...plans.check.policy_rules import memory_bars
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
-from ...plans.schema.plan import Plan, RoundRollout
+from ...plans.schema.plan import Plan
 from ...plans.schema.sections.layouts import UpdateLayout
+from ...plans.schema.sections.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.architecture import Architecture, architecture_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...plans.schema.cluster import Pool
-from ...plans.schema.plan import LongRound, PlannedJob, RoundRollout, ShortRound
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
+from ...plans.schema.sections.planned_job import PlannedJob
+from ...plans.schema.sections.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
 from ...profiles.phase_schema import Judge
 from ...profiles.profile_schema import Profile

@@ -16,7 +16,7 @@ from collections import Counter
 import numpy as np
 
 from ...plans.schema.job import Job
-from ...plans.schema.plan import LossPlan
+from ...plans.schema.sections.planned_job import LossPlan
 from ...plans.yaml.errors import Infeasible
 from .length_model import LengthModel
 

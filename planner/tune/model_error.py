@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...plans.schema.plan import LongRound, Plan, ShortRound
+from ...plans.schema.plan import Plan
+from ...plans.schema.sections.planned_rounds import LongRound, ShortRound
 from ...profiles.profile_schema import Profile
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ...plans.schema.plan import PlannedJob
 from ...plans.schema.sections.levers import SearchDrafts
+from ...plans.schema.sections.planned_job import PlannedJob
 from ...profiles.profile_schema import Profile
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of, round_costs, scoring

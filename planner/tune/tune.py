@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...plans.schema.plan import Plan, PlannedJob
+from ...plans.schema.plan import Plan
+from ...plans.schema.sections.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.length_trace import LengthTrace

@@ -52,6 +52,11 @@ def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
     return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
+def is_sarif(path: Path) -> bool:
+    """Return whether a SARIF file is at a path, which a new one may replace."""
+    return path.is_file() and SARIF_SCHEMA.encode() in path.read_bytes()[:200]
+
+
 def _from_root(file: str) -> str:
     """The file's path relative to the repository's root."""
     path = os.path.abspath(file)  # noqa: PTH100 (links are the repository's)

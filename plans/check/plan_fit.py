@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from ..schema.cluster import Cluster
 from ..schema.job import Job, tp_divides
-from ..schema.plan import Plan, PlannedJob, RoundRollout
+from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.levers import RewardJudge
+from ..schema.sections.planned_job import PlannedJob
+from ..schema.sections.planned_rounds import RoundRollout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from ..facts.node_price import usd_per_node_hour
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
-from ..schema.plan import Plan, RoundRollout
+from ..schema.plan import Plan
 from ..schema.predicted import PredictedRound
 from ..schema.sections.layouts import UpdateLayout
+from ..schema.sections.planned_rounds import RoundRollout
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..schema.plan import LongRound, PlannedJob, ShortRound
 from ..schema.sections.layouts import UpdateLayout
+from ..schema.sections.planned_job import PlannedJob
+from ..schema.sections.planned_rounds import LongRound, ShortRound
 from ..yaml.yaml_doc import Loc
 
 DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep")

@@ -9,9 +9,10 @@ from pydantic import BaseModel
 
 from ..phrases.numbers import NONE, percent, seconds
 from ..phrases.sentences import sentence
-from ..schema.plan import LongRound, Plan, RoundRollout, ShortRound
+from ..schema.plan import Plan
 from ..schema.sections.layouts import UpdateLayout
 from ..schema.sections.origin import InputFile, Volatile
+from ..schema.sections.planned_rounds import LongRound, RoundRollout, ShortRound
 from .elements import Banner, Table, code
 
 

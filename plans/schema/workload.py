@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from ..yaml.yaml_doc import Loc
 from .base import Count, Delay, MemoryBytes, Name, PhaseSeconds, Strict, cross_error
 from .cluster import Cluster, load_cluster
+from .pool_fit import pool_faults
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -247,57 +248,18 @@ def load_workload(path: str | Path) -> tuple[Workload, Cluster]:
             path, ("cluster",), f"cluster: no such file: '{workload.cluster}'; paths are relative to this file"
         )
     cluster = load_cluster(cluster_path)
-    for loc, fault in faults(workload, cluster):
+    for loc, fault in way_faults(workload, cluster):
         raise error_at(path, loc, f"{'.'.join(str(part) for part in loc)}: {fault}")
     return workload, cluster
 
 
-def faults(workload: Workload, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
-    """Where a way does not fit its pool: (location in the workload, what is wrong and what to write)."""
+def way_faults(workload: Workload, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
+    """Yield each way that does not fit its pool: (location in the workload, what is wrong and what to write)."""
     for name, job in workload.jobs.items():
         for phase_name, phase in (("rollout", job.phases.rollout), ("train", job.phases.train)):
             at: Loc = ("jobs", name, "phases", phase_name)
-            yield from _way_faults(at, cluster, phase.pool, phase.nodes, None, phase.tp)
+            yield from pool_faults(at, cluster, phase.pool, phase.nodes, None, phase.tp)
             for index, way in enumerate(phase.ways):
-                yield from _way_faults(
+                yield from pool_faults(
                     (*at, "ways", index), cluster, way.pool, way.nodes, way.slots, way.tp or phase.tp
                 )
-
-
-def _way_faults(
-    at: Loc, cluster: Cluster, pool_name: str, nodes: int, slots: int | None, tp: int
-) -> Iterator[tuple[Loc, str]]:
-    pool = cluster.pools.get(pool_name)
-    if pool is None:
-        yield (
-            (*at, "pool"),
-            f"cluster '{cluster.name}' has no pool '{pool_name}'; its pools are {', '.join(cluster.pools)}",
-        )
-        return
-    if nodes > pool.nodes:
-        yield (
-            (*at, "nodes"),
-            f"needs {nodes} nodes, {nodes - pool.nodes} more than pool '{pool_name}' has ({pool.nodes}); "
-            f"write at most {pool.nodes} or enlarge the pool",
-        )
-    if slots is not None and slots > pool.slots:
-        yield (
-            (*at, "slots"),
-            f"a node of pool '{pool_name}' has {pool.slots} slot(s), not {slots}; write at most {pool.slots}",
-        )
-        return
-    held = pool.accelerators.per_node * (slots or pool.slots) // pool.slots  # of a node
-    if tp > nodes * held:
-        yield (
-            (*at, "tp"),
-            f"{tp} accelerators share one copy of the model, and this way has {nodes * held}; "
-            f"write at most {nodes * held}",
-        )
-        return
-    right = [n for n in range(1, held) if held % n == 0] + [n * held for n in range(1, nodes + 1) if nodes % n == 0]
-    if tp not in right:
-        yield (
-            (*at, "tp"),
-            f"{tp} accelerators share one copy of the model, which leaves some of the {held} of a node over; "
-            f"write one of {', '.join(map(str, right))}",
-        )

@@ -18,34 +18,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..schema.base import GROUP_ID_PATTERN, NAME_PATTERN
+from .key_units import UNIT_NAMES, in_unit, is_number, not_a_number, rounded, unit_factor, unit_of_key
 from .yaml_doc import Document, Loc
 
-_UNITS: dict[str, tuple[str, float]] = {
-    # unit -> (suffix of our keys, how many of that it is)
-    **{u: ("s", 1e-9) for u in ("ns", "nanoseconds")},
-    **{u: ("s", 1e-6) for u in ("us", "microseconds")},
-    **{u: ("s", 1e-3) for u in ("ms", "msec", "millis", "milliseconds")},
-    **{u: ("s", 1.0) for u in ("s", "sec", "secs", "second", "seconds")},
-    **{u: ("s", 60.0) for u in ("m", "min", "mins", "minute", "minutes")},
-    **{u: ("s", 3600.0) for u in ("h", "hr", "hrs", "hour", "hours")},
-    **{u: ("bytes", 1.0) for u in ("b", "byte", "bytes")},
-    **{f"{p}b": ("bytes", 1000.0 ** (i + 1)) for i, p in enumerate("kmgt")},
-    **{f"{p}ib": ("bytes", 1024.0 ** (i + 1)) for i, p in enumerate("kmgt")},
-    **{u: ("tokens", 1.0) for u in ("tok", "toks", "token", "tokens")},
-    **{u: ("tokens", 1000.0) for u in ("k", "ktok", "ktokens")},
-    **{
-        u: ("usd_per_node_hour", 1.0) for u in ("usd_per_node_hour", "usd_per_hour", "usd_per_h", "usd", "dollars", "$")
-    },
-}
-_UNIT_NAMES = {
-    "s": "seconds",
-    "bytes": "bytes",
-    "bytes_per_s": "bytes per second",
-    "tokens": "tokens",
-    "usd_per_hour": "USD per hour",
-    "usd_per_node_hour": "USD per node and hour",
-    "usd_per_gpu_hour": "USD per GPU and hour",
-}
 # Prices that take each other's place: which one is meant cannot be told from a misspelt key.
 _OR = dict.fromkeys(("usd_per_node_hour", "usd_per_gpu_hour"), "usd_per_node_hour' or 'usd_per_gpu_hour")
 _RANK = {"extra_forbidden": 0, "missing": 2}
@@ -117,10 +92,10 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
         return f"{key}: must be {ctx['expected']}, not {shown}{hint}"
     if kind in ("float_type", "int_type", "int_from_float", "float_parsing", "int_parsing"):
         whole = kind.startswith("int")
-        return f"{key}: {_not_a_number(str(loc[-1]), value, whole, shown)}{about}"
+        return f"{key}: {not_a_number(str(loc[-1]), value, whole, shown)}{about}"
     if kind in _BOUNDS:
         word, name = _BOUNDS[kind]
-        return f"{key}: must be {word} {_rounded(ctx[name])}{_in_unit(str(loc[-1]))}, not {shown}{about}"
+        return f"{key}: must be {word} {rounded(ctx[name])}{in_unit(str(loc[-1]))}, not {shown}{about}"
     if kind == "finite_number":
         return f"{key}: must be a finite number, not {shown}{about}"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
@@ -169,7 +144,7 @@ def _known(loc: Loc, model: type[BaseModel]) -> list[str]:
 def _meant(loc: Loc, model: type[BaseModel]) -> str | None:
     """The declared key that the unknown one at `loc` stands for: the same but for its unit, or nearly spelt so."""
     name, known = str(loc[-1]), _known(loc, model)
-    same = [candidate for candidate in known if _conversion(name, candidate) is not None]
+    same = [candidate for candidate in known if unit_factor(name, candidate) is not None]
     near = [key for key in difflib.get_close_matches(name, known, 3, 0.6) if _alike(name, key)]
     return next(iter(same or near), None)
 
@@ -187,64 +162,13 @@ def _unknown_key(loc: Loc, value: Any, model: type[BaseModel]) -> str:
     if meant is None:
         known = _known(loc, model)
         return f"unknown key '{key}'; remove it" + (f", the keys here are {', '.join(known)}" if known else "")
-    conversion = _conversion(str(loc[-1]), meant)
+    conversion = unit_factor(str(loc[-1]), meant)
     if conversion is None:
         return f"unknown key '{key}'; did you mean '{_OR.get(meant, meant)}'?"
-    suffix = _suffix(meant)
+    suffix = unit_of_key(meant)
     assert suffix is not None
-    write = f"'{meant}: {_rounded(value * conversion)}'" if _is_number(value) else f"'{meant}'"
-    return f"unknown key '{key}': wrong unit; it is '{meant}', in {_UNIT_NAMES[suffix]}: write {write}"
-
-
-def _conversion(name: str, candidate: str) -> float | None:
-    """Factor from the unit of `name` to that of `candidate`; None unless they are one key but for the unit."""
-    suffix = _suffix(candidate)
-    if suffix is None:
-        return None
-    stem = candidate.removesuffix(suffix).rstrip("_")
-    if name == stem:
-        return 1.0
-    head, _, unit = name.rpartition("_") if not name.startswith(stem + "_") else (stem, "_", name[len(stem) + 1 :])
-    if head != stem or unit.lower() not in _UNITS:
-        return None
-    family, factor = _UNITS[unit.lower()]
-    return factor if family == suffix else None
-
-
-def _suffix(key: str) -> str | None:
-    for suffix in sorted(_UNIT_NAMES, key=len, reverse=True):
-        if key == suffix or key.endswith("_" + suffix):
-            return suffix
-    return None
-
-
-def _in_unit(key: str) -> str:
-    suffix = _suffix(key)
-    return f" {_UNIT_NAMES[suffix]}" if suffix else ""
-
-
-def _not_a_number(key: str, value: Any, whole: bool, shown: str) -> str:
-    kind = "a whole number" if whole else "a number"
-    suffix = _suffix(key)
-    of = f" of {_UNIT_NAMES[suffix]}" if suffix else ""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([-+]?[0-9][0-9_]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z_$]*)\s*", value)
-        if match and match[2] and suffix and _UNITS.get(match[2].lower(), ("", 0))[0] == suffix:
-            converted = _rounded(float(match[1]) * _UNITS[match[2].lower()][1])
-            return f"wrong unit: must be {kind}{of} and no unit, not {shown}; write {converted}"
-        if match and not match[2]:
-            return f"must be {kind}{of}, not {shown} in quotes; write {match[1]}"
-    if whole and isinstance(value, float) and value == value // 1:
-        return f"must be {kind}{of}, not {shown}; write {int(value)}"
-    return f"must be {kind}{of}, not {shown}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e280
-
-
-def _rounded(value: float) -> str:
-    return str(int(value)) if abs(value) < 1e300 and value == int(value) else f"{value:.6g}"
+    write = f"'{meant}: {rounded(value * conversion)}'" if is_number(value) else f"'{meant}'"
+    return f"unknown key '{key}': wrong unit; it is '{meant}', in {UNIT_NAMES[suffix]}: write {write}"
 
 
 def _show(value: Any) -> str:

@@ -25,8 +25,8 @@ from ...executor.supervision import Supervisor
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
-from ...plans.schema.plan import LossPlan
 from ...plans.schema.sections.layouts import EngineLayout
+from ...plans.schema.sections.planned_job import LossPlan
 from ..laws.measured_fit import TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace

@@ -23,7 +23,7 @@ from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.plan import PlannedJob
+from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 

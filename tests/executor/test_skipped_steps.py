@@ -29,7 +29,7 @@ from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.checksum import tensor_checksum
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.plan import PlannedJob
+from rlplan.plans.schema.sections.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.rounds.machines.events import Finished, Issue, Scored

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, cross_errors
-from ..plan import WhyKey
+from .planned_job import WhyKey
 
 Index = Annotated[int, Field(ge=0, le=10**12)]
 Indices = Annotated[tuple[Index, ...], Field(min_length=1, strict=False)]

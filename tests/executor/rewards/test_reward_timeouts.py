@@ -110,7 +110,7 @@ class NoRecorder:
 def test_a_checkpoint_holds_the_deadlines(tmp_path: Path) -> None:
     from rlplan.executor.run import TrainingRun
     from rlplan.plans.schema.job import Job
-    from rlplan.plans.schema.plan import PlannedJob
+    from rlplan.plans.schema.sections.planned_job import PlannedJob
     from rlplan.plans.yaml.yaml_io import loads
 
     rollout, train = {"pool": "main", "engines": 1, "tp": 1, "max_num_seqs": 8}, {"dp": 1, "micro_batch_tokens": 64}

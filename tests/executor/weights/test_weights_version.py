@@ -113,7 +113,7 @@ def test_a_trainer_writes_the_version_into_the_file(tiny_model: Path, tmp_path: 
     from rlplan.executor.configuration import trainer_config
     from rlplan.executor.trainer.trainer_rank import Trainer
     from rlplan.plans.schema.job import Job
-    from rlplan.plans.schema.plan import LossPlan
+    from rlplan.plans.schema.sections.planned_job import LossPlan
     from rlplan.plans.yaml.yaml_io import loads
 
     from ...plans.conftest import JOB

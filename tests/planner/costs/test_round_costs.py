@@ -7,20 +7,10 @@ import pytest
 from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
-from rlplan.plans.schema.plan import (
-    Bias,
-    LossPlan,
-    PlannedJob,
-    RewardPlan,
-    RoundIssue,
-    RoundRollout,
-    Rounds,
-    ShortRound,
-    StepIssue,
-    SyncPlan,
-)
 from rlplan.plans.schema.sections.layouts import UpdateLayout
 from rlplan.plans.schema.sections.levers import RewardJudge
+from rlplan.plans.schema.sections.planned_job import Bias, LossPlan, PlannedJob, RewardPlan, StepIssue, SyncPlan
+from rlplan.plans.schema.sections.planned_rounds import RoundIssue, RoundRollout, Rounds, ShortRound
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.phase_schema import Judge

@@ -11,8 +11,8 @@ from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.executed_run import load_run
 from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
-from rlplan.plans.schema.plan import RoundRollout
 from rlplan.plans.schema.sections.layouts import EngineLayout, UpdateLayout
+from rlplan.plans.schema.sections.planned_rounds import RoundRollout
 from rlplan.profiles.profile_schema import RoundCheck
 
 from ..conftest import CAP

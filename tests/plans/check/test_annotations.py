@@ -11,6 +11,7 @@ from rlplan.cli.main import cli
 from rlplan.plans.check.annotations import sarif
 from rlplan.plans.check.finding import Finding
 from rlplan.plans.check.rules import RULES
+from rlplan.plans.yaml.errors import InputError
 
 
 def required(log: dict) -> list[dict]:
@@ -57,3 +58,7 @@ def test_check_writes_sarif_beside_what_it_prints(
     printed = json.loads(capsys.readouterr().out)["files"][0]["findings"]
     results = required(json.loads(Path("out.sarif").read_text()))
     assert code == 2 and [(r["ruleId"]) for r in results] == [finding["rule"] for finding in printed]
+    Path("notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        cli.main(["check", "job.yaml", "--sarif", "notes.txt"], standalone_mode=False)
+    assert cli.main(["check", "job.yaml", "--sarif", "out.sarif"], standalone_mode=False) == 2

@@ -3,17 +3,17 @@
 import pytest
 
 from rlplan.plans.facts.executable import NOT_YET, not_executable, unsupported
-from rlplan.plans.schema.plan import (
+from rlplan.plans.schema.sections.layouts import UpdateLayout
+from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
+from rlplan.plans.schema.sections.planned_job import PlannedJob
+from rlplan.plans.schema.sections.planned_rounds import (
     LongIssue,
     LongRound,
-    PlannedJob,
     RoundIssue,
     RoundRollout,
     Rounds,
     ShortRound,
 )
-from rlplan.plans.schema.sections.layouts import UpdateLayout
-from rlplan.plans.schema.sections.levers import AdaptiveTimeout, RewardJudge, RoundDrafts, RoundHandOver
 
 ROLLOUT = RoundRollout(pool="main", engines=1, tp=1, max_num_seqs=8)
 

@@ -1,0 +1,52 @@
+"""Whether one way of running a phase fits its pool: nodes, slots, and accelerators that share a copy of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..yaml.yaml_doc import Loc
+from .cluster import Cluster
+
+
+def pool_faults(
+    at: Loc, cluster: Cluster, pool_name: str, nodes: int, slots: int | None, tp: int
+) -> Iterator[tuple[Loc, str]]:
+    """Yield what a way of running a phase asks of its pool and the pool does not have: (location, what to write).
+
+    `at`: the way's location in the workload; `slots`: of each node, None for whole nodes; `tp`: accelerators that share
+    one copy of the model.
+    """
+    pool = cluster.pools.get(pool_name)
+    if pool is None:
+        yield (
+            (*at, "pool"),
+            f"cluster '{cluster.name}' has no pool '{pool_name}'; its pools are {', '.join(cluster.pools)}",
+        )
+        return
+    if nodes > pool.nodes:
+        yield (
+            (*at, "nodes"),
+            f"needs {nodes} nodes, {nodes - pool.nodes} more than pool '{pool_name}' has ({pool.nodes}); "
+            f"write at most {pool.nodes} or enlarge the pool",
+        )
+    if slots is not None and slots > pool.slots:
+        yield (
+            (*at, "slots"),
+            f"a node of pool '{pool_name}' has {pool.slots} slot(s), not {slots}; write at most {pool.slots}",
+        )
+        return
+    held = pool.accelerators.per_node * (slots or pool.slots) // pool.slots  # of a node
+    if tp > nodes * held:
+        yield (
+            (*at, "tp"),
+            f"{tp} accelerators share one copy of the model, and this way has {nodes * held}; "
+            f"write at most {nodes * held}",
+        )
+        return
+    right = [n for n in range(1, held) if held % n == 0] + [n * held for n in range(1, nodes + 1) if nodes % n == 0]
+    if tp not in right:
+        yield (
+            (*at, "tp"),
+            f"{tp} accelerators share one copy of the model, which leaves some of the {held} of a node over; "
+            f"write one of {', '.join(map(str, right))}",
+        )

@@ -1,0 +1,141 @@
+"""Kinds of round of a plan: what a round issues, its engines, its trainers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ..base import Count, Name, Strict, cross_error, is_none
+from ..limits import MOST_ISSUED
+from .layouts import EngineLayout, UpdateLayout
+from .levers import (
+    RoundDrafts,
+    RoundHandOver,
+    RoundPrefix,
+)
+
+
+class RoundIssue(Strict):
+    """What a short round issues."""
+
+    prompts: Count
+    """Prompts issued; what exceeds P is over-issue."""
+
+    samples: Count
+    """Samples issued per prompt; what exceeds n is over-issue."""
+
+    @property
+    def issued(self) -> int:
+        """Samples that are issued when the round begins."""
+        return self.prompts * self.samples
+
+    @model_validator(mode="after")
+    def _can_be_simulated(self) -> RoundIssue:
+        if self.issued > MOST_ISSUED:
+            raise cross_error(
+                f"a round issues {self.issued} samples, and at most {MOST_ISSUED} can be simulated; write fewer",
+                "prompts",
+            )
+        return self
+
+
+class LongIssue(RoundIssue):
+    """What a long round issues."""
+
+    copies: Count = 1
+    """Draws started at once for each deferred group until one is long; mode exact only, 1 elsewhere."""
+
+    @property
+    def issued(self) -> int:
+        """Samples that are issued when the round begins, all copies together."""
+        return self.copies * super().issued
+
+
+class RoundRollout(Strict):
+    """The engines of a round."""
+
+    pool: Name
+    """Pool of the cluster that the engines run on."""
+
+    engines: Count
+    """Number of engines."""
+
+    tp: Count
+    """Accelerators per engine (tensor parallelism)."""
+
+    max_num_seqs: Count
+    """Sequences that one engine decodes at once in this kind of round; more wait in their order."""
+
+    drafts: RoundDrafts | None = None
+    """Speculative decoding; null for none."""
+
+    prefix: Annotated[RoundPrefix | None, Field(exclude_if=is_none)] = None
+    """How far a prompt's samples are kept on one engine; null: they are spread, each to the least loaded engine."""
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The engines' layout, as costs are looked up by it."""
+        return EngineLayout(self.tp, self.engines)
+
+
+class ShortRound(Strict):
+    """The round that most steps are; in mode sync, every step."""
+
+    issue: RoundIssue
+    """What the round issues."""
+
+    cutoff_tokens: Count | None
+    """Response length in tokens at which a running group is deferred; mode exact only, null elsewhere."""
+
+    long_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the prompts, those with the longest history, that get long rounds; mode predict only, null elsewhere."""
+
+    rollout: RoundRollout
+    """The engines."""
+
+    train: UpdateLayout
+    """The trainers."""
+
+    hand_over: RoundHandOver | None = None
+    """Engines that train while the tail decodes; null for none."""
+
+
+class LongRound(Strict):
+    """The round that runs deferred prompts, or those that are expected to be long, to their end."""
+
+    issue: LongIssue
+    """What the round issues."""
+
+    rollout: RoundRollout
+    """The engines."""
+
+    train: UpdateLayout
+    """The trainers."""
+
+    hand_over: RoundHandOver | None = None
+    """Engines that train while the tail decodes; null for none."""
+
+
+class Rounds(Strict):
+    """The kinds of round."""
+
+    short: ShortRound
+    """The round that most steps are."""
+
+    long: LongRound | None
+    """The round for deferred prompts; null when the mode defers none."""
+
+
+def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
+    """Hand-overs that leave no engine to go on decoding, as (message, dotted field below the job)."""
+    kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long else [])
+    return [
+        (
+            f"frees {kind.hand_over.engines} of {kind.rollout.engines} engine(s), and one must go on decoding; "
+            + (f"write at most {kind.rollout.engines - 1}" if kind.rollout.engines > 1 else "write hand_over: null"),
+            f"rounds.{name}.hand_over.engines",
+        )
+        for name, kind in kinds
+        if kind.hand_over is not None and kind.hand_over.engines >= kind.rollout.engines
+    ]
