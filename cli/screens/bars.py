@@ -57,3 +57,17 @@ def table(*columns: str) -> Table:
         left = number == 0 or title.startswith("<")
         found.add_column(title.lstrip("<"), justify="left" if left else "right", overflow="fold")
     return found
+
+
+def spark(values: Sequence[float | None], width: int = 40) -> str:
+    """Rewards as blocks from 0 to 1, averaged to at most `width` columns; `?` where one of them is no number."""
+    columns = min(width, len(values))
+    blocks = []
+    for column in range(columns):
+        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
+        known = [value for value in part if value is not None and math.isfinite(value)]
+        if len(known) < len(part):
+            blocks.append("?")
+        else:
+            blocks.append(RAMP[round(8 * min(1.0, max(0.0, sum(known) / len(known))))])
+    return "".join(blocks)

@@ -7,13 +7,13 @@ and without what a terminal would take for a command.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...plans.diff.quantity_text import UNKNOWN
 from ...plans.phrases.numbers import percent, ratio, seconds
 from ...plans.phrases.sentences import one_line
-from .bars import RAMP
+from .bars import spark
 
 _INCIDENTS = 8
 
@@ -98,20 +98,6 @@ def _machine(ratios: Mapping[str, float | None]) -> list[str]:
         f"when it was profiled. Compared with each other, the runs are within "
         f"{percent(max(known) / min(known) - 1)} of the predictions"
     ]
-
-
-def spark(values: Sequence[float | None], width: int = 40) -> str:
-    """Rewards as blocks from 0 to 1, averaged to at most `width` columns; `?` where one of them is no number."""
-    columns = min(width, len(values))
-    blocks = []
-    for column in range(columns):
-        part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
-        known = [value for value in part if value is not None and math.isfinite(value)]
-        if len(known) < len(part):
-            blocks.append("?")
-        else:
-            blocks.append(RAMP[round(8 * min(1.0, max(0.0, sum(known) / len(known))))])
-    return "".join(blocks)
 
 
 def _figure(value: float | None, form: str) -> str:

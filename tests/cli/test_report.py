@@ -1,6 +1,7 @@
 """The report's text on figures made by hand."""
 
-from rlplan.cli.screens.report_text import comparison, run_text, spark
+from rlplan.cli.screens.bars import spark
+from rlplan.cli.screens.report_text import comparison, run_text
 from rlplan.plans.phrases.phase_names import PHASE_NAMES
 
 DETAIL = {

@@ -1,1 +1,1 @@
-"""Charts of pages; chart_parts is what all of them share."""
+"""Charts of pages; axes.py is what all of them share."""

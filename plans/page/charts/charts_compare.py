@@ -13,7 +13,7 @@ from ...phrases.sentences import listed
 from ...schema.plan import Plan
 from ..elements import Chart, Swatch, esc
 from ..palette import INK, MODE, MUTED, PHASE, PHASE_NAME
-from .chart_parts import axis, figure, lanes, share_axis
+from .axes import axis, figure, lanes, share_axis
 
 ROW_PX = 44
 

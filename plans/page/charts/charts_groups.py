@@ -10,7 +10,7 @@ from ...schema.groups_plan import CostFigures, GroupsPlan
 from ...schema.sections.planned_group import PlannedGroup
 from ..elements import Chart, Swatch
 from ..palette import BAD, GOOD, INK, LINE, MUTED, PANEL, PHASE, TRACK, faded, text_on
-from .chart_parts import axis, figure, lanes
+from .axes import axis, figure, lanes
 from .charts_plan import filled
 
 

@@ -11,7 +11,7 @@ from ...phrases.numbers import count, fixed, known, percent, seconds, times
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
-from .chart_parts import axis, cut, figure, lanes, share_axis
+from .axes import axis, cut, figure, lanes, share_axis
 from .charts_one_run import Detail
 from .charts_plan import length_axis
 

@@ -13,7 +13,8 @@ from ...phrases.numbers import count, percent, seconds
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, faded
-from .chart_parts import BandGroup, BandRow, Spread, axis, bands, figure, share_axis
+from .axes import axis, figure, share_axis
+from .bands import BandGroup, BandRow, Spread, bands
 
 Detail = Mapping[str, Any]
 MAX_BARS = 240

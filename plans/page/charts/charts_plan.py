@@ -11,7 +11,8 @@ from ...schema.plan import Plan
 from ...schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
 from ..elements import Chart, Swatch
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
-from .chart_parts import BandGroup, BandRow, Spread, axis, bands, cut, figure, lanes, share_axis
+from .axes import axis, cut, figure, lanes, share_axis
+from .bands import BandGroup, BandRow, Spread, bands
 
 
 def spread(quantiles: Quantiles) -> Spread:

@@ -11,7 +11,7 @@ from ...phrases.sentences import listed
 from ...schema.predicted import Predicted, PredictedRound
 from ..elements import Chart, Swatch, esc
 from ..palette import INK, PHASE, PHASE_NAME, faded
-from .chart_parts import axis, figure, header, lanes
+from .axes import axis, figure, header, lanes
 
 _LANE: Mapping[str, str] = {"sync": "transfer"}
 _HALF = 0.33  # of a lane's height
