@@ -94,6 +94,6 @@ def no_tp(job: Job, profile: Profile) -> str | None:
     if set(wanted) & set(there):
         return None
     return (
-        f"search.tp {wanted} has none of the profile's {', '.join(map(str, there))}; add one of them there, or "
+        f"search.tp {wanted} has none of the profile's {', '.join(map(str, there))}; add one of them to search.tp, or "
         "profile again with yours"
     )
