@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ...plans.phrases.numbers import digits
 from .bars import table
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def front_table(plan: Plan) -> Table:
             f"{mark} {point.mode}",
             f"{rough}{p.baseline.seconds_per_sample / point.seconds_per_sample:.2f}",
             f"{point.length_ratio:.2f}",
-            f"{point.usd_per_1k_samples:.4g}",
+            digits(point.usd_per_1k_samples, 4),
             style="bold" if point.chosen else "",
         )
     return drawn
