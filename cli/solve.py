@@ -253,9 +253,10 @@ def plan_text(plan: Plan, out: Path) -> str:
     """A plan of one job in words."""
     from ..plans.facts.executable import not_executable
     from ..plans.phrases.caveats import assumed_errors
+    from ..plans.phrases.solver_status import solver_status
     from .shared.paths import see_it
 
-    predicted, rounds = plan.predicted, plan.job.rounds
+    predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
     speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
@@ -265,7 +266,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         f"{times(speedup)} plain synchronous rounds of {seconds(predicted.baseline.step_s.mean)}{where}, per sample "
         f"-> {out}",
         f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
-        f"{_proof(plan)}gap {percent(plan.solver.gap, 2)}, {plan.solver.candidates} candidates, {plan.solver.name}",
+        f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} candidates, {solver.name}",
     ]
     kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
     for kind, part, expected in kinds:
@@ -284,11 +285,3 @@ def plan_text(plan: Plan, out: Path) -> str:
     if cannot := not_executable(plan.job):
         lines.append(f"note: not executable yet: {'; '.join(cannot)}")
     return "\n".join([*lines, *see_it(out)])
-
-
-def _proof(plan: Plan) -> str:
-    """What is known of the plan's place among the candidates."""
-    given_up = plan.solver.given_up
-    if not given_up:
-        return f"{plan.solver.status}, "
-    return f"tied: costs {percent(given_up)} more than the best schedule ({plan.solver.status}) and is simpler to run; "

@@ -77,20 +77,16 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     }
 
 
-_PROOF = {"optimal": "proven best", "feasible": "best found, not proven,"}
-_TIED = {"optimal": "tied best", "feasible": "tied best found, not proven,"}
-
-
 def _headline(plan: Plan, path: str) -> list[Text]:
+    from ...plans.phrases.solver_status import solver_status
+
     p, solver = plan.predicted, plan.solver
     gain = p.baseline.seconds_per_sample / p.seconds_per_sample
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
-    best = (_TIED if solver.given_up else _PROOF)[solver.status]  # job.why.ties says by how much, and for what
-    above = f" (+{percent(solver.given_up)})" if solver.given_up else ""
     unit = "" if goal == "seconds" else f" in {goal}"
-    proof = f"{best}{above} of {solver.candidates:,} schedules, gap {percent(solver.gap, 2)}{unit}"
+    proof = f"{solver_status(solver)} of {solver.candidates:,} schedules, gap {percent(solver.gap, 2)}{unit}"
     if solver.refreshed:
-        proof = f"edited by hand and refreshed, {percent(solver.gap, 2)} in {goal} from the solver's bound"
+        proof = f"{solver_status(solver)}, {percent(solver.gap, 2)} in {goal} from the solver's bound"
     money = (
         f"{usd(p.usd_per_hour)} USD/h for {_count(p.nodes, 'node')}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
     )

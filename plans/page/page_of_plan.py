@@ -9,6 +9,7 @@ from ..facts.round_bars import round_bars
 from ..phrases.caveats import assumed_errors, drift_text
 from ..phrases.numbers import bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.sentences import sentence
+from ..phrases.solver_status import solver_status
 from ..schema.plan import Plan
 from ..schema.sections.origin import InputFile, Inputs
 from . import decision_tables
@@ -63,7 +64,6 @@ def headline(plan: Plan) -> list[Card]:
     fastest = plain_ms / here_ms
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
-    proven = solver.status == "optimal"
     return [
         Card(
             "Mean step",
@@ -100,10 +100,10 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Proof",
-            "feasible" if not proven else "tied best" if solver.given_up else "optimal",
-            (f"{percent(solver.given_up, 1)} above the proven best, for a simpler plan; " if solver.given_up else "")
+            solver_status(solver),
+            ("simpler to run than the best schedule; " if solver.given_up else "")
             + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'candidate')} in "
             f"{solver.objective.replace('_', ' ')}, {solver.name}; costs {plan.inputs.profile.provenance}",
-            "good" if proven else "warn",
+            "good" if solver.status == "optimal" else "warn",
         ),
     ]
