@@ -204,7 +204,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     best, least = fastest(points), cheapest(points)
     rates = [1 / point.plan.predicted.seconds_per_sample if point.plan else 0.0 for point in points]
     for index, (point, rate) in enumerate(zip(points, rates, strict=True)):
-        values = [Text(value) for value in point.shown.values()]
+        values = [Text(value) for value in point.value_texts.values()]
         if point.plan is None:
             found.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + wide))
             continue

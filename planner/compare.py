@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ..plans.facts.compared_plans import ComparedPoint, shown
+from ..plans.facts.compared_plans import ComparedPoint, setting_text
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.origin import Inputs
@@ -101,7 +101,7 @@ def _changed(
     values = {name: whole(document) for name, document in documents.items()}
     touched: dict[Loc, str] = {}
     for path, value, text in chosen:
-        touched[assign(values, path, value, text, OPTION)] = f"{'.'.join(path)}={shown(value)}"
+        touched[assign(values, path, value, text, OPTION)] = f"{'.'.join(path)}={setting_text(value)}"
     models: dict[str, type[BaseModel]] = {"cluster": Cluster, "job": Job, "profile": Profile}
     faults, changed = Faults(), {}
     for name in documents:

@@ -63,11 +63,11 @@ def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
     drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
     ranked = sorted(costly, key=lambda item: -(item[1].percent or 0.0))
     for _, line in ranked[:_WHY_ROWS]:
-        cost = f"{'~' * line.about}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
+        cost = f"{'~' * line.rough}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
         if not wide and line.where.startswith("takes"):
             cost += f", {line.where}"
         rest = f", the rest {line.rest}" if line.rest else ""
-        drawn.add_row(line.chosen, line.other + rest, cost, *([line.where] if wide else []))
+        drawn.add_row(line.chosen, line.next_best + rest, cost, *([line.where] if wide else []))
     others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _TOLD]
     refused = [text for key, text in others if key.startswith("refused.")]
     parts: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]

@@ -59,7 +59,7 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     from ..solve import plan_summary
 
     whole = plan.model_dump(mode="json")
-    line = critical_path(plan)
+    path_of_step = critical_path(plan.predicted)
     return {
         **plan_summary(plan, path),
         "error": plan.predicted.error.total,
@@ -69,9 +69,9 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
         "solver": whole["solver"],
         "bars": [bar._asdict() for bar in round_bars(plan)],
         "critical_path": {
-            "steps": [step._asdict() for step in line.steps],
-            "slack_s": line.slack_s,
-            "total_s": line.total_s,
+            "steps": [step._asdict() for step in path_of_step.steps],
+            "slack_s": path_of_step.slack_s,
+            "total_s": path_of_step.total_s,
         },
         "why": plan.job.why,
     }
@@ -134,13 +134,13 @@ def _path(plan: Plan) -> list[Text]:
     from ...plans.facts.critical_path import critical_path
     from ...plans.phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
 
-    path = critical_path(plan)
+    path = critical_path(plan.predicted)
     kinds = [mean for _, _, mean in round_kinds(plan)]
     tail_s = sum(mean.share * mean.tail_s for mean in kinds)
     steps = " → ".join(
         f"{PHASE_NAMES[step.phase]} {percent(step.share)}"
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
-        for step in path.told
+        for step in path.main_steps
     )
     spare = [f"{seconds(slack)} for {RESOURCE_NAMES[name]}" for name, slack in path.slack_s.items() if slack]
     slack = "; ".join([*spare, "none for the rest"]) if spare else "none"

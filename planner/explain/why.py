@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from ...plans.facts.critical_path import path_of
+from ...plans.facts.critical_path import critical_path
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
@@ -42,7 +42,7 @@ def explain(
     if (timeouts := _timeouts(search.setting.reward)) is not None:
         why["reward.adaptive_timeout"] = timeouts
     why |= _rollouts(search, decided)
-    why["step"] = path_of(predicted).text()
+    why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, profile)
     if overrides := job.algorithm.overrides():
@@ -156,9 +156,9 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     tie = abs(change) < TIE_PERCENT
     alternative = Alternative(
         chosen=text(chosen),
-        other=text(other),
+        next_best=text(other),
         percent=None if tie else change,
-        about=short < search.passes[-1].short_rounds,
+        rough=short < search.passes[-1].short_rounds,
         unit="cost" if search.limits.objective == "usd" else "time",
         where=where,
         rest="" if tie else rest,

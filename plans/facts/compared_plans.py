@@ -1,7 +1,7 @@
-"""Plans of one job side by side, over clusters and values: what each would take, cost and be held up by.
+"""Plans of one job for several clusters and values: the seconds, the cost and the bottleneck of each.
 
-A point is one choice of cluster and values. It has a plan, or the reason why it has none. Nothing here is a document:
-points live as long as `rlplan compare` does.
+A point is one choice of cluster and values. It has a plan, or the reason why it has none. Points are not written to any
+document: they exist while `rlplan compare` runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..schema.predicted import MemoryBar
 from .critical_path import critical_path
 
 TIGHT = 0.1
-"""Share of a memory that stays free, below which the memory is said to bind."""
+"""A memory is named as a bottleneck if less than this share of it stays free."""
 
 
 PHASE_NAMES = {
@@ -27,18 +27,18 @@ PHASE_NAMES = {
     "scoring": "scoring",
     "train": "update",
 }
-"""What the phases of a step are called where they are said to bind."""
+"""Names of the phases where `binds` names them."""
 
 
 @dataclass(frozen=True)
 class ComparedPoint:
-    """One choice of cluster and values, and what it comes to.
+    """One choice of cluster and values, with its plan.
 
     Attributes:
         values: by dotted path (and `cluster`, where there are several), as a document has them: numbers are numbers.
-        plan: None where there is none.
-        reason: why there is none; empty where there is one.
-        notes: what the solver warned of, and which profile was taken in place of the job's.
+        plan: the plan for this choice; None if there is none.
+        reason: why there is no plan; empty if there is one.
+        notes: warnings of the solver, and which profile was used instead of the job's.
     """
 
     values: Mapping[str, Any]
@@ -48,29 +48,29 @@ class ComparedPoint:
 
     @property
     def label(self) -> str:
-        """`nodes 4, prompts_per_step 256`."""
-        said = [f"{short_name(path, list(self.values))} {value}" for path, value in self.shown.items()]
-        return ", ".join(said) or "as it is"
+        """The values in one line: `nodes 4, prompts_per_step 256`."""
+        settings = [f"{short_name(path, list(self.values))} {value}" for path, value in self.value_texts.items()]
+        return ", ".join(settings) or "as it is"
 
     @property
-    def shown(self) -> dict[str, str]:
+    def value_texts(self) -> dict[str, str]:
         """The values as text."""
-        return {path: shown(value) for path, value in self.values.items()}
+        return {path: setting_text(value) for path, value in self.values.items()}
 
     @property
     def assumed(self) -> list[str]:
-        """What of the plan nobody measured on its job; empty where there is no plan."""
+        """One line for each input of the plan that was assumed and not measured; empty where there is no plan."""
         return [] if self.plan is None else assumed_notes(self.plan.inputs)
 
     def data(self) -> dict[str, Any]:
-        """As a JSON object; seconds, USD and shares as in the plan's `predicted`, null where there is no plan."""
-        found: dict[str, Any] = {"values": dict(self.values), "reason": self.reason or None}
-        found |= {"notes": list(self.notes), "assumed": self.assumed}
+        """Return the point as a JSON object, with figures as in the plan's `predicted`; null where there is no plan."""
+        point: dict[str, Any] = {"values": dict(self.values), "reason": self.reason or None}
+        point |= {"notes": list(self.notes), "assumed": self.assumed}
         plan = self.plan
         if plan is None:
-            return found | dict.fromkeys(FIGURES)
+            return point | dict.fromkeys(FIGURES)
         predicted = plan.predicted
-        return found | {
+        return point | {
             "mode": plan.job.bias.mode,
             "nodes": predicted.nodes,
             "step_s": predicted.step_s.mean,
@@ -89,16 +89,16 @@ FIGURES = (
     "mode", "nodes", "step_s", "step_p95_s", "error", "seconds_per_sample", "speedup", "usd_per_hour",
     "usd_per_1k_samples", "length_ratio", "binds",
 )  # fmt: skip
-"""Keys of a point's data that a plan fills."""
+"""Keys of a point's JSON object that come from its plan."""
 
 
-def shown(value: Any) -> str:
-    """A varied value as text: words as they are, all else as JSON has it."""
+def setting_text(value: Any) -> str:
+    """Return a varied value as text: a string as it is, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def assumed_line(points: Sequence[ComparedPoint]) -> str:
-    """What nobody measured of the job, each said once with the points that rest on it; empty where all was."""
+    """Return the assumed inputs of all plans in one line, each once with the points that use it; empty without any."""
     solved = [point for point in points if point.plan is not None]
     facts: dict[str, list[str]] = {}
     for point in solved:
@@ -110,64 +110,64 @@ def assumed_line(points: Sequence[ComparedPoint]) -> str:
 
 
 def short_name(path: str, paths: Sequence[str]) -> str:
-    """The end of a dotted path that tells it from the others: `nodes`, or `main.nodes` beside `other.nodes`."""
-    parts = path.split(".")
-    for count in range(1, len(parts) + 1):
-        end = ".".join(parts[-count:])
+    """Return the shortest end of a dotted path that no other path has: `nodes`, or `a.nodes` beside `b.nodes`."""
+    keys = path.split(".")
+    for count in range(1, len(keys) + 1):
+        end = ".".join(keys[-count:])
         if sum(other == end or other.endswith(f".{end}") for other in paths) == 1:
             return end
     return path
 
 
 def speedup(plan: Plan) -> float:
-    """Samples per second over those of the plain synchronous plan on the same nodes."""
+    """Return samples per second over those of the plain synchronous plan on the same nodes."""
     return plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
 
 
 def memory_bars(plan: Plan) -> list[tuple[str, MemoryBar]]:
-    """(name, bar) of every memory that a plan fills."""
+    """Return (name, bar) of every memory that a plan uses."""
     rounds = plan.predicted.rounds
-    found: list[tuple[str, MemoryBar]] = []
+    bars: list[tuple[str, MemoryBar]] = []
     for kind in (rounds.short, rounds.long):
         if kind is not None:
-            found.append(("KV cache", kind.memory.kv))
+            bars.append(("KV cache", kind.memory.kv))
             if kind.memory.train is not None:
-                found.append(("trainer memory", kind.memory.train))
-    return [*found, ("host memory", plan.predicted.host_memory)]
+                bars.append(("trainer memory", kind.memory.train))
+    return [*bars, ("host memory", plan.predicted.host_memory)]
 
 
 def binds(plan: Plan) -> str:
-    """What a faster or smaller one of would help most: the longest phase of the mean step, and a memory that is full.
+    """Return the bottlenecks of a plan: the longest phase of the mean step, and a memory that is almost full.
 
     The rollout's tail is the part in which fewer than a quarter of its most sequences run.
     """
-    path = critical_path(plan)
+    path = critical_path(plan.predicted)
     rounds = (plan.predicted.rounds.short, plan.predicted.rounds.long)
     longest = max(path.steps, key=lambda step: step.seconds, default=None)
-    parts = []
+    bottlenecks = []
     if longest is not None:
         text = f"{PHASE_NAMES[longest.phase]} {longest.share:.0%} of the step"
         if longest.phase == "rollout":
             tail_s = sum(kind.share * kind.tail_s for kind in rounds if kind is not None)
             text += f" (its tail {tail_s / path.total_s:.0%})"
-        parts.append(text)
+        bottlenecks.append(text)
     name, bar = min(memory_bars(plan), key=lambda item: item[1].headroom)
     if bar.headroom < TIGHT:
-        parts.append(f"{name} {1 - bar.headroom:.0%} full")
-    return ", ".join(parts)
+        bottlenecks.append(f"{name} {1 - bar.headroom:.0%} full")
+    return ", ".join(bottlenecks)
 
 
 def fastest(points: Sequence[ComparedPoint]) -> int | None:
-    """Index of the point with the fewest seconds per trained sample; None if no point has a plan."""
+    """Return the index of the point with the fewest seconds per trained sample; None if no point has a plan."""
     return _least(points, [p.plan.predicted.seconds_per_sample if p.plan else None for p in points])
 
 
 def cheapest(points: Sequence[ComparedPoint]) -> int | None:
-    """Index of the point with the fewest USD per trained sample; None if no point has a plan, or none a price."""
+    """Return the index of the point with the fewest USD per trained sample; None if no plan has a price."""
     costs = [p.plan.predicted.usd_per_1k_samples if p.plan else None for p in points]
     return _least(points, costs) if any(costs) else None
 
 
 def _least(points: Sequence[ComparedPoint], values: Sequence[float | None]) -> int | None:
-    known = [(value, index) for index, value in enumerate(values) if value is not None]
-    return min(known)[1] if known else None
+    numbers = [(value, index) for index, value in enumerate(values) if value is not None]
+    return min(numbers)[1] if numbers else None

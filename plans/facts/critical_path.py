@@ -1,8 +1,8 @@
-"""What a step's seconds are made of, and what has time to spare: the longest path through the phases of a mean step.
+"""The critical path of a mean step: the phases that its seconds consist of, and the slack of the other phases.
 
-The phases are a graph: sync, then the rollout, then what is left of scoring, then the update; beside the rollout and
-what follows it runs the scoring of all samples but the last ones. The longest path is the step. An edge off it has
-slack: the seconds by which it could be slower while the step stays as long.
+The phases are a graph: sync, then the rollout, then the rest of scoring, then the update. The scoring of all samples
+but those decoded last is an edge beside the rollout and the rest of scoring. The longest path is the step. A phase off
+that path has slack: the seconds by which it could be slower while the step stays as long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from ..phrases.phase_names import PHASE_NAMES, RESOURCE_NAMES
-from ..schema.plan import Plan
 from ..schema.predicted import Predicted, PredictedPhases
 
 RESOURCE_OF = {
@@ -24,11 +23,11 @@ RESOURCE_OF = {
     "scoring": "rewards",
     "train": "trainers",
 }
-"""Which resource a phase runs on."""
+"""The resource that a phase runs on."""
 
 
 class PathStep(NamedTuple):
-    """A phase on the critical path: its seconds, and their share of the step."""
+    """A phase on the critical path, its seconds, and their share of the step."""
 
     phase: str
     seconds: float
@@ -36,12 +35,12 @@ class PathStep(NamedTuple):
 
 
 class CriticalPath(NamedTuple):
-    """Of a mean step, or of a mean round of one kind.
+    """The critical path of a mean step.
 
     Attributes:
-        steps: the phases on the path, in order, those that take no time left out.
-        slack_s: by resource, seconds by which what it does off the path could end later; 0 where all is on the path.
-        total_s: the step.
+        steps: the phases on the path, in order, without those that take no time.
+        slack_s: by resource, seconds by which its phases off the path could end later; 0 where all are on the path.
+        total_s: seconds of the step.
     """
 
     steps: tuple[PathStep, ...]
@@ -49,13 +48,13 @@ class CriticalPath(NamedTuple):
     total_s: float
 
     @property
-    def told(self) -> tuple[PathStep, ...]:
-        """The phases that are worth a word: those of half a percent of the step and more."""
+    def main_steps(self) -> tuple[PathStep, ...]:
+        """The phases that take half a percent of the step or more."""
         return tuple(step for step in self.steps if step.share >= 0.005)
 
     def text(self) -> str:
-        """In one line."""
-        path = ", ".join(f"{PHASE_NAMES[step.phase]} {step.share:.0%}" for step in self.told)
+        """Return the path and the slack beside it as one line."""
+        path = ", ".join(f"{PHASE_NAMES[step.phase]} {step.share:.0%}" for step in self.main_steps)
         spare = [
             f"{RESOURCE_NAMES[name]} could come {seconds:.3g} s later without a longer step"
             for name, seconds in self.slack_s.items()
@@ -65,20 +64,18 @@ class CriticalPath(NamedTuple):
         return f"{text}; {'; '.join(spare) or 'nothing beside it has time to spare'}"
 
 
-def critical_path(plan: Plan) -> CriticalPath:
-    """Of the plan's mean step, both kinds of round weighed by their share of the steps."""
-    return path_of(plan.predicted)
-
-
-def path_of(predicted: Predicted) -> CriticalPath:
-    """The same of a prediction that is in no plan yet."""
+def critical_path(predicted: Predicted) -> CriticalPath:
+    """Return the critical path of the mean step; each kind of round counts by its share of the steps."""
     rounds = (predicted.rounds.short, predicted.rounds.long)
     slack_s = sum(kind.share * kind.reward_slack_s for kind in rounds if kind is not None)
     return longest_path(predicted.phases_s, slack_s)
 
 
 def longest_path(phases: PredictedPhases, reward_slack_s: float) -> CriticalPath:
-    """The path of one step with these mean phases, and scoring off the path that ends so long before the round."""
+    """Return the critical path of a step with these mean phases.
+
+    `reward_slack_s`: seconds by which the scores of all samples but those decoded last could come later.
+    """
     # Fractions, since a sum of floats depends on its order, and a path must not be longer than another by that.
     seconds = {name: Fraction(value) for name, value in phases.model_dump().items()}
     round_s = seconds["rollout"] + seconds["reward_exposed"]
@@ -104,9 +101,9 @@ def longest_path(phases: PredictedPhases, reward_slack_s: float) -> CriticalPath
 
 
 def _slack(graph: Any, total: Fraction) -> dict[str, float]:
-    """By resource: what the longest path through any of its phases that take time leaves of `total`.
+    """Return by resource the largest slack of its phases: `total` less the longest path through the phase.
 
-    The most of its phases, since a resource with something on the path is told by `steps` already.
+    The largest, since a phase without slack is on the path and `steps` has it.
     """
     earliest: dict[str, Fraction] = {}
     latest: dict[str, Fraction] = {}

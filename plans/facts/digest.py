@@ -1,8 +1,7 @@
-"""The digests of a plan's decisions and of its predictions: whether they are still what the solver wrote, or were
-edited since.
+"""The digests of a plan's decisions and of its predictions: they differ from the plan's own if somebody edited it.
 
-The first covers what is done, not what is said about it (no predictions, no `why`, no inputs); the second the figures
-by which a reviewer merges.
+The digest of the decisions covers no predictions, no `why` and no inputs; the digest of the predictions covers the
+figures that a reviewer reads.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from ..schema.sections.planned_job import PlannedJob
 
 
 def job_decisions(job: PlannedJob) -> str:
-    """Digest of the decisions of one job, 64 hexadecimal digits."""
+    """Return the digest of the decisions of one job, 64 hexadecimal digits."""
     return _digest(job.model_dump(mode="json", exclude={"why"}))
 
 
 def groups_decisions(groups: Mapping[str, PlannedGroup]) -> str:
-    """Digest of who runs where, 64 hexadecimal digits."""
+    """Return the digest of which job runs on which nodes, 64 hexadecimal digits."""
     return _digest(
         {
             key: {
@@ -39,12 +38,12 @@ def groups_decisions(groups: Mapping[str, PlannedGroup]) -> str:
 
 
 def job_predictions(predicted: Predicted) -> str:
-    """Digest of the predictions of one job, 64 hexadecimal digits."""
+    """Return the digest of the predictions of one job, 64 hexadecimal digits."""
     return _digest(predicted.model_dump(mode="json"))
 
 
 def groups_predictions(predicted: GroupsPredicted, groups: Mapping[str, PlannedGroup]) -> str:
-    """Digest of what groups are predicted to cost and each job to be slowed down by, 64 hexadecimal digits."""
+    """Return the digest of the predicted costs of groups and slowdowns of jobs, 64 hexadecimal digits."""
     slowdowns = {
         name: member.slowdown.model_dump(mode="json")
         for group in groups.values()
@@ -59,7 +58,7 @@ def _digest(value: Any) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers as a plan's file has them, so that the digest of a plan in memory is that of the one on disk."""
+    """Round numbers as in a plan's file, so that the digest of a plan in memory is that of the one on disk."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
-"""What of a plan the executor can run, as data: `execute` refuses the rest, `check` and `solve` note it, and `solve`
-prefers updates that can be run among equals.
+"""Which decisions of a plan the executor cannot run yet: `execute` refuses them, `check` and `solve` note them, and
+`solve` prefers trainers that can run among equal ones.
 
 The planner prices more layouts and levers than the executor has, so that a plan can be made for another trainer.
 """
@@ -18,11 +18,11 @@ DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep")
 
 
 NOT_YET = "this executor cannot run it yet; such a plan can be planned, reviewed and compared all the same"
-"""What is said of decisions that cannot simply be written otherwise: another layout may not fit memory."""
+"""The remedy for a layout that cannot run: the user cannot simply write another one, which may not fit memory."""
 
 
 def update_faults(train: UpdateLayout) -> Iterator[tuple[str, str]]:
-    """(key of the `train` section, what is wrong) for each part that no trainer here can do."""
+    """Yield (key of the `train` section, what is wrong) for each setting that the executor's trainers cannot run."""
     for name in DATA_PARALLEL_ONLY:
         size = getattr(train, name)
         if size != 1:
@@ -34,7 +34,7 @@ def update_faults(train: UpdateLayout) -> Iterator[tuple[str, str]]:
 
 
 def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str, str]]:
-    """(location in the plan, what, remedy) for each part that cannot be run."""
+    """Yield (location in the plan, what is wrong, remedy) for each decision that the executor cannot run."""
     short, long = planned.rounds.short, planned.rounds.long
     for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
         yield from ((("job", "rounds", kind, "train", key), text, NOT_YET) for key, text in update_faults(train))
@@ -68,27 +68,27 @@ def unsupported(planned: PlannedJob) -> Iterator[tuple[Loc, str, str]]:
 
 
 def not_executable(planned: PlannedJob) -> list[str]:
-    """Why the plan cannot be executed yet, each reason once with all keys that have it; empty if it can be."""
-    places: dict[str, list[str]] = {}
-    for loc, what, _ in unsupported(planned):
-        places.setdefault(what, []).append(".".join(map(str, loc)))
+    """Return why the plan cannot be executed yet, each reason once with all its keys; empty if it can be."""
+    keys_of: dict[str, list[str]] = {}
+    for loc, fault, _ in unsupported(planned):
+        keys_of.setdefault(fault, []).append(".".join(map(str, loc)))
     return [
-        f"{keys[0]}{' ' if what.startswith('is ') else ': '}{what}"
+        f"{keys[0]}{' ' if fault.startswith('is ') else ': '}{fault}"
         + (f" (so is {', '.join(keys[1:])})" if keys[1:] else "")
-        for what, keys in places.items()
+        for fault, keys in keys_of.items()
     ]
 
 
-def _lever_faults(at: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, str, str]]:
+def _lever_faults(location: Loc, kind: ShortRound | LongRound) -> Iterator[tuple[Loc, str, str]]:
     if kind.rollout.drafts is not None:
         yield (
-            (*at, "rollout", "drafts"),
+            (*location, "rollout", "drafts"),
             "the executor's engines decode without drafts",
             "write null, or solve again without search.drafts in the job",
         )
     if kind.hand_over is not None:
         yield (
-            (*at, "hand_over"),
+            (*location, "hand_over"),
             "the executor trains when the round is over",
             "write null, or solve again without search.hand_over in the job",
         )

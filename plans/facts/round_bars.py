@@ -1,7 +1,7 @@
-"""One mean round of each kind as bars in time: what a Gantt chart of a plan draws, from `predicted` alone.
+"""One mean round of each kind as bars of a Gantt chart, from a plan's `predicted` alone.
 
-A round goes as the executor and the simulator have it: sync, then rollout, then what is left of scoring, then the
-update. Scoring runs beside the rollout on resources of its own; all that is drawn of it there is when it ends.
+The phases of a round follow each other as in the executor: sync, rollout, the rest of scoring, update. Scoring beside
+the rollout runs on resources of its own; its bar shows only when it ends.
 
 Invariants: bars of one lane do not overlap; bars that are critical follow each other without a gap from 0 to the sum
 of the phases' means, which is the round's mean step.
@@ -17,20 +17,20 @@ from ..schema.predicted import PredictedRound
 KindName = Literal["short", "long"]
 Lane = Literal["engines", "rewards", "trainers", "sync"]
 LANES: tuple[Lane, ...] = ("sync", "engines", "rewards", "trainers")
-"""In the order in which a round needs them."""
+"""The lanes in the order in which a round needs them."""
 
 
 class Bar(NamedTuple):
-    """What one resource does for a while in a mean round.
+    """A phase of a mean round on one resource.
 
     Attributes:
-        kind: of the round.
+        kind: the kind of the round.
         lane: the resource.
         phase: `sync`, `rollout` (until its tail), `tail` (few sequences run), `scoring` (beside the rollout),
-            `reward_exposed` (what of it comes after the last token), `train`.
+            `reward_exposed` (scoring after the last token), `train`.
         begin_s: seconds from the round's beginning.
-        seconds: how long; above 0.
-        critical: the step would be shorter without it.
+        seconds: length of the bar; above 0.
+        critical: whether the bar is on the critical path.
     """
 
     kind: KindName
@@ -42,10 +42,10 @@ class Bar(NamedTuple):
 
 
 def round_bars(plan: Plan) -> tuple[Bar, ...]:
-    """The bars of a mean short round and, where there is one, of a mean long round, each by begin."""
+    """Return the bars of a mean short round, then those of a mean long round if the plan has one, each by begin."""
     rounds = plan.predicted.rounds
-    found = _bars("short", rounds.short)
-    return found if rounds.long is None else found + _bars("long", rounds.long)
+    bars = _bars("short", rounds.short)
+    return bars if rounds.long is None else bars + _bars("long", rounds.long)
 
 
 def _bars(kind: KindName, mean: PredictedRound) -> tuple[Bar, ...]:

@@ -1,11 +1,11 @@
-"""What of a plan's input files the solver reads, as a digest: only a change of that makes a plan stale.
+"""Digests of the values that the solver reads from a plan's input files: only a change of these makes a plan stale.
 
-A learning rate changes a run and no plan: whoever tunes it need not solve again. So beside the digest of each file's
-bytes a plan has one of its values, without those that the solver does not read (`UNREAD`). While that one still fits,
-a change of the file is told and nothing is refused.
+A learning rate changes a run and no plan: whoever tunes it need not solve again. So a plan has two digests of each
+file: one of its bytes, and one of its values without those that the solver does not read (`UNREAD`). If only the first
+differs, `check` notes that the file has changed and nothing is refused.
 
-The digest covers values and no text: comments, the order of keys and keys that a job states though they are the
-default are not in it. Of a profile it covers the values as they stand in the file.
+The second digest covers values and no text: not comments, not the order of keys, not keys that a job states with their
+default. Of a profile it covers the values as they stand in the file.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
     ),
     "profile": ("note", "outliers", "volatile"),
 }
-"""Dotted keys that decide nothing in a plan; `*` is any key. Links and slots are for workloads. What an algorithm's
-name sets (`dynamic_sampling`, `mask_truncated`) is read by its own key."""
+"""Dotted keys that no plan depends on; `*` is any key. Links and slots are for workloads. `algorithm.name` is here
+since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys."""
 
-DRAWN_UNDER: tuple[str, ...] = (
+MEASURED_WITH: tuple[str, ...] = (
     "model.path",
     "model.dtype",
     "data.path",
@@ -56,12 +56,12 @@ DRAWN_UNDER: tuple[str, ...] = (
     "reward.function",
     "rollout.temperature",
 )
-"""Keys of a job that the solver may not look at, and that make a plan stale all the same: profile and length trace
-were drawn under them, so that under others both are of another job."""
+"""Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured
+with them, and with other values both would be of another job."""
 
 
 def solver_read(cluster_path: str | Path, job_path: str | Path, profile_path: str | Path) -> SolverRead:
-    """The digests of a plan's inputs. Raises InputError where one of the files is no document of its kind."""
+    """Return the digests of a plan's inputs. Raises InputError where one of the files is no document of its kind."""
     return SolverRead(
         cluster=read_digest("cluster", cluster_path),
         job=read_digest("job", job_path),
@@ -70,14 +70,15 @@ def solver_read(cluster_path: str | Path, job_path: str | Path, profile_path: st
 
 
 def read_digest(kind: Kind, path: str | Path) -> Digest64:
-    """Of the file at `path`. Raises InputError where it is no document of its kind."""
+    """Return the digest of the file at `path`. Raises InputError where it is no document of its kind."""
     return digest_of(kind, read_text(path), str(path))
 
 
 def digest_of(kind: Kind, text: str, path: str = "<text>") -> Digest64:
-    """Of a document's text; `path` is used in messages only. Raises InputError where it is no document of its kind."""
+    """Return the digest of a document's text. Raises InputError, with `path`, where it is no document of its kind."""
     if kind == "profile":
-        value = parse(text, path).value  # its model is another room's; a plan is stale sooner for that, never later
+        # plans/ does not import the profile's model: without its defaults a plan is stale sooner, never later.
+        value = parse(text, path).value
     else:
         value = loads(text, Cluster if kind == "cluster" else Job, path).model_dump(mode="json")
     for key in UNREAD[kind]:
@@ -87,7 +88,7 @@ def digest_of(kind: Kind, text: str, path: str = "<text>") -> Digest64:
 
 
 def _remove(value: Any, path: Sequence[str]) -> None:
-    """Take a key out of a mapping, wherever a `*` of its path leads; what is not there is left so."""
+    """Remove the key at `path` from nested mappings, in each entry for `*`; do nothing if it is not there."""
     if not isinstance(value, dict):
         return
     key, *rest = path

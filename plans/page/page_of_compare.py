@@ -70,7 +70,7 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
     best, least = fastest(points), cheapest(points)
     rows = []
     for index, point in enumerate(points):
-        values = list(point.shown.values())
+        values = list(point.value_texts.values())
         if point.plan is None:
             rows.append([*values, "no plan", *[""] * 7, point.reason])
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..phrases.numbers import NONE, count, digits, fixed, known, percent, ratio, seconds, times
+from ..phrases.numbers import NONE, count, digits, fixed, is_finite, percent, ratio, seconds, times
 from ..phrases.sentences import listed
 from .charts import charts_many_runs, charts_one_run
 from .charts.charts_one_run import Detail
@@ -91,7 +91,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             + (f"; {owed}" if (owed := charts_one_run.owed_said(detail)) else ""),
         )
     )
-    if known(detail.get("speedup")) and detail["mode"] != "sync":
+    if is_finite(detail.get("speedup")) and detail["mode"] != "sync":
         found.append(
             Card("Speed-up", times(detail["speedup"]), f"{of}per trained sample; predicted "
                  f"{times(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
@@ -101,10 +101,10 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
             "Reward",
             fixed(detail["reward_last"], ".3f"),
             f"{of}last fifth of the steps; the first {fixed(detail['reward_first'], '.3f')}",
-            "" if known(detail["reward_last"]) else "bad",
+            "" if is_finite(detail["reward_last"]) else "bad",
         )
     )
-    if known(detail.get("length_ratio")) and detail["mode"] != "sync":
+    if is_finite(detail.get("length_ratio")) and detail["mode"] != "sync":
         error = detail["length_ratio_standard_error"] or 0.0
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
         found.append(
@@ -128,7 +128,7 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
     for name, d in runs.items():
         ran = bool(d["steps"])
         length = NONE
-        if known(d.get("length_ratio")):
+        if is_finite(d.get("length_ratio")):
             length = f"{ratio(d['length_ratio'])} ± {ratio(d['length_ratio_standard_error'])}"
         rows.append([
             mark(colours[name], name),

@@ -9,7 +9,7 @@ from ..schema.sections.origin import Inputs
 from .numbers import percent
 
 _STANDS_OUT = 1.645
-"""Standard errors from which on a change of lengths is mentioned; the planner uses the same limit."""
+"""A change of lengths is mentioned from this many standard errors on; the planner uses the same limit."""
 
 
 def assumed_errors(error: PredictedError) -> str:
@@ -32,7 +32,7 @@ def assumed_facts(inputs: Inputs) -> list[str]:
 
 
 def _assumptions(inputs: Inputs) -> list[tuple[str, str, str]]:
-    """(rule's name, what is assumed, what to do) of each assumed input."""
+    """Return (rule's name, what is assumed, what to do) of each assumed input."""
     assumptions = []
     lengths = inputs.lengths
     times = "" if lengths.scale is None else f", all lengths times {lengths.scale:g}"

@@ -15,14 +15,14 @@ NONE = "–"
 _BYTES = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
-def known(value: float | None) -> TypeGuard[float]:
+def is_finite(value: float | None) -> TypeGuard[float]:
     """Return whether there is a finite number."""
     return value is not None and math.isfinite(value)
 
 
 def digits(value: float | None, figures: int = 3) -> str:
     """Return a number with `figures` significant digits and thousands separators: `0.0123`, `1.23`, `12,346`."""
-    if not known(value):
+    if not is_finite(value):
         return NONE
     if value and not 1e-4 <= abs(value) < 1e15:
         return f"{value:.{figures}g}"
@@ -33,12 +33,12 @@ def digits(value: float | None, figures: int = 3) -> str:
 
 def fixed(value: float | None, form: str) -> str:
     """Return a number in one of Python's formats, or NONE."""
-    return format(value, form) if known(value) else NONE
+    return format(value, form) if is_finite(value) else NONE
 
 
 def seconds(value: float | None) -> str:
     """Return seconds with their unit to three digits: `1.23 s`; milliseconds below a tenth of a second."""
-    if not known(value):
+    if not is_finite(value):
         return NONE
     return f"{digits(1000 * value, 2)} ms" if 0 < abs(value) < 0.1 else f"{digits(value)} s"
 
@@ -54,7 +54,7 @@ def span(low: float, high: float) -> str:
 
 def percent(share: float | None, places: int | None = None) -> str:
     """Return a share as a percentage: `9.4%` below a tenth, `12%` above, `<0.1%` for little; or to `places` digits."""
-    if not known(share):
+    if not is_finite(share):
         return NONE
     if places is None:
         if 0 < abs(share) < 0.0005:
@@ -92,7 +92,7 @@ def count(number: float, noun: str, plural: str = "") -> str:
 
 def times(value: float | None, places: int = 2) -> str:
     """Return a factor: `1.60x`."""
-    if not known(value):
+    if not is_finite(value):
         return NONE
     return f"{value:.{places}f}x" if abs(value) < 1000 else f"{value:.3g}x"
 

@@ -1,6 +1,6 @@
 """What phases and resources are called in prose, the same on the screen, on pages, in `why` and in `diff`.
 
-Keys of documents are other names: the key `sync` of a phase is no word for people, since mode sync is another thing.
+Keys of documents are not shown to people: the key `sync` of a phase would be taken for mode sync.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PHASE_NAMES = {
     "other": "other",
     "step": "step",
 }
-"""By the key of a phase."""
+"""Name of each phase, by its key."""
 
 RESOURCE_NAMES = {
     "sync": "weight transfer",
@@ -23,4 +23,4 @@ RESOURCE_NAMES = {
     "rewards": "the scores of all samples but those decoded last",
     "trainers": "trainers",
 }
-"""By the resource of critical_path.py: what of it may have time to spare."""
+"""What may have time to spare, by the resource of critical_path.py."""

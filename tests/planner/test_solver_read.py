@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rlplan.planner import solve as solving
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.facts.solver_read import DRAWN_UNDER, UNREAD, digest_of
+from rlplan.plans.facts.solver_read import MEASURED_WITH, UNREAD, digest_of
 from rlplan.plans.schema.base import Strict
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
@@ -75,11 +75,11 @@ def read(inputs, monkeypatch):
 
 def test_the_solver_reads_each_key_of_a_job_that_makes_a_plan_stale_and_none_that_does_not(read):
     found = {path: (model, key) for path, model, key in leaves(Job) if path != "rlplan_job"}
-    assert set(UNREAD["job"]) | set(DRAWN_UNDER) <= {*found, "algorithm.importance_sampling"}, "keys that are no more"
+    assert set(UNREAD["job"]) | set(MEASURED_WITH) <= {*found, "algorithm.importance_sampling"}, "keys that are no more"
     within = {path for path in found if path.startswith("algorithm.importance_sampling.")}
     unread = {path for path in found if path in UNREAD["job"]} | within
     assert not {path for path in unread if found[path] in read}, "the solver reads what is said to decide nothing"
-    rest = set(found) - unread - set(DRAWN_UNDER)
+    rest = set(found) - unread - set(MEASURED_WITH)
     assert sorted(path for path in rest if found[path] not in read) == [], "nothing reads it: say so in UNREAD"
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import count, fixed, known, percent, seconds, times
+from ...phrases.numbers import count, fixed, is_finite, percent, seconds, times
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
 from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
@@ -23,10 +23,10 @@ def smoothed(values: Sequence[float | None], width: int) -> list[float | None]:
     """Means over windows of `width` around each value, narrower at both ends; None around what is not known."""
     half = width // 2
     windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return [statistics.fmean(found) if (found := _known(window)) == [*window] else None for window in windows]
+    return [statistics.fmean(found) if (found := _finite(window)) == [*window] else None for window in windows]
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _finite(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -38,8 +38,8 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
     ends: list[int] = []
     for name, detail in runs.items():
         xs, values = detail["series"]["step"], detail["series"]["reward_mean"]
-        found += _known(values)
-        if missing := len(values) - len(_known(values)):
+        found += _finite(values)
+        if missing := len(values) - len(_finite(values)):
             lost.append(f"{name}'s of {count(missing, 'step')}")
         ends += [xs[0], xs[-1]]
         width = max(1, len(values) // 8)
@@ -103,7 +103,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
         f"{name} {d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')} "
         f"(K-S distance {d['length_ks']:.3f}, predicted ratio {d['length_ratio_predicted']:.3f})"
         for name, d in shown.items()
-        if known(d.get("length_ratio")) and known(d.get("length_ks")) and d["mode"] != "sync"
+        if is_finite(d.get("length_ratio")) and is_finite(d.get("length_ks")) and d["mode"] != "sync"
     ]
     caption = (
         f"Trained over unconditioned mean length, prompt by prompt: {listed(said)}; 1 is unbiased."
@@ -178,7 +178,9 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),
     )
     said = [
-        f"{name} {times(d['speedup'])}" for name, d in runs.items() if known(d.get("speedup")) and d["mode"] != "sync"
+        f"{name} {times(d['speedup'])}"
+        for name, d in runs.items()
+        if is_finite(d.get("speedup")) and d["mode"] != "sync"
     ]
     caption = (
         f"Per trained sample, against plain synchronous rounds in the same folder: {listed(said)}."

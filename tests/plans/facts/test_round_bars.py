@@ -54,7 +54,7 @@ def test_a_plan_without_long_rounds_has_bars_of_short_ones_alone(plan):
 
 
 def test_the_critical_path_is_the_mean_step(plan):
-    path = critical_path(plan)
+    path = critical_path(plan.predicted)
     phases = plan.predicted.phases_s
     assert path.total_s == pytest.approx(sum(phases.model_dump().values()))
     assert [step.phase for step in path.steps] == ["sync", "rollout", "reward_exposed", "train"]

@@ -5,22 +5,22 @@ from hypothesis import strategies as st
 
 from rlplan.plans.phrases.why_line import Alternative, parse
 
-words = st.text("abcdef xyz,.0123456789%", min_size=1, max_size=30)
+phrases = st.text("abcdef xyz,.0123456789%", min_size=1, max_size=30)
 
 
 @given(
-    words,
-    words,
+    phrases,
+    phrases,
     st.one_of(st.none(), st.floats(-90, 900).map(lambda x: round(x, 1))),
     st.booleans(),
     st.sampled_from(["time", "cost"]),
-    words,
+    phrases,
     st.sampled_from(["", "kept", "chosen anew"]),
 )
-def test_a_line_is_read_as_it_was_written(chosen, other, percent, about, unit, where, rest):
-    line = Alternative(chosen, other, percent, about, unit, where, rest)
+def test_a_line_is_read_as_it_was_written(chosen, next_best, percent, rough, unit, where, rest):
+    line = Alternative(chosen, next_best, percent, rough, unit, where, rest)
     read = parse(line.text())
-    assert read == (Alternative(chosen, other, None) if percent is None else line)
+    assert read == (Alternative(chosen, next_best, None) if percent is None else line)
 
 
 def test_other_lines_tell_no_alternative():
