@@ -192,7 +192,7 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
 def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from rich.text import Text
 
-    from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name, speedup
+    from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name
     from ..plans.phrases.numbers import percent
     from .screens.bars import gauge, table
 
@@ -216,7 +216,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
             Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
             percent(predicted.error.total),
             gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
-            f"{speedup(point.plan):.2f}",
+            f"{point.plan.predicted.speedup:.2f}",
             Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
             ratio(predicted.length_ratio),
             *([binds(point.plan)] if wide else []),

@@ -227,7 +227,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
         "forced_mode": plan.solver.forced_mode,
         "step_s": predicted.step_s.mean,
         "baseline_step_s": predicted.baseline.step_s.mean,
-        "speedup": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "speedup": predicted.speedup,
         "baseline_nodes": predicted.baseline.nodes,
         "baseline_keeps_slo": predicted.baseline.keeps_slo,
         "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
@@ -257,14 +257,13 @@ def plan_text(plan: Plan, out: Path) -> str:
     from .shared.paths import see_it
 
     predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
-    speedup = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
     lines = [
         f"{plan.job.bias.mode}: {seconds(predicted.step_s.mean)} a step (p95 {seconds(predicted.step_s.p95)}, "
         f"error +-{percent(predicted.error.total)}), "
-        f"{times(speedup)} plain synchronous rounds of {seconds(predicted.baseline.step_s.mean)}{where}, per sample "
-        f"-> {out}",
+        f"{times(predicted.speedup)} plain synchronous rounds of "
+        f"{seconds(predicted.baseline.step_s.mean)}{where}, per sample -> {out}",
         f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
         f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} candidates, {solver.name}",
     ]
@@ -281,7 +280,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         lines.append(f"part of the error{parts.replace(',', ':', 1)}")
     basis = predicted.length_basis
     if basis is not None and basis.extrapolated:
-        lines.append(f"note: {basis.words(speedup)}")
+        lines.append(f"note: {basis.text(predicted.speedup)}")
     if cannot := not_executable(plan.job):
         lines.append(f"note: not executable yet: {'; '.join(cannot)}")
     return "\n".join([*lines, *see_it(out)])

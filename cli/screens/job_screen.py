@@ -81,7 +81,6 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     from ...plans.phrases.solver_status import solver_status
 
     p, solver = plan.predicted, plan.solver
-    gain = p.baseline.seconds_per_sample / p.seconds_per_sample
     goal, source = solver.objective.split("_")[0], plan.inputs.profile.provenance
     unit = "" if goal == "seconds" else f" in {goal}"
     proof = f"{solver_status(solver)} of {solver.candidates:,} schedules, gap {percent(solver.gap, 2)}{unit}"
@@ -97,7 +96,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
                 "bold",
             ),
             f" (p50 {digits(p.step_s.p50)}, p95 {digits(p.step_s.p95)}), ",
-            (times(gain), "bold green" if gain >= 1 else "bold red"),
+            (times(p.speedup), "bold green" if p.speedup >= 1 else "bold red"),
             " plain synchronous rounds",
         ),
         Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
@@ -203,10 +202,9 @@ def _trace(plan: Plan) -> list[Text]:
     basis, p = plan.predicted.length_basis, plan.predicted
     if basis is None:
         return []
-    gain = p.baseline.seconds_per_sample / p.seconds_per_sample
-    said, thin = basis.words(gain), basis.thin(gain)
-    told = list(dict.fromkeys([said] * basis.extrapolated + thin))
-    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in thin else "")) for text in told]
+    extrapolated, reasons = basis.text(p.speedup), basis.thin_reasons(p.speedup)
+    told = list(dict.fromkeys([extrapolated] * basis.extrapolated + reasons))
+    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in reasons else "")) for text in told]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:

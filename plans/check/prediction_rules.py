@@ -48,7 +48,7 @@ def thin_trace(plan: Plan) -> Iterator[Fault]:
     predicted = plan.predicted
     if predicted.length_basis is None:
         return
-    for what in predicted.length_basis.thin(predicted.baseline.seconds_per_sample / predicted.seconds_per_sample):
+    for what in predicted.length_basis.thin_reasons(predicted.speedup):
         remedy = "measure more responses under the job's cap, of more prompts, and solve again"
         yield Fault("thin-trace", ("predicted", "length_basis"), what, remedy)
 

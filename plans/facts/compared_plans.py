@@ -77,7 +77,7 @@ class ComparedPoint:
             "step_p95_s": predicted.step_s.p95,
             "error": predicted.error.total,
             "seconds_per_sample": predicted.seconds_per_sample,
-            "speedup": speedup(plan),
+            "speedup": predicted.speedup,
             "usd_per_hour": predicted.usd_per_hour,
             "usd_per_1k_samples": predicted.usd_per_1k_samples,
             "length_ratio": predicted.length_ratio,
@@ -117,11 +117,6 @@ def short_name(path: str, paths: Sequence[str]) -> str:
         if sum(other == end or other.endswith(f".{end}") for other in paths) == 1:
             return end
     return path
-
-
-def speedup(plan: Plan) -> float:
-    """Return samples per second over those of the plain synchronous plan on the same nodes."""
-    return plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
 
 
 def memory_bars(plan: Plan) -> list[tuple[str, MemoryBar]]:

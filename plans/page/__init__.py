@@ -2,8 +2,8 @@
 
     plan_page     a plan of one job
     groups_page   a plan of co-execution groups
-    run_page      what runs did beside what their plans predicted
-    comparison_page   plans of one job over clusters and values
+    run_page      runs, with what their plans predicted
+    comparison_page   plans of one job for several clusters and values
 
 Invariants: the same input gives the same bytes; nothing is fetched; text that comes from a user's file is escaped; what
 a chart shows is also said in words under it. plotly is imported when a page is asked for, not with this package.
@@ -21,24 +21,26 @@ if TYPE_CHECKING:
 
 
 def plan_page(plan: Plan, *, title: str, notes: Sequence[str] = ()) -> str:
-    """The page of a plan of one job. `notes`: what must not be overlooked and is not in the plan itself, such as that
-    its inputs have changed since."""
+    """Return the page of a plan of one job.
+
+    `notes`: warnings that are not in the plan itself, such as that its inputs have changed.
+    """
     from .page_of_plan import page
 
     return page(plan, title, notes)
 
 
 def groups_page(plan: GroupsPlan, *, title: str, notes: Sequence[str] = ()) -> str:
-    """The page of a plan of co-execution groups; `notes` as of `plan_page`."""
+    """Return the page of a plan of co-execution groups; `notes` as of `plan_page`."""
     from .page_of_groups import page
 
     return page(plan, title, notes)
 
 
 def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None) -> str:
-    """The page of one or several runs; `report` is what `rlplan report --json` prints (traces/report.py).
+    """Return the page of one or several runs; `report` is what `rlplan report --json` prints (traces/report.py).
 
-    `written_at`: now, in UTC; said on the pages of runs that may still go on, which others may open days later.
+    `written_at`: now, in UTC; the page of a run that has not ended shows it, since it may be opened days later.
     """
     from .page_of_run import page
 
@@ -46,7 +48,7 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
 
 
 def comparison_page(points: Sequence[ComparedPoint], *, job: str, title: str) -> str:
-    """The page of a comparison; `points`: at least one, all of one job (compared_plans.py)."""
+    """Return the page of a comparison; `points`: at least one, all of one job (compared_plans.py)."""
     from .page_of_compare import page
 
     return page(points, job, title)

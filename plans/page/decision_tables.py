@@ -1,4 +1,4 @@
-"""Decisions as text: the settings of each kind of round beside each other, and each `why` beside what it is about."""
+"""Tables of a plan's page: settings of each kind of round, decisions with their `why`, input files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .elements import Banner, Table, code
 
 
 def settings(plan: Plan) -> Table:
-    """A table of what a round of each kind does."""
+    """Return a table of the settings of each kind of round."""
     rounds = plan.job.rounds
     kinds: list[ShortRound | LongRound] = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
     issue = [
@@ -53,32 +53,32 @@ def _prefix(rollout: RoundRollout) -> str:
 
 
 def _trainers(train: UpdateLayout) -> str:
-    parts = [f"DP {train.dp}"] + [
+    sizes = [f"DP {train.dp}"] + [
         f"{name} {value}"
         for name, value in (("TP", train.tp), ("PP", train.pp), ("CP", train.cp), ("EP", train.ep))
         if value > 1
     ]
     if train.recompute != "none":
-        parts.append(f"recompute {train.recompute}")
-    return ", ".join(parts + (["optimizer on host"] if train.offload else []))
+        sizes.append(f"recompute {train.recompute}")
+    return ", ".join(sizes + (["optimizer on host"] if train.offload else []))
 
 
 def value_text(value: Any) -> str:
-    """A decided value in a few words; models as `key value, …`, without what is off."""
+    """Return a decided value in a few words; a model as `key value, …`, without keys that are null or false."""
     if isinstance(value, RoundRollout):
         return _engines(value)
     if isinstance(value, UpdateLayout):
         return f"{_trainers(value)}, micro-batches of {value.micro_batch_tokens:,} tokens"
     if isinstance(value, BaseModel):
-        parts = {key: getattr(value, key) for key in type(value).model_fields}
+        values = {key: getattr(value, key) for key in type(value).model_fields}
         return ", ".join(
-            f"{key.replace('_', ' ')} {value_text(part)}" for key, part in parts.items() if part not in (None, False)
+            f"{key.replace('_', ' ')} {value_text(part)}" for key, part in values.items() if part not in (None, False)
         )
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def decided(plan: Plan, key: str) -> str:
-    """The value that a key of `why` is about, as text; empty for what is not one value."""
+def decided_text(plan: Plan, key: str) -> str:
+    """Return the value that a key of `why` explains, as text; empty if the key names no single value."""
     value: Any = plan.job
     for part in key.split("."):
         value = getattr(value, part, None) if isinstance(value, BaseModel) else None
@@ -88,13 +88,13 @@ def decided(plan: Plan, key: str) -> str:
 
 
 def reasons(plan: Plan) -> Table:
-    """A table of decisions with their `why`."""
-    rows = [[code(key), decided(plan, key), text] for key, text in plan.job.why.items()]
+    """Return a table of decisions with their `why`."""
+    rows = [[code(key), decided_text(plan, key), text] for key, text in plan.job.why.items()]
     return Table(["decision", "value", "why"], rows, kind="why")
 
 
 def inputs(files: Sequence[tuple[str, InputFile]], digest: str) -> Table:
-    """A table of the files that a plan was solved from, and of the digest of its decisions."""
+    """Return a table of the files that a plan was solved from, and of the digest of its decisions."""
     rows = [[name, code(file.path), getattr(file, "provenance", ""), code(file.sha256)] for name, file in files]
     rows.append(["decisions", "", "", code(digest)])
     if not any(row[2] for row in rows):
@@ -103,13 +103,13 @@ def inputs(files: Sequence[tuple[str, InputFile]], digest: str) -> Table:
 
 
 def banners(notes: Sequence[str], edited: bool) -> list[Banner]:
-    """Banners of a plan's page: each note, and that the decisions were edited since they were solved."""
+    """Return the banners of a plan's page: each note, and a warning if the decisions were edited after the solve."""
     warning = "Edited since it was solved: the predictions and reasons below are of other decisions."
     return [Banner(sentence(note)) for note in notes] + [Banner(warning)] * edited
 
 
 def solved(volatile: Volatile, changes: str) -> str:
-    """When and by which version a plan was solved, and what makes it stale."""
+    """Return when and by which version a plan was solved, and what makes it stale."""
     return (
         f"Solved {volatile.solved_at} in {seconds(volatile.solve_s)} by rlplan {volatile.rlplan}. When one of these "
         f"files {changes}, the plan is stale."

@@ -131,12 +131,12 @@ class Table:
 @cache
 def _environment() -> Environment:
     assert __package__ is not None
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, finalize=printable,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    found.filters["code"] = code
-    return found
+    environment.filters["code"] = code
+    return environment
 
 
 def render(template: str, title: str, subtitle: str, **content: Any) -> str:

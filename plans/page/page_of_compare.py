@@ -1,4 +1,4 @@
-"""The page of a comparison: plans of one job over clusters and values."""
+"""The page of a comparison: plans of one job for several clusters and values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name, speedup
+from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name
 from ..phrases.numbers import count, percent, ratio, seconds, times, usd
 from ..phrases.sentences import sentence
 from .charts import charts_compare
@@ -14,7 +14,7 @@ from .elements import Card, Table, render
 
 
 def page(points: Sequence[ComparedPoint], job: str, title: str) -> str:
-    """The document."""
+    """Return the HTML document."""
     solved = [point for point in points if point.plan is not None]
     paths = list(points[0].values)
     subtitle = f"Job {job}: {count(len(points), 'point')}, {count(len(solved), 'plan')}"
@@ -33,9 +33,9 @@ def page(points: Sequence[ComparedPoint], job: str, title: str) -> str:
 
 
 def headline(points: Sequence[ComparedPoint]) -> list[Card]:
-    """The figures that are asked for first."""
+    """Return the cards with the headline figures."""
     best, least = fastest(points), cheapest(points)
-    found = []
+    cards = []
     for name, index in (("Fastest", best), ("Cheapest", least)):
         plan = points[index].plan if index is not None else None
         if index is None or plan is None:
@@ -44,7 +44,7 @@ def headline(points: Sequence[ComparedPoint]) -> list[Card]:
         value = seconds(predicted.seconds_per_sample)
         if name == "Cheapest":
             value = f"{usd(predicted.usd_per_1k_samples)} USD"
-        found.append(
+        cards.append(
             Card(
                 name,
                 value,
@@ -55,7 +55,7 @@ def headline(points: Sequence[ComparedPoint]) -> list[Card]:
         )
     without = sum(point.plan is None for point in points)
     return [
-        *found,
+        *cards,
         Card(
             "Points with a plan",
             f"{len(points) - without} of {len(points)}",
@@ -79,7 +79,7 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
         binding = Markup("{} <b>{}</b>").format(binds(plan), merits) if merits else binds(plan)
         rows.append([
             *values, plan.job.bias.mode, f"{predicted.nodes:,}", seconds(predicted.step_s.mean),
-            f"± {percent(predicted.error.total)}", seconds(predicted.seconds_per_sample), times(speedup(plan)),
+            f"± {percent(predicted.error.total)}", seconds(predicted.seconds_per_sample), times(predicted.speedup),
             usd(predicted.usd_per_1k_samples), ratio(predicted.length_ratio), binding,
         ])  # fmt: skip
     head = [short_name(path, paths) for path in paths]
@@ -88,14 +88,14 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
 
 
 def _notes(points: Sequence[ComparedPoint]) -> list[str]:
-    """What must be known of points, each said once with the points that it is about."""
+    """Return the notes of all points, each once with the labels of its points."""
     by_note: dict[str, list[str]] = {}
     assumed = assumed_line(points)
     for point in points:
         for note in point.notes:
             by_note.setdefault(note, []).append(point.label)
-    said = [sentence(f"assumed: {assumed}")] if assumed else []
-    return said + [
+    lines = [sentence(f"assumed: {assumed}")] if assumed else []
+    return lines + [
         sentence(note) if len(labels) == len(points) else f"{'; '.join(labels)}: {sentence(note)}"
         for note, labels in by_note.items()
     ]

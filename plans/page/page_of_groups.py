@@ -16,7 +16,7 @@ from .palette import job_colours
 
 
 def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
-    """The document."""
+    """Return the HTML document."""
     names = [name for group in plan.groups.values() for name in group.jobs]
     colours = job_colours(sorted(names))
     subtitle = (
@@ -24,7 +24,7 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
         f"{_nodes(plan)}; policy {plan.rules.policy}, at most {plan.rules.group_cap} jobs a group"
     )
     edited = groups_decisions(plan.groups) != plan.decisions_sha256
-    known = plan.inputs.previous is not None or plan.moves or plan.declined is not None
+    previous_known = plan.inputs.previous is not None or plan.moves or plan.declined is not None
     previous = plan.inputs.previous
     return render(
         "groups.html.j2",
@@ -35,7 +35,7 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
         charts=[charts_groups.costs(plan), charts_groups.slowdowns(plan, colours), charts_groups.memory(plan)],
         jobs=_jobs(plan, colours),
         timelines=[charts_groups.timeline(key, group, colours) for key, group in plan.groups.items()],
-        moves=_moves(plan) if known else None,
+        moves=_moves(plan) if previous_known else None,
         moves_from="" if previous is None else f"From {previous.path}, in the order in which to make them.",
         declined=_declined(plan),
         reasons=_reasons(plan),
@@ -45,9 +45,9 @@ def page(plan: GroupsPlan, title: str, notes: Sequence[str]) -> str:
 
 
 def headline(plan: GroupsPlan) -> list[Card]:
-    """The figures that a reviewer asks for first."""
-    found, solver = plan.predicted, plan.solver
-    here = found.plan.usd_per_hour or 1.0
+    """Return the cards with the headline figures."""
+    predicted, solver = plan.predicted, plan.solver
+    usd_per_hour = predicted.plan.usd_per_hour or 1.0
     members = [(name, m.slowdown) for group in plan.groups.values() for name, m in group.jobs.items()]
     tightest = min(members, key=lambda item: item[1].slo - item[1].p95)
     fullest = max(
@@ -57,23 +57,27 @@ def headline(plan: GroupsPlan) -> list[Card]:
     )
     proof = {"optimal": "optimal", "gap": "within a gap", "limit": "limit reached", "placed": "placed"}[solver.status]
     return [
-        Card("USD per hour", usd(found.plan.usd_per_hour), f"{found.plan.usd_per_unit:.3f} USD per unit of training"),
+        Card(
+            "USD per hour",
+            usd(predicted.plan.usd_per_hour),
+            f"{predicted.plan.usd_per_unit:.3f} USD per unit of training",
+        ),
         Card(
             "Algorithm 1 costs",
-            times(found.algorithm_1.usd_per_hour / here),
-            f"{usd(found.algorithm_1.usd_per_hour)} USD/h, {found.algorithm_1.usd_per_unit:.3f} per unit",
-            "good" if found.algorithm_1.usd_per_hour > 1.005 * here else "",
+            times(predicted.algorithm_1.usd_per_hour / usd_per_hour),
+            f"{usd(predicted.algorithm_1.usd_per_hour)} USD/h, {predicted.algorithm_1.usd_per_unit:.3f} per unit",
+            "good" if predicted.algorithm_1.usd_per_hour > 1.005 * usd_per_hour else "",
         ),
         Card(
             "Each job alone costs",
-            times(found.solo_d.usd_per_hour / here),
-            f"{usd(found.solo_d.usd_per_hour)} USD/h"
-            + ("" if found.solo_d.fits else "; the cluster has too few nodes"),
-            "good" if found.solo_d.usd_per_hour > 1.005 * here else "",
+            times(predicted.solo_d.usd_per_hour / usd_per_hour),
+            f"{usd(predicted.solo_d.usd_per_hour)} USD/h"
+            + ("" if predicted.solo_d.fits else "; the cluster has too few nodes"),
+            "good" if predicted.solo_d.usd_per_hour > 1.005 * usd_per_hour else "",
         ),
         Card(
             "Bounds kept",
-            percent(found.plan.slo_attained),
+            percent(predicted.plan.slo_attained),
             f"tightest: {tightest[0]}, {tightest[1].p95:.3f} of {tightest[1].slo:.3f} at p95",
             "good" if all(s.keeps for _, s in members) else "bad",
         ),

@@ -19,7 +19,7 @@ from .elements import Card, render
 
 
 def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
-    """The document."""
+    """Return the HTML document."""
     job, origin = plan.job, plan.inputs
     pool = job.rounds.short.rollout.pool
     subtitle = (
@@ -52,16 +52,15 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
 
 
 def _rewards(origin: Inputs) -> list[tuple[str, InputFile]]:
-    """Reward seconds that ship, where the plan rests on them."""
+    """Return the table of reward seconds that ships with rlplan, if the plan was solved with one."""
     given = origin.rewards
     return [] if given is None else [("rewards", InputFile(path=given.library, sha256=given.sha256))]
 
 
 def headline(plan: Plan) -> list[Card]:
-    """The figures that a reviewer asks for first."""
+    """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
-    fastest = plain_ms / here_ms
     name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
     return [
@@ -77,9 +76,9 @@ def headline(plan: Plan) -> list[Card]:
         ),
         Card(
             "Speed-up",
-            times(fastest),
+            times(predicted.speedup),
             f"per trained sample: {here_ms:,.1f} against {plain_ms:,.1f} ms of plain synchronous rounds",
-            "good" if fastest > 1.005 else "bad" if fastest < 0.995 else "",
+            "good" if predicted.speedup > 1.005 else "bad" if predicted.speedup < 0.995 else "",
         ),
         Card(
             "USD per hour",

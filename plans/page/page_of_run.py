@@ -1,4 +1,4 @@
-"""The page of one or several runs: what happened beside what was predicted."""
+"""The page of one or several runs: measurements and the plans' predictions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _TONES: dict[str, Literal["", "good", "bad", "warn"]] = {
 
 
 def page(report: Mapping[str, Any], title: str, written_at: str | None) -> str:
-    """The document. `report` is what traces/report.py's `report` returns, NaN replaced by None."""
+    """Return the HTML document. `report` is what traces/report.py's `report` returns, NaN replaced by None."""
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
     colours = run_colours({name: detail["mode"] for name, detail in runs.items()})
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
     banners = [Banner(f"Left out: {message}") for message in report["unreadable"].values()]
-    told = {n: d for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]}
-    banners += [_state(name, detail, written_at) for name, detail in told.items()]
+    unfinished = {n: d for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]}
+    banners += [_state(name, detail, written_at) for name, detail in unfinished.items()]
     charts = None
     if stepped:
         drawn = (
@@ -62,17 +62,17 @@ def _state(name: str, detail: Detail, written_at: str | None) -> Banner:
 
 
 def headline(runs: Mapping[str, Detail]) -> list[Card]:
-    """The figures that are asked for first; of several runs, those of the planned one beside the others."""
+    """Return the cards with the headline figures; of several runs, those of the first in `order` that has steps."""
     order = {"exact": 0, "defer": 1, "predict": 2, "race": 3, "sync": 4}
     name, detail = min(runs.items(), key=lambda item: (not item[1]["steps"], order.get(item[1]["mode"], 5), item[0]))
-    of = f"{name}: " if len(runs) > 1 else ""
+    prefix = f"{name}: " if len(runs) > 1 else ""
     states = [d["state"] for d in runs.values()]
     worst = next((s for s in ("failed", "open", "stopped", "finished") if s in states), "open")
-    words = {"open": "running or died"}
-    found = [
+    state_names = {"open": "running or died"}
+    cards = [
         Card(
             "State",
-            words.get(worst, worst),
+            state_names.get(worst, worst),
             "; ".join(
                 f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if d["steps_wanted"] else "")
                 for n, d in runs.items()
@@ -82,42 +82,42 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         )
     ]
     if not detail["steps"]:
-        return [*found, Card("Seconds a step", NONE, f"{of}predicted {seconds(detail['step_s_predicted'])}")]
-    found.append(
+        return [*cards, Card("Seconds a step", NONE, f"{prefix}predicted {seconds(detail['step_s_predicted'])}")]
+    cards.append(
         Card(
             "Seconds a step",
             seconds(detail["step_s"]),
-            f"{of}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}"
-            + (f"; {owed}" if (owed := charts_one_run.owed_said(detail)) else ""),
+            f"{prefix}predicted {seconds(detail['step_s_predicted'])}, off by {percent(detail['prediction_error'])}"
+            + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
         )
     )
     if is_finite(detail.get("speedup")) and detail["mode"] != "sync":
-        found.append(
-            Card("Speed-up", times(detail["speedup"]), f"{of}per trained sample; predicted "
+        cards.append(
+            Card("Speed-up", times(detail["speedup"]), f"{prefix}per trained sample; predicted "
                  f"{times(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
         )  # fmt: skip
-    found.append(
+    cards.append(
         Card(
             "Reward",
             fixed(detail["reward_last"], ".3f"),
-            f"{of}last fifth of the steps; the first {fixed(detail['reward_first'], '.3f')}",
+            f"{prefix}last fifth of the steps; the first {fixed(detail['reward_first'], '.3f')}",
             "" if is_finite(detail["reward_last"]) else "bad",
         )
     )
     if is_finite(detail.get("length_ratio")) and detail["mode"] != "sync":
         error = detail["length_ratio_standard_error"] or 0.0
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
-        found.append(
-            Card("Length ratio", ratio(detail['length_ratio']), f"{of}± {ratio(error)}; predicted "
+        cards.append(
+            Card("Length ratio", ratio(detail['length_ratio']), f"{prefix}± {ratio(error)}; predicted "
                  f"{ratio(detail['length_ratio_predicted'])}", "warn" if beyond else "")
         )  # fmt: skip
     faults = sum(d[key] for d in runs.values() if d["steps"] for key in _VIOLATIONS)
     restarts = sum(d["restarts"] for d in runs.values())
-    found.append(
+    cards.append(
         Card("Violations", f"{faults:,}", f"on-policy, conservation, checksums; {count(restarts, 'restart')}, "
              f"{count(sum(d['resumes'] for d in runs.values()), 'resume')}", "bad" if faults else "good")
     )  # fmt: skip
-    return found
+    return cards
 
 
 _VIOLATIONS = ("on_policy_violations", "conservation_violations", "checksum_mismatches")
@@ -150,7 +150,7 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
 
 
 def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
-    """One run's section: its charts, coverage and, where the tail cannot be drawn, its longest response."""
+    """Return one run's section: its charts, coverage and, where the tail cannot be drawn, its longest response."""
     ran = bool(detail["steps"])
     shape = charts_one_run.shape(key, name, detail) if ran else None
     drawn = (charts_one_run.steps(key, name, detail) if ran else None, charts_one_run.phases(key, name, detail), shape)
@@ -164,7 +164,7 @@ def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
 
 
 def _coverage(detail: Detail) -> Table:
-    """How many steps lie below the predicted p50 and p95, by kind of round."""
+    """Return a table of how many steps lie below the predicted p50 and p95, by kind of round."""
     rows = [
         [kind, noun, f"{counts['steps']:,}"]
         + [
@@ -179,7 +179,7 @@ def _coverage(detail: Detail) -> Table:
 
 
 def _incidents(runs: Mapping[str, Detail]) -> tuple[Table, int]:
-    """A table of the last incidents, and how many earlier ones are not in it."""
+    """Return a table of the last incidents, and how many earlier incidents it leaves out."""
     rows = [(row["t_s"], name, row) for name, detail in runs.items() for row in detail["incidents"]]
     rows.sort(key=lambda item: (item[0], item[1]))
     shown = [

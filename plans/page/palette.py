@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 INK, MUTED, TRACK, PANEL, LINE = "#010101", "#020202", "#030303", "#040404", "#050505"
 STAND_INS = {INK: "ink", MUTED: "muted", TRACK: "track", PANEL: "panel", LINE: "line"}
-"""What the style sheet calls them."""
+"""Names of the stand-ins in the style sheet."""
 CLEAR = "rgba(0,0,0,0)"
 
 PHASE = {
@@ -42,37 +42,37 @@ GOOD, BAD = "#36a06c", "#d4574e"
 
 
 def job_colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each job, by order."""
+    """Return a colour for each job, by order."""
     return {name: _JOBS[index % len(_JOBS)] for index, name in enumerate(names)}
 
 
 def run_colours(modes: dict[str, str]) -> dict[str, str]:
-    """A colour for each run: its mode's, and where two runs have one mode, a job's for the later ones."""
-    found: dict[str, str] = {}
+    """Return a colour for each run: its mode's; if several runs have one mode, a job's colour for the later ones."""
+    colours: dict[str, str] = {}
     for index, (name, mode) in enumerate(modes.items()):
         colour = MODE.get(mode, _JOBS[index % len(_JOBS)])
-        found[name] = colour if colour not in found.values() else _JOBS[index % len(_JOBS)]
-    return found
+        colours[name] = colour if colour not in colours.values() else _JOBS[index % len(_JOBS)]
+    return colours
 
 
-def contrast(one: str, other: str) -> float:
-    """Contrast of two colours, 1 to 21 (WCAG 2.1, contrast ratio)."""
-    darker, lighter = sorted((_luminance(one), _luminance(other)))
+def contrast(first: str, second: str) -> float:
+    """Return the contrast of two colours, 1 to 21 (WCAG 2.1, contrast ratio)."""
+    darker, lighter = sorted((_luminance(first), _luminance(second)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def _luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def text_on(colour: str) -> str:
-    """Black or white, whichever is read more easily on a colour."""
+    """Return black or white, whichever is read more easily on a colour."""
     return max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, colour))
 
 
 def faded(colour: str, share: float) -> str:
-    """A colour of the palette with an opacity."""
+    """Return a colour of the palette with an opacity."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share:g})"

@@ -1,4 +1,4 @@
-"""What the simulator expects of a plan; the run report puts measurements beside it."""
+"""The section `predicted` of plan.yaml: what the simulator expects; `rlplan report` compares it with measurements."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Mode, Name, NonNegative, Positive, Strict, is_none, is_zero
+from .base import Count, Name, NonNegative, Positive, Strict, is_none, is_zero
+from .sections.front_point import FrontPoint
 from .sections.length_evidence import LengthBasis
-
-ROUGH_ROUNDS = 32
-"""Figures of fewer simulated rounds are no more than about right."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -44,7 +42,7 @@ class MemoryBar(Strict):
 
     @property
     def headroom(self) -> float:
-        """Share that stays free; below 0 if it does not fit."""
+        """Share of the memory that stays free; below 0 if the needed bytes do not fit."""
         return 1.0 - self.needed_bytes / self.capacity_bytes
 
 
@@ -72,17 +70,17 @@ class PredictedError(Strict):
 
     @property
     def of_lengths(self) -> float:
-        """Of all that is open about lengths: the trace's prompts, what the trace does not reach, what is assumed."""
+        """All error of lengths: of the trace's prompts, of lengths beyond the trace, of assumed lengths."""
         return math.hypot(self.lengths, self.extrapolation or 0.0, self.assumed_lengths)
 
     @property
     def of_costs(self) -> float:
-        """Of all that is open about costs: what the profile measured, and reward seconds that are assumed."""
+        """All error of costs: of the profile's costs, and of assumed reward seconds."""
         return math.hypot(self.costs, self.assumed_rewards)
 
     @property
     def total(self) -> float:
-        """Of all parts, which are independent."""
+        """The total error; its parts are independent."""
         return math.hypot(self.of_costs, self.of_lengths, self.sampling)
 
 
@@ -216,33 +214,6 @@ class PredictedRounds(Strict):
     """Long rounds; null when the plan has none."""
 
 
-class FrontPoint(Strict):
-    """A schedule that no other schedule beats in both speed and bias."""
-
-    mode: Mode
-    """Bias mode of the schedule."""
-
-    seconds_per_sample: Positive
-    """Seconds per trained sample."""
-
-    usd_per_1k_samples: NonNegative
-    """USD per 1000 trained samples."""
-
-    length_ratio: Positive
-    """Trained mean length over unconditioned mean length."""
-
-    rounds: Count
-    """Number of its rounds that were simulated; with few of them its figures are rough."""
-
-    chosen: bool
-    """Whether the plan is this schedule."""
-
-    @property
-    def rough(self) -> bool:
-        """Whether its figures are no more than about right; those of the chosen one are the plan's own."""
-        return not self.chosen and self.rounds < ROUGH_ROUNDS
-
-
 class Predicted(Strict):
     """What the simulator expects of the plan."""
 
@@ -282,6 +253,11 @@ class Predicted(Strict):
 
     lengths_tokens: Annotated[tuple[Count, ...], Field(min_length=21, max_length=21, strict=False)]
     """Quantiles of an unconditioned response's length at 0, 5, …, 100 %."""
+
+    @property
+    def speedup(self) -> float:
+        """Samples per second over those of plain synchronous rounds."""
+        return self.baseline.seconds_per_sample / self.seconds_per_sample
 
     @property
     def share_at_longest(self) -> float:

@@ -14,7 +14,7 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 
 
 def figure(**layout: Any) -> Any:
-    """An empty figure; `layout` overrides the page's style."""
+    """Return an empty figure; `layout` overrides the page's style."""
     base = {
         # Without it plotly writes its whole default template into every chart.
         "template": go.layout.Template(),
@@ -31,7 +31,7 @@ def figure(**layout: Any) -> Any:
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis in the page's style."""
+    """Return an axis in the page's style."""
     return {
         "title": {"text": title, "font": {"size": 11, "color": MUTED}, "standoff": 8},
         "automargin": True,
@@ -45,7 +45,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def share_axis(title: str, most: float = 1.0) -> dict[str, Any]:
-    """An axis of shares from 0 to `most`, told in quarters; a little room, so that the last label is not cut."""
+    """Return an axis of shares from 0 to `most`, with ticks at quarters, and room for the last tick's label."""
     return axis(
         title,
         range=[0, most * 1.005],
@@ -56,7 +56,7 @@ def share_axis(title: str, most: float = 1.0) -> dict[str, Any]:
 
 
 def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[str, Any]:
-    """A vertical axis of named rows: (position, name); rows run downwards from `low` to `high`."""
+    """Return a vertical axis of named rows (position, name); rows run downwards from `low` to `high`."""
     return axis(
         tickvals=[position for position, _ in labels],
         ticktext=[name for _, name in labels],
@@ -68,20 +68,20 @@ def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[
 
 
 def cut(chart: Any, across: dict[str, Any], tokens: int, text: str) -> None:
-    """A dashed line across an axis of lengths, with its text above the drawing, where no curve runs."""
+    """Draw a dashed line across an axis of lengths, with its text above the drawing, where no curve runs."""
     log, (low, high) = across.get("type") == "log", across["range"]
-    place = math.log10(tokens) if log else float(tokens)
-    right = place > (low + high) / 2
+    x = math.log10(tokens) if log else float(tokens)
+    right = x > (low + high) / 2
     chart.add_vline(x=tokens, line={"color": INK, "width": 1.5, "dash": "dash"})
     chart.add_annotation(
-        x=place, y=1, yref="paper", yanchor="bottom", xanchor="right" if right else "left", xshift=5 if right else -5,
+        x=x, y=1, yref="paper", yanchor="bottom", xanchor="right" if right else "left", xshift=5 if right else -5,
         showarrow=False, text=text, align="right" if right else "left", font={"size": 11.5, "color": INK},
     )  # fmt: skip
     chart.update_layout(margin_t=12 + 17 * len(text.split("<br>")))
 
 
 def header(chart: Any, position: float, text: str) -> None:
-    """A row's title over the plot, at its left edge."""
+    """Write a row's title over the plot, at its left edge."""
     chart.add_annotation(
         x=0, xref="paper", xanchor="left", xshift=2, y=position, yanchor="middle", text=text, showarrow=False,
         font={"size": 11.5, "color": MUTED}, align="left",

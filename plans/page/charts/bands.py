@@ -1,4 +1,4 @@
-"""Charts of durations as bands from p50 to p95, with means."""
+"""A chart of durations: a band from p50 to p95 for each, with its mean."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROW_PX = 26
 
 
 def bands(groups: Sequence[BandGroup]) -> tuple[Any, int, tuple[Swatch, ...]]:
-    """Durations as bands from p50 to p95 with their means, grouped: the figure, its height, its legend.
+    """Return a chart of grouped durations as bands from p50 to p95 with their means: figure, height, legend.
 
     Measured durations, where the rows have any, lie on the predicted bands as lines from p50 to p95.
     """
@@ -74,14 +74,16 @@ def bands(groups: Sequence[BandGroup]) -> tuple[Any, int, tuple[Swatch, ...]]:
 
 
 def _band(chart: Any, position: float, row: BandRow, longest: float) -> None:
-    parts = []
+    lines = []
     if (expected := row.predicted) is not None:
-        parts.append(
+        lines.append(
             f"predicted p50 {seconds(expected.p50)}, p95 {seconds(expected.p95)}, mean {seconds(expected.mean)}"
         )
-    if (found := row.measured) is not None:
-        parts.append(f"measured p50 {seconds(found.p50)}, p95 {seconds(found.p95)}, mean {seconds(found.mean)}")
-    hover = f"<b>{row.label}</b><br>" + "<br>".join(parts)
+    if (measured := row.measured) is not None:
+        lines.append(
+            f"measured p50 {seconds(measured.p50)}, p95 {seconds(measured.p95)}, mean {seconds(measured.mean)}"
+        )
+    hover = f"<b>{row.label}</b><br>" + "<br>".join(lines)
     if expected is not None:
         # A band of no width would not be seen.
         width = max(expected.p95 - expected.p50, 0.004 * longest)
@@ -89,31 +91,31 @@ def _band(chart: Any, position: float, row: BandRow, longest: float) -> None:
             orientation="h", base=[expected.p50], x=[width], y=[position], width=0.66, hovertext=hover,
             hoverinfo="text", marker={"color": faded(row.colour, 0.38), "line": {"width": 0}},
         )  # fmt: skip
-    if expected is not None and found is not None:
+    if expected is not None and measured is not None:
         _tick(chart, expected.mean, position, row.colour)
-    if found is not None:
+    if measured is not None:
         chart.add_scatter(
-            x=[found.p50, found.p95], y=[position, position], mode="lines+markers", hovertext=hover, hoverinfo="text",
-            line={"color": row.colour, "width": 3},
+            x=[measured.p50, measured.p95], y=[position, position], mode="lines+markers", hovertext=hover,
+            hoverinfo="text", line={"color": row.colour, "width": 3},
             marker={"size": 8, "color": [row.colour, PANEL], "line": {"color": row.colour, "width": 2}},
             cliponaxis=False,
         )  # fmt: skip
-    shown = found or expected
+    shown = measured or expected
     if shown is None:
         return
     chart.add_scatter(
         x=[shown.mean], y=[position], mode="markers", hovertext=hover, hoverinfo="text",
         marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": PANEL, "width": 1}}, cliponaxis=False,
     )  # fmt: skip
-    right = max(s.p95 if s.p95 > s.mean else s.mean for s in (found, expected) if s is not None)
+    right = max(s.p95 if s.p95 > s.mean else s.mean for s in (measured, expected) if s is not None)
     chart.add_scatter(
         x=[right], y=[position], mode="text", text=["  " + span(shown.p50, shown.p95)], textposition="middle right",
         textfont={"size": 11, "color": MUTED}, hoverinfo="skip", cliponaxis=False,
     )  # fmt: skip
 
 
-def _tick(chart: Any, at: float, position: float, colour: str) -> None:
+def _tick(chart: Any, x: float, position: float, colour: str) -> None:
     chart.add_scatter(
-        x=[at, at], y=[position - 0.36, position + 0.36], mode="lines", hoverinfo="skip",
+        x=[x, x], y=[position - 0.36, position + 0.36], mode="lines", hoverinfo="skip",
         line={"color": colour, "width": 2},
     )  # fmt: skip

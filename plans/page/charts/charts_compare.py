@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...facts.compared_plans import ComparedPoint, speedup
+from ...facts.compared_plans import ComparedPoint
 from ...phrases.numbers import percent, seconds, times, usd
 from ...phrases.sentences import listed
 from ...schema.plan import Plan
@@ -23,29 +23,30 @@ def _plans(points: Sequence[ComparedPoint]) -> list[tuple[str, Plan]]:
 
 
 def steps(points: Sequence[ComparedPoint]) -> Chart:
-    """Mean seconds of a step, and of one of plain synchronous rounds beside it, by point."""
+    """Return a chart of the mean seconds of a step, and of a step of plain synchronous rounds, by point."""
     chart, plans = figure(), _plans(points)
-    most = max(max(p.predicted.step_s.mean, p.predicted.baseline.step_s.mean) for _, p in plans)
+    longest_s = max(max(p.predicted.step_s.mean, p.predicted.baseline.step_s.mean) for _, p in plans)
     for index, (label, plan) in enumerate(plans):
-        found, base, mode = plan.predicted.step_s.mean, plan.predicted.baseline.step_s.mean, plan.job.bias.mode
+        step_s, baseline_s, mode = plan.predicted.step_s.mean, plan.predicted.baseline.step_s.mean, plan.job.bias.mode
         hover = (
-            f"<b>{esc(label)}</b><br>{mode}: {seconds(found)} a step, p95 {seconds(plan.predicted.step_s.p95)}<br>"
-            f"plain rounds: {seconds(base)}"
+            f"<b>{esc(label)}</b><br>{mode}: {seconds(step_s)} a step, p95 {seconds(plan.predicted.step_s.p95)}<br>"
+            f"plain rounds: {seconds(baseline_s)}"
         )
         chart.add_bar(
-            orientation="h", x=[found], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
+            orientation="h", x=[step_s], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
             marker={"color": MODE[mode], "line": {"width": 0}},
         )  # fmt: skip
         chart.add_scatter(
-            x=[base, base], y=[index - 0.3, index + 0.3], mode="lines", hovertext=hover, hoverinfo="text",
+            x=[baseline_s, baseline_s], y=[index - 0.3, index + 0.3], mode="lines", hovertext=hover, hoverinfo="text",
             line={"color": INK, "width": 2},
         )  # fmt: skip
         chart.add_scatter(
             x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(found)}, {times(speedup(plan))} plain rounds"], textfont={"size": 11, "color": MUTED},
+            text=[f"{seconds(step_s)}, {times(plan.predicted.speedup)} plain rounds"],
+            textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(
-        xaxis=axis("seconds a step", range=[0, 1.04 * most], nticks=6),
+        xaxis=axis("seconds a step", range=[0, 1.04 * longest_s], nticks=6),
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.75, len(plans) - 0.5),
     )
     caption = f"Mean seconds a step: {listed(f'{label} {seconds(p.predicted.step_s.mean)}' for label, p in plans)}."
@@ -60,7 +61,7 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
 
 
 def speed_and_cost(points: Sequence[ComparedPoint]) -> Chart:
-    """Samples per hour against USD per 1,000 samples, one mark for each point."""
+    """Return a chart of samples per hour against USD per 1,000 samples, one mark for each point."""
     chart, plans = figure(), _plans(points)
     rates = [3600 / plan.predicted.seconds_per_sample for _, plan in plans]
     costs = [plan.predicted.usd_per_1k_samples for _, plan in plans]
@@ -92,28 +93,28 @@ def speed_and_cost(points: Sequence[ComparedPoint]) -> Chart:
 
 
 def phases(points: Sequence[ComparedPoint]) -> Chart:
-    """Where the mean step goes, as shares, by point."""
+    """Return a chart of the phases' shares of the mean step, by point."""
     chart, plans = figure(barmode="stack"), _plans(points)
     names = ("sync", "rollout", "reward_exposed", "train")
-    of = [plan.predicted.phases_s.model_dump() for _, plan in plans]
-    totals = [sum(found[name] for name in names) or 1.0 for found in of]
+    phases_of = [plan.predicted.phases_s.model_dump() for _, plan in plans]
+    totals = [sum(seconds_of[name] for name in names) or 1.0 for seconds_of in phases_of]
     for name in names:
         chart.add_bar(
-            orientation="h", x=[found[name] / total for found, total in zip(of, totals, strict=True)],
+            orientation="h", x=[seconds_of[name] / total for seconds_of, total in zip(phases_of, totals, strict=True)],
             y=list(range(len(plans))), width=0.5, marker={"color": PHASE[name], "line": {"width": 0}}, hoverinfo="text",
-            hovertext=[f"<b>{esc(label)}</b>, {PHASE_NAME[name]}<br>{seconds(found[name])}, "
-                       f"{percent(found[name] / total)}"
-                       for (label, _), found, total in zip(plans, of, totals, strict=True)],
+            hovertext=[f"<b>{esc(label)}</b>, {PHASE_NAME[name]}<br>{seconds(seconds_of[name])}, "
+                       f"{percent(seconds_of[name] / total)}"
+                       for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
         xaxis=share_axis("share of the mean step"),
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.6, len(plans) - 0.4),
     )
-    said = [
-        f"{label} {PHASE_NAME[most]} {percent(found[most] / total)}"
-        for (label, _), found, total in zip(plans, of, totals, strict=True)
-        for most in [max(names, key=lambda name: float(found[name]))]
+    longest_texts = [
+        f"{label} {PHASE_NAME[longest]} {percent(seconds_of[longest] / total)}"
+        for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)
+        for longest in [max(names, key=lambda name: float(seconds_of[name]))]
     ]
     legend = tuple(Swatch(PHASE_NAME[name], PHASE[name]) for name in names)
-    caption = f"The most of the mean step: {listed(said)}."
+    caption = f"The most of the mean step: {listed(longest_texts)}."
     return Chart("shares", "Where the step goes", caption, chart, 40 * len(plans) + 74, legend)

@@ -15,13 +15,17 @@ from .charts_plan import filled
 
 
 def alternatives(plan: GroupsPlan) -> list[tuple[str, CostFigures]]:
-    """This plan and what else could be done."""
-    found = plan.predicted
-    return [("this plan", found.plan), ("Algorithm 1", found.algorithm_1), ("each alone", found.solo_d)]
+    """Return the costs of this plan, and those of the two placements that it is compared with."""
+    predicted = plan.predicted
+    return [
+        ("this plan", predicted.plan),
+        ("Algorithm 1", predicted.algorithm_1),
+        ("each alone", predicted.solo_d),
+    ]
 
 
 def costs(plan: GroupsPlan) -> Chart:
-    """USD per hour of the plan beside what else could be done."""
+    """Return a chart of USD per hour: of the plan, of Algorithm 1, and with each job on its own nodes."""
     chart = figure()
     rows = alternatives(plan)
     most = max(figures.usd_per_hour for _, figures in rows) or 1.0
@@ -59,19 +63,19 @@ def costs(plan: GroupsPlan) -> Chart:
         xaxis=axis("USD per hour", range=[0, 1.05 * most], nticks=6),
         yaxis=lanes([(i, name) for i, (name, _) in enumerate(rows)], -0.75, len(rows) - 0.5),
     )
-    here, first, alone = (figures for _, figures in rows)
-    price = here.usd_per_hour or 1.0
+    this_plan, algorithm_1, solo = (figures for _, figures in rows)
+    price = this_plan.usd_per_hour or 1.0
     caption = (
-        f"{usd(here.usd_per_hour)} USD an hour, {times(first.usd_per_hour / price)} as much by RollMux's Algorithm 1 "
-        f"and {times(alone.usd_per_hour / price)} with each job on nodes of its own"
-        + ("" if alone.fits else ", for which the cluster has too few")
+        f"{usd(this_plan.usd_per_hour)} USD an hour, {times(algorithm_1.usd_per_hour / price)} as much by "
+        f"RollMux's Algorithm 1 and {times(solo.usd_per_hour / price)} with each job on nodes of its own"
+        + ("" if solo.fits else ", for which the cluster has too few")
         + ". A unit is the training that one USD buys if each job has its own nodes."
     )
     return Chart("costs", "Cost beside what else could be done", caption, chart, 46 * len(rows) + 60, tuple(legend))
 
 
 def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart:
-    """Who has which node when."""
+    """Return a timeline of a group: which job has which node when."""
     chart = figure()
     rows = _rows(group)
     place = {unit: index for index, (_, units) in enumerate(rows) for unit in units}
@@ -118,22 +122,22 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
 
 
 def _rows(group: PlannedGroup) -> list[tuple[str, list[int]]]:
-    """(name, units) of each row: a node, or its slots where one job holds a part of them."""
-    found: list[tuple[str, list[int]]] = []
+    """Return (name, units) of each row: a node, or each of its slots if a job holds only some of them."""
+    rows: list[tuple[str, list[int]]] = []
     first = 0
     held = [set(span.units) for span in group.timeline.spans]
     for index, node in enumerate(group.nodes):
         units = list(range(first, first + node.slots))
         first += node.slots
         if all(not units_held & set(units) or units_held >= set(units) for units_held in held):
-            found.append((f"{node.pool} {index}", units))
+            rows.append((f"{node.pool} {index}", units))
         else:
-            found += [(f"{node.pool} {index}.{slot}", [unit]) for slot, unit in enumerate(units)]
-    return found
+            rows += [(f"{node.pool} {index}.{slot}", [unit]) for slot, unit in enumerate(units)]
+    return rows
 
 
 def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
-    """What sharing does to each job, beside its bound."""
+    """Return a chart of each job's slowdown and its bound."""
     chart = figure()
     members = [(name, member, key) for key, group in plan.groups.items() for name, member in group.jobs.items()]
     top = max(max(m.slowdown.slo, m.slowdown.p95) for _, m, _ in members)
@@ -171,7 +175,7 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
 
 
 def memory(plan: GroupsPlan) -> Chart:
-    """Host memory that sleeping states take, by node."""
+    """Return a chart of the host memory that sleeping jobs' states take, by node."""
     rows = [
         (f"{key} {node.pool} {index}", node.resident_bytes, float(node.host_memory_bytes), PHASE["other"])
         for key, group in plan.groups.items()

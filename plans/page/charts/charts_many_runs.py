@@ -1,8 +1,7 @@
-"""Charts that put runs side by side: reward, lengths, what was decoded for nothing."""
+"""Charts that compare runs: reward, trained lengths, tokens that were not trained, seconds a step."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,27 +19,28 @@ MAX_POINTS = 1200
 
 
 def smoothed(values: Sequence[float | None], width: int) -> list[float | None]:
-    """Means over windows of `width` around each value, narrower at both ends; None around what is not known."""
+    """Return means over windows of `width` around each value, narrower at both ends; None if a value is missing."""
     half = width // 2
     windows = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
-    return [statistics.fmean(found) if (found := _finite(window)) == [*window] else None for window in windows]
+    return [statistics.fmean(numbers) if (numbers := _finite(window)) == [*window] else None for window in windows]
 
 
 def _finite(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
+    """Return the finite numbers of a series."""
+    return [value for value in values if is_finite(value)]
 
 
 def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
-    """Mean reward of each step, and its moving mean."""
+    """Return a chart of the mean reward of each step, and of its moving mean."""
     chart = figure()
-    said, lost = [], []
-    found: list[float] = []
+    changes, missing_texts = [], []
+    rewards: list[float] = []
     ends: list[int] = []
     for name, detail in runs.items():
         xs, values = detail["series"]["step"], detail["series"]["reward_mean"]
-        found += _finite(values)
+        rewards += _finite(values)
         if missing := len(values) - len(_finite(values)):
-            lost.append(f"{name}'s of {count(missing, 'step')}")
+            missing_texts.append(f"{name}'s of {count(missing, 'step')}")
         ends += [xs[0], xs[-1]]
         width = max(1, len(values) // 8)
         skip = -(-len(values) // MAX_POINTS)
@@ -54,8 +54,8 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
             hovertext=[f"<b>{esc(name)}</b>, step {x}<br>reward {fixed(v, '.3f')}, mean around it {fixed(s, '.3f')}"
                        for x, v, s in zip(xs[::skip], values[::skip], smooth[::skip], strict=True)],
         )  # fmt: skip
-        said.append(f"{name} from {fixed(detail['reward_first'], '.3f')} to {fixed(detail['reward_last'], '.3f')}")
-    low, high = min(found, default=0.0), max(found, default=1.0)
+        changes.append(f"{name} from {fixed(detail['reward_first'], '.3f')} to {fixed(detail['reward_last'], '.3f')}")
+    low, high = min(rewards, default=0.0), max(rewards, default=1.0)
     rise = max(0.05, 0.08 * (high - low))
     first, last = min(ends), max(ends)
     aside = max(0.5, 0.02 * (last - first))
@@ -63,20 +63,20 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
         xaxis=axis("step", range=[first - aside, last + aside], nticks=9, **_whole_ticks(first, last)),
         yaxis=axis("mean reward", range=[low - rise, high + rise], nticks=6),
     )
-    caption = f"First to last fifth of the steps: {listed(said)}. Thin: each step; thick: moving mean."
-    if lost:
-        caption += f" Rewards that are no numbers are left out: {listed(lost)}."
+    caption = f"First to last fifth of the steps: {listed(changes)}. Thin: each step; thick: moving mean."
+    if missing_texts:
+        caption += f" Rewards that are no numbers are left out: {listed(missing_texts)}."
     legend = tuple(Swatch(name, colours[name], "line") for name in runs)
     return Chart("reward", "Reward", caption, chart, 320, legend)
 
 
 def _whole_ticks(first: int, last: int) -> dict[str, Any]:
-    """Few steps would get ticks between them."""
+    """Return the option for whole ticks: with few steps plotly would put ticks between them."""
     return {"dtick": 1} if last - first < 8 else {}
 
 
 def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
-    """Trained lengths of each run, beside what the plan took for unconditioned ones; None if nothing was trained."""
+    """Return a chart of trained lengths, with the unconditioned lengths of the plan; None if nothing was trained."""
     chart = figure()
     shares = [index / 20 for index in range(21)]
     shown = {name: detail for name, detail in runs.items() if detail["trained_lengths_tokens"]}
@@ -99,15 +99,15 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
         cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
     chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
-    said = [
+    ratios = [
         f"{name} {d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')} "
         f"(K-S distance {d['length_ks']:.3f}, predicted ratio {d['length_ratio_predicted']:.3f})"
         for name, d in shown.items()
         if is_finite(d.get("length_ratio")) and is_finite(d.get("length_ks")) and d["mode"] != "sync"
     ]
     caption = (
-        f"Trained over unconditioned mean length, prompt by prompt: {listed(said)}; 1 is unbiased."
-        if said
+        f"Trained over unconditioned mean length, prompt by prompt: {listed(ratios)}; 1 is unbiased."
+        if ratios
         else "Lengths of trained responses. Their bias can be told beside a run of plain synchronous rounds only."
     )
     return Chart("lengths", "Lengths of trained responses", caption, chart, 320, tuple(legend))
@@ -126,7 +126,7 @@ FATES = {
 
 
 def waste(runs: Runs) -> Chart | None:
-    """Tokens of each run's samples that ended, by what became of them; None if none ended."""
+    """Return a chart of the tokens of ended samples by their fate (trained, deferred, …); None if none ended."""
     chart = figure(barmode="stack")
     seen = dict.fromkeys(fate for detail in runs.values() for fate in detail["waste"]["tokens"])
     if not seen:
@@ -145,46 +145,48 @@ def waste(runs: Runs) -> Chart | None:
         xaxis=share_axis("share of the tokens of samples that ended"),
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
-    said = [
+    shares = [
         f"{name} {percent(lost['share'], 1)}, with {count(lost['aborted_samples'], 'sample')} stopped on the way"
         for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
     ]
     caption = (
-        f"Tokens decoded and not trained: {'; '.join(said)}. How far those were that were stopped is not in the trace."
+        f"Tokens decoded and not trained: {'; '.join(shares)}. How far those were that were stopped is not in the "
+        "trace."
     )
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
     return Chart("waste", "What became of what was decoded", caption, chart, 40 * len(runs) + 74, legend)
 
 
 def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
-    """Seconds of a mean step, measured on predicted, for each run."""
+    """Return a chart of the mean step's seconds, measured and predicted, for each run."""
     chart = figure()
     most = max(max(d["step_s"], d["step_s_predicted"]) for d in runs.values()) or 1.0
     for index, (name, detail) in enumerate(runs.items()):
-        found, expected = detail["step_s"], detail["step_s_predicted"]
-        hover = f"<b>{esc(name)}</b><br>measured {found:.3f} s<br>predicted {expected:.3f} s"
+        measured_s, predicted_s = detail["step_s"], detail["step_s_predicted"]
+        hover = f"<b>{esc(name)}</b><br>measured {measured_s:.3f} s<br>predicted {predicted_s:.3f} s"
         common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
         chart.add_bar(
-            x=[expected], width=0.5, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
+            x=[predicted_s], width=0.5, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
         )
-        chart.add_bar(x=[found], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
+        chart.add_bar(x=[measured_s], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
         chart.add_scatter(
             x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(found)}, predicted {seconds(expected)} ({percent(detail['prediction_error'])} off)"],
+            text=[f"{seconds(measured_s)}, predicted {seconds(predicted_s)} "
+                  f"({percent(detail['prediction_error'])} off)"],
             textfont={"size": 11, "color": MUTED},
         )  # fmt: skip
     chart.update_layout(
         xaxis=axis("seconds a step, over the cycle", range=[0, 1.04 * most], nticks=6),
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),
     )
-    said = [
+    speedups = [
         f"{name} {times(d['speedup'])}"
         for name, d in runs.items()
         if is_finite(d.get("speedup")) and d["mode"] != "sync"
     ]
     caption = (
-        f"Per trained sample, against plain synchronous rounds in the same folder: {listed(said)}."
-        if said
+        f"Per trained sample, against plain synchronous rounds in the same folder: {listed(speedups)}."
+        if speedups
         else "No run of plain synchronous rounds is in the folder to compare with."
     )
     legend = (Swatch("measured", MUTED), Swatch("predicted", MUTED, "band"))

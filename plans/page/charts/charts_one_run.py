@@ -1,4 +1,4 @@
-"""Charts of one run: its steps over time, its phases beside the predicted ones, the shape of its rollouts.
+"""Charts of one run: its steps over time, its phases, the shape of its rollouts; each with the plan's predictions.
 
 `detail` is a run's part of a report (traces/report.py).
 """
@@ -22,17 +22,17 @@ PHASES = ("sync", "rollout", "reward_exposed", "train", "other")
 
 
 def kinds_of(detail: Detail) -> list[tuple[str, Mapping[str, Any]]]:
-    """The kinds of round that the plan has, with what it predicts of them."""
+    """Return (name, predictions) of each kind of round that the plan has."""
     rounds = detail["predicted"]["rounds"]
     return [(kind, rounds[kind]) for kind in ("short", "long") if rounds[kind] is not None]
 
 
 def steps(key: str, name: str, detail: Detail) -> Chart:
-    """Seconds of each step, by phase; long rounds are marked, and the predicted bands lie behind."""
+    """Return a chart of the seconds of each step by phase, with the predicted bands; long rounds are marked."""
     series = detail["series"]
     numbers, kinds = series["step"], series["kind"]
     size = -(-len(numbers) // MAX_BARS)
-    bins = [range(at, min(at + size, len(numbers))) for at in range(0, len(numbers), size)]
+    bins = [range(start, min(start + size, len(numbers))) for start in range(0, len(numbers), size)]
     xs = [numbers[part[0]] + (len(part) - 1) / 2 for part in bins]
     chart = figure(barmode="stack", bargap=0.18 if len(bins) < 120 else 0.0)
     several = len(kinds_of(detail)) > 1
@@ -78,14 +78,14 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
     caption = (
         f"{count(len(numbers), 'step')}, mean {seconds(statistics.fmean(series['total_s']))}, the longest "
         f"{seconds(max(series['total_s']))}. Over the cycle, prompts that are still owed a long round charged, "
-        f"{seconds(detail['step_s'])} a step{', ' + owed if (owed := owed_said(detail)) else ''}; predicted "
+        f"{seconds(detail['step_s'])} a step{', ' + owed if (owed := owed_text(detail)) else ''}; predicted "
         f"{seconds(detail['step_s_predicted'])}." + (f" Each bar is the mean of {size} steps." if size > 1 else "")
     )
     return Chart(f"steps-{key}", f"{name}: seconds of each step", caption, chart, 300, tuple(legend), wide=True)
 
 
-def owed_said(detail: Detail) -> str:
-    """What of the step over the cycle is no measurement; empty if all of it is."""
+def owed_text(detail: Detail) -> str:
+    """Return which seconds of the mean step are predicted, since no long round ran yet; empty if all are measured."""
     expected = detail["step_s_expected"]
     return f"of which {seconds(expected)} are the plan's own long round: none ran yet" if expected else ""
 
@@ -94,9 +94,9 @@ _MARKED = ("restart", "resume", "checkpoint", "conservation", "off-policy", "che
 
 
 def _marks(chart: Any, detail: Detail) -> None:
-    at = sorted({row["step"] + (0.5 if row["kind"] == "resume" else 0.0)
+    marked_steps = sorted({row["step"] + (0.5 if row["kind"] == "resume" else 0.0)
                  for row in detail["incidents"] if row["kind"] in _MARKED and row["step"] is not None})  # fmt: skip
-    for step in at[:50]:
+    for step in marked_steps[:50]:
         chart.add_vline(x=step, line={"color": BAD, "width": 1.5, "dash": "dash"})
 
 
@@ -114,53 +114,53 @@ def _step_hover(series: Mapping[str, Sequence[Any]], part: range) -> str:
 
 
 def phases(key: str, name: str, detail: Detail) -> Chart:
-    """Seconds of steps and phases by kind of round, measured beside predicted."""
+    """Return a chart of the seconds of steps and phases by kind of round, measured and predicted."""
     kinds = kinds_of(detail)
-    groups, off = [], []
+    groups, differences = [], []
     for kind, expected in kinds:
-        found = detail["rounds"][kind]["measured"] if detail["steps"] and detail["rounds"][kind] else {}
+        measured = detail["rounds"][kind]["measured"] if detail["steps"] and detail["rounds"][kind] else {}
         sync = expected["sync_s"]
         spreads = {phase: expected[f"{phase}_s"] for phase in ("rollout", "reward_exposed", "train")}
-        rows = [_row("step", PHASE["step"], expected["step_s"], found.get("step_s"))]
-        rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, found.get("sync_s")))
-        rows += [_row(PHASE_NAME[p], PHASE[p], s, found.get(f"{p}_s")) for p, s in spreads.items()]
+        rows = [_row("step", PHASE["step"], expected["step_s"], measured.get("step_s"))]
+        rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, measured.get("sync_s")))
+        rows += [_row(PHASE_NAME[p], PHASE[p], s, measured.get(f"{p}_s")) for p, s in spreads.items()]
         title = kind if len(kinds) > 1 else "every round"
-        if not found:
+        if not measured:
             title += ": none yet"
         else:
             if len(kinds) > 1:
                 title += f": {percent(detail['rounds'][kind]['share'])} of steps (plan {percent(expected['share'])})"
-            measured, mean = found["step_s"]["mean"], expected["step_s"]["mean"]
-            off.append(
-                f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured)}, predicted {seconds(mean)} "
-                + (f"({100 * (measured / mean - 1):+.0f}%)" if mean else "")
+            measured_s, predicted_s = measured["step_s"]["mean"], expected["step_s"]["mean"]
+            differences.append(
+                f"{kind + ' ' if len(kinds) > 1 else ''}rounds took {seconds(measured_s)}, predicted "
+                f"{seconds(predicted_s)} " + (f"({100 * (measured_s / predicted_s - 1):+.0f}%)" if predicted_s else "")
             )
         groups.append(BandGroup(title, tuple(rows)))
     chart, height, legend = bands(groups)
-    said = listed(off)
-    caption = said[:1].upper() + said[1:] + "." if off else "Predictions only: no round was finished."
-    title = f"{name}: phases, measured on predicted" if off else f"{name}: phases, as predicted"
+    text = listed(differences)
+    caption = text[:1].upper() + text[1:] + "." if differences else "Predictions only: no round was finished."
+    title = f"{name}: phases, measured on predicted" if differences else f"{name}: phases, as predicted"
     return Chart(f"phases-{key}", title, caption, chart, height, legend)
 
 
-def _row(label: str, colour: str, expected: Mapping[str, float], found: Mapping[str, float] | None) -> BandRow:
+def _row(label: str, colour: str, expected: Mapping[str, float], measured: Mapping[str, float] | None) -> BandRow:
     def spread(q: Mapping[str, float]) -> Spread:
         return Spread(q["p50"], q["p95"], q["mean"])
 
-    return BandRow(label, colour, spread(expected), None if found is None else spread(found))
+    return BandRow(label, colour, spread(expected), None if measured is None else spread(measured))
 
 
 def shape(key: str, name: str, detail: Detail) -> Chart | None:
-    """How many sequences run while a rollout lasts, measured and predicted; None where no round tells it."""
-    told = [(kind, detail["tail"][kind], expected) for kind, expected in kinds_of(detail) if detail["tail"].get(kind)]
-    if not told:
+    """Return a chart of the sequences that run during a rollout, measured and predicted; None without a measurement."""
+    tails = [(kind, detail["tail"][kind], expected) for kind, expected in kinds_of(detail) if detail["tail"].get(kind)]
+    if not tails:
         return None
     chart = figure()
     colours = {"short": PHASE["rollout"], "long": MODE["defer"]}
     xs = [index / 20 for index in range(21)]
-    legend, said = [], []
-    for kind, found, expected in told:
-        for values, dash in ((expected["running"], "dot"), (found["running"], "solid")):
+    legend, captions = [], []
+    for kind, tail, expected in tails:
+        for values, dash in ((expected["running"], "dot"), (tail["running"], "solid")):
             chart.add_scatter(
                 x=xs, y=list(values), mode="lines", line={"color": colours[kind], "width": 2, "dash": dash},
                 hoverinfo="text",
@@ -172,9 +172,9 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
             Swatch(f"{kind}, predicted", colours[kind], "dots"),
         ]
         share = expected["tail_s"] / (expected["rollout_s"]["mean"] or 1.0)
-        said.append(
-            f"{kind} rounds {percent(found['share'])} (predicted {percent(share)}; "
-            f"{count(found['rounds'], 'round')} of {found['of_rounds']:,} tell it)"
+        captions.append(
+            f"{kind} rounds {percent(tail['share'])} (predicted {percent(share)}; "
+            f"{count(tail['rounds'], 'round')} of {tail['of_rounds']:,} tell it)"
         )
     chart.add_hline(y=0.25, line={"color": MUTED, "width": 1, "dash": "dash"})
     chart.update_layout(
@@ -182,7 +182,7 @@ def shape(key: str, name: str, detail: Detail) -> Chart | None:
         yaxis=axis("sequences running, share of the most", range=[0, 1.05], tickformat=".0%", nticks=6),
     )
     caption = (
-        f"Time with fewer than a quarter of the sequences (dashed line): {listed(said)}. The longest response is "
+        f"Time with fewer than a quarter of the sequences (dashed line): {listed(captions)}. The longest response is "
         f"{detail['max_over_median_tokens']:.1f} times the median."
     )
     return Chart(f"shape-{key}", f"{name}: the tail of its rollouts", caption, chart, 300, tuple(legend))

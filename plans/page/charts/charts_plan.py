@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from ...phrases.numbers import bytes_text, digits, percent, seconds, times, usd
-from ...phrases.sentences import listed
+from ...phrases.sentences import listed, sentence
 from ...schema.plan import Plan
-from ...schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
+from ...schema.predicted import MemoryBar, Predicted, PredictedRound, Quantiles
+from ...schema.sections.front_point import ROUGH_ROUNDS
 from ..elements import Chart, Swatch
 from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
 from .axes import axis, cut, figure, lanes, share_axis
@@ -16,12 +17,12 @@ from .bands import BandGroup, BandRow, Spread, bands
 
 
 def spread(quantiles: Quantiles) -> Spread:
-    """As charts take it."""
+    """Return quantiles of a plan as a spread, which charts draw."""
     return Spread(quantiles.p50, quantiles.p95, quantiles.mean)
 
 
 def phase_spreads(kind: PredictedRound) -> dict[str, Spread]:
-    """The phases of a kind of round, in their order; of the weight transfer only the mean is predicted."""
+    """Return the spread of each phase of a kind of round, in order; of the weight transfer only the mean is known."""
     return {
         "sync": Spread(kind.sync_s, kind.sync_s, kind.sync_s),
         "rollout": spread(kind.rollout_s),
@@ -31,7 +32,7 @@ def phase_spreads(kind: PredictedRound) -> dict[str, Spread]:
 
 
 def phases(plan: Plan) -> Chart:
-    """Seconds of whole steps beside the baseline's, and of the phases by kind of round."""
+    """Return a chart of the seconds of whole steps, of the baseline's steps, and of the phases by kind of round."""
     predicted = plan.predicted
     kinds = [(n, k) for n, k in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if k is not None]
     steps = [
@@ -55,7 +56,7 @@ def phases(plan: Plan) -> Chart:
 
 
 def front(plan: Plan) -> Chart:
-    """Speed against bias: what a bias budget would buy."""
+    """Return a chart of speed against bias: how much faster a plan with a larger bias budget would be."""
     predicted = plan.predicted
     base = predicted.baseline.seconds_per_sample
     chart = figure()
@@ -102,27 +103,27 @@ def front(plan: Plan) -> Chart:
     legend = [Swatch(mode, MODE[mode], "dot") for mode in dict.fromkeys(p.mode for p in points)]
     if any(p.rough for p in points):
         legend.append(Swatch(f"rough: under {ROUGH_ROUNDS} rounds simulated", MUTED, "ring"))
-    return Chart("front", "Speed against bias", _front_said(predicted), chart, 330, tuple(legend))
+    return Chart("front", "Speed against bias", _front_caption(predicted), chart, 330, tuple(legend))
 
 
-def _front_said(predicted: Predicted) -> str:
+def _front_caption(predicted: Predicted) -> str:
     base = predicted.baseline.seconds_per_sample
     best = min(predicted.front, key=lambda p: p.seconds_per_sample)
-    said = f"This plan trains samples {times(base / predicted.seconds_per_sample)} as fast as plain synchronous rounds "
-    said += f"at length ratio {predicted.length_ratio:.3f}; 1 is unbiased. "
+    text = f"This plan trains samples {times(predicted.speedup)} as fast as plain synchronous rounds "
+    text += f"at length ratio {predicted.length_ratio:.3f}; 1 is unbiased. "
     if best.chosen:
         slower = predicted.seconds_per_sample > 1.005 * base
-        return said + (
+        return text + (
             "Plain rounds are faster." if slower else "No schedule that was simulated beside it is faster at any bias."
         )
-    return said + (
+    return text + (
         f"The fastest at any bias is {best.mode}: {times(base / best.seconds_per_sample)} at length ratio "
         f"{best.length_ratio:.3f}, {usd(best.usd_per_1k_samples)} USD per 1,000 samples."
     )
 
 
 def share_within(lengths: tuple[int, ...], tokens: float) -> float:
-    """Share of the responses of at most so many tokens, by straight lines between the quantiles."""
+    """Return the share of the responses with at most `tokens` tokens, interpolated between the quantiles."""
     if tokens >= lengths[-1]:
         return 1.0
     steps = len(lengths) - 1
@@ -134,7 +135,7 @@ def share_within(lengths: tuple[int, ...], tokens: float) -> float:
 
 
 def length_axis(longest: float, median: float) -> dict[str, Any]:
-    """The axis of response lengths; logarithmic if the tail is heavy."""
+    """Return the axis of response lengths; logarithmic if the tail is heavy."""
     if longest > 8 * max(median, 1.0):
         top = math.ceil(math.log10(longest))
         ticks = [
@@ -149,70 +150,68 @@ def length_axis(longest: float, median: float) -> dict[str, Any]:
 
 
 def lengths(plan: Plan) -> Chart:
-    """How long unconditioned responses are, and what the cutoff does to them."""
-    found, cutoff = plan.predicted.lengths_tokens, plan.job.rounds.short.cutoff_tokens
+    """Return a chart of the lengths of unconditioned responses, with the cutoff."""
+    quantiles, cutoff = plan.predicted.lengths_tokens, plan.job.rounds.short.cutoff_tokens
     chart = figure()
     shares = [index / 20 for index in range(21)]
     colour = PHASE["rollout"]
     chart.add_scatter(
-        x=list(found), y=shares, mode="lines", line={"color": colour, "width": 2}, fill="tozeroy",
+        x=list(quantiles), y=shares, mode="lines", line={"color": colour, "width": 2}, fill="tozeroy",
         fillcolor=faded(colour, 0.12), hoverinfo="text",
         hovertext=[f"{percent(share)} of responses: at most {tokens:,} tokens"
-                   for share, tokens in zip(shares, found, strict=True)],
+                   for share, tokens in zip(shares, quantiles, strict=True)],
     )  # fmt: skip
-    across = length_axis(found[-1], found[10])
-    said = (
-        f"Half of the responses have at most {found[10]:,} tokens, 95% at most {found[19]:,}; the longest has "
-        f"{found[20]:,}, {digits(found[20] / max(found[10], 1))} times the median."
+    across = length_axis(quantiles[-1], quantiles[10])
+    caption = (
+        f"Half of the responses have at most {quantiles[10]:,} tokens, 95% at most {quantiles[19]:,}; the longest has "
+        f"{quantiles[20]:,}, {digits(quantiles[20] / max(quantiles[10], 1))} times the median."
     )
     basis = plan.predicted.length_basis
     if basis is not None and basis.extrapolated:
-        speedup = plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample
-        words = basis.words(speedup)
-        said += f" {words[0].upper()}{words[1:]}."
+        caption += f" {sentence(basis.text(plan.predicted.speedup))}"
     legend = [Swatch("share of responses of at most so many tokens", colour, "line")]
     if cutoff is not None:
-        within = share_within(found, cutoff)
+        within = share_within(quantiles, cutoff)
         cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens<br>{percent(within)} within")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
-        said += (
+        caption += (
             f" {percent(within)} of single responses end within the cutoff of {cutoff:,}; a group is put off to a long "
             "round if one of its responses does not."
         )
     chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
-    return Chart("lengths", "Lengths of unconditioned responses", said, chart, 330, tuple(legend))
+    return Chart("lengths", "Lengths of unconditioned responses", caption, chart, 330, tuple(legend))
 
 
 def memory_bars(plan: Plan) -> list[tuple[str, MemoryBar, str]]:
-    """(name, bar, colour) of every memory that a plan fills."""
+    """Return (name, bar, colour) of every memory that a plan uses."""
     rounds = plan.predicted.rounds
     kinds = [(f", {n}" if rounds.long else "", k) for n, k in (("short", rounds.short), ("long", rounds.long)) if k]
-    found = [(f"KV cache{name}", kind.memory.kv, PHASE["rollout"]) for name, kind in kinds]
-    found += [(f"trainer{name}", k.memory.train, PHASE["train"]) for name, k in kinds if k.memory.train is not None]
-    return [*found, ("host", plan.predicted.host_memory, PHASE["other"])]
+    bars = [(f"KV cache{name}", kind.memory.kv, PHASE["rollout"]) for name, kind in kinds]
+    bars += [(f"trainer{name}", k.memory.train, PHASE["train"]) for name, k in kinds if k.memory.train is not None]
+    return [*bars, ("host", plan.predicted.host_memory, PHASE["other"])]
 
 
 def memory(plan: Plan) -> Chart:
-    """What each memory has to hold, beside what it holds."""
+    """Return a chart of the bytes that each memory needs, over its capacity."""
     bars = memory_bars(plan)
-    caption = "; ".join(
+    shares_text = "; ".join(
         f"{name}: {bytes_text(bar.needed_bytes)} of {bytes_text(bar.capacity_bytes)}, {percent(1 - bar.headroom)}"
         for name, bar, _ in bars
     )
-    fault = [name for name, bar, _ in bars if bar.headroom < 0]
-    said = f"{listed(fault)} would not fit. " if fault else ""
-    lacks = any(
+    too_full = [name for name, bar, _ in bars if bar.headroom < 0]
+    caption = f"{listed(too_full)} would not fit. " if too_full else ""
+    unknown = any(
         kind and kind.memory.train is None for kind in (plan.predicted.rounds.short, plan.predicted.rounds.long)
     )
-    said += caption + (". The profile does not know the trainers' memory." if lacks else ".")
+    caption += shares_text + (". The profile does not know the trainers' memory." if unknown else ".")
     chart, height = filled([(name, bar.needed_bytes, bar.capacity_bytes, colour) for name, bar, colour in bars])
     return Chart(
-        "memory", "Memory at its fullest", said, chart, height, (Swatch("needed", MUTED), Swatch("there is", TRACK))
+        "memory", "Memory at its fullest", caption, chart, height, (Swatch("needed", MUTED), Swatch("there is", TRACK))
     )
 
 
 def filled(rows: list[tuple[str, float, float, str]]) -> tuple[Any, int]:
-    """Bars of bytes needed over bytes there are, (name, needed, capacity, colour); the figure and its height."""
+    """Return bars of bytes needed over capacity, from rows (name, needed, capacity, colour): figure and height."""
     chart = figure()
     shares = [needed / capacity for _, needed, capacity, _ in rows]
     most = max([1.0, *shares])

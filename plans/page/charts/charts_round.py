@@ -1,4 +1,4 @@
-"""A mean round of each kind in time: who works when, and how many sequences run while a rollout lasts."""
+"""A timeline of a mean round of each kind: which resource works when, and how many sequences run in the rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HALF = 0.33  # of a lane's height
 
 
 def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
-    """A Gantt chart of one mean round of each kind, on one scale."""
+    """Return a Gantt chart of one mean round of each kind, on one scale."""
     chart = figure()
     labels: list[tuple[float, str]] = []
     top = 0.0
@@ -50,11 +50,11 @@ def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
         Swatch("gradients and update", PHASE["train"]),
         Swatch("critical path", INK, "line"),
     )
-    said = " ".join(_said(name, kind, len(kinds) > 1) for name, kind in kinds)
-    return Chart("timeline", "A mean round", said, chart, round(24 * top) + 60, legend, wide=True)
+    caption = " ".join(_caption(name, kind, len(kinds) > 1) for name, kind in kinds)
+    return Chart("timeline", "A mean round", caption, chart, round(24 * top) + 60, legend, wide=True)
 
 
-def _said(name: str, kind: PredictedRound, named: bool) -> str:
+def _caption(name: str, kind: PredictedRound, named: bool) -> str:
     phases = {
         "rollout": kind.rollout_s.mean,
         "train": kind.train_s.mean,
@@ -92,7 +92,7 @@ def _draw(chart: Any, bar: Bar, position: float) -> None:
 
 
 def _running(chart: Any, bars: Sequence[Bar], kind: PredictedRound, position: float) -> None:
-    """The shape of the rollout in its lane: the lane's height is the most sequences that run at once."""
+    """Draw how many sequences run during the rollout; the lane's full height is the most that run at once."""
     engines = [bar for bar in bars if bar.lane == "engines" and bar.phase in ("rollout", "tail")]
     if not engines:
         return
@@ -107,7 +107,7 @@ def _running(chart: Any, bars: Sequence[Bar], kind: PredictedRound, position: fl
 
 
 def _path(chart: Any, bars: Sequence[Bar], rows: Mapping[Lane, float]) -> None:
-    """A line under the bars that the step's length is made of, from lane to lane."""
+    """Draw the critical path: a line under its bars, from lane to lane."""
     xs: list[float] = []
     ys: list[float] = []
     for bar in sorted((bar for bar in bars if bar.critical), key=lambda bar: bar.begin_s):

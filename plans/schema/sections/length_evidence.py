@@ -1,4 +1,4 @@
-"""How far a length trace shows the lengths that a plan was simulated with, and what to say where it does not."""
+"""Which of the simulated lengths the length trace shows, and the warnings about lengths that it does not show."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import Field
 from ..base import Count, Positive, Strict
 
 FEWEST_PROMPTS = 20
-"""Below so many prompts a bootstrap over them says nothing of 1 % of the samples."""
+"""With fewer prompts a bootstrap over them cannot estimate the longest 1 % of the samples."""
 
 MUCH = 0.1
-"""Share of the step, or of the gain over plain rounds, from which on lengths that were never seen decide a plan; of a
-gain below 0.5 (1.5x) the share of 0.5."""
+"""Lengths that no response of the trace has decide a plan if they make up this share of the step, or of the gain over
+plain rounds (a gain below 0.5, which is 1.5x, counts as 0.5)."""
 
 
 MUCH_AT_CAP = 0.2
-"""Share of the responses at the cap from which on the cap, and not the lengths, says how long rounds last."""
+"""If this share of the responses reaches the cap, then the cap, and not the lengths, decides how long rounds last."""
 
 
 class LengthBasis(Strict):
@@ -49,26 +49,26 @@ class LengthBasis(Strict):
         """Whether some simulated responses are longer than any in the trace."""
         return self.longest_simulated_tokens > self.longest_seen_tokens
 
-    def thin(self, speedup: float) -> list[str]:
-        """Why the trace is too thin for a plan of this speed-up, in words that stand alone; empty if it is not."""
-        found = []
+    def thin_reasons(self, speedup: float) -> list[str]:
+        """Return why the trace is too thin for a plan of this speed-up, a sentence each; empty if it is not."""
+        reasons = []
         if few := few_lengths(self.prompts, self.samples):
-            found.append(few)
-        rests = abs(speedup - self.speedup_within) >= MUCH * max(speedup - 1.0, 0.5)
-        if self.extrapolated and (self.step_share >= MUCH or rests):
-            found.append(self.words(speedup))
-        return found
+            reasons.append(few)
+        decides_gain = abs(speedup - self.speedup_within) >= MUCH * max(speedup - 1.0, 0.5)
+        if self.extrapolated and (self.step_share >= MUCH or decides_gain):
+            reasons.append(self.text(speedup))
+        return reasons
 
-    def words(self, speedup: float) -> str:
-        """What is extrapolated, and what rests on it."""
+    def text(self, speedup: float) -> str:
+        """Return a sentence on which lengths are extrapolated, and on how much of the step and the gain they decide."""
         if not self.extrapolated:
             # The trace may go on: what it has beyond the job's cap counts as the cap.
             return (
                 f"the length trace reaches {self.longest_seen_tokens:,} tokens or more, and no longer ones are "
                 "simulated"
             )
-        within, whole = f"{self.speedup_within:.2f}x", f"{speedup:.2f}x"
-        gain = f"stays {whole}" if within == whole else f"is {within} instead of {whole}"
+        without, full = f"{self.speedup_within:.2f}x", f"{speedup:.2f}x"
+        gain = f"stays {full}" if without == full else f"is {without} instead of {full}"
         return (
             f"the longest response in the length trace has {self.longest_seen_tokens:,} tokens; responses of up to "
             f"{self.longest_simulated_tokens:,} tokens are extrapolated "
@@ -78,7 +78,7 @@ class LengthBasis(Strict):
 
 
 def few_lengths(prompts: int, samples: int) -> str | None:
-    """What a reader must know if a trace holds too few lengths to tell rare ones; None if it holds enough."""
+    """Return a warning if a trace holds too few responses to estimate rare lengths; None if it holds enough."""
     if prompts >= FEWEST_PROMPTS and samples >= 2 * prompts:
         return None
     return (
