@@ -1,9 +1,9 @@
-"""What all of rlplan's documents share: strict, frozen models and the few scalar types that recur.
+"""The base class of rlplan's document models, and scalar types that several documents use.
 
 Invariants of every document model:
 - it is frozen, refuses unknown keys, infinities and NaN, and converts nothing (`"2"` is not 2), so that a value in
   memory is the value in the file;
-- the docstring under a field is its description: in the JSON Schema, and in the error that a wrong value gives.
+- the docstring under a field is its description in the JSON Schema, and in the error message for a wrong value.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ class Strict(BaseModel):
 
 
 def cross_error(message: str, field: str | None = None, rule: str = "contradiction") -> PydanticCustomError:
-    """The error for a rule between fields; `field` (dotted, below the model) says whose line the message carries, and
-    `rule` what the fault is called in the catalogue (checks/rules.py)."""
+    """Return the error for a rule between fields; the message gets the line of `field` (dotted, below the model), and
+    `rule` is the name of the fault in check/rules.py."""
     # The message goes in as a value because pydantic formats the template, and user text may hold braces.
     return PydanticCustomError("cross_field", "{text}", {"text": message, "field": field or "", "rule": rule})
 
 
 def cross_errors(title: str, faults: Sequence[tuple[str, str, str]]) -> ValidationError:
-    """Several such errors of one model at once, from (message, field, rule), for a validator to raise."""
+    """Return several errors of one model, from (message, field, rule), which a validator raises together."""
     return ValidationError.from_exception_data(
         title, [{"type": cross_error(*fault), "loc": (), "input": None} for fault in faults]
     )
 
 
 def is_none(value: object) -> bool:
-    """For `exclude_if`: a key that came later stays out of documents without it, so their bytes are the same."""
+    """For `exclude_if`: a null is not written, so that documents without the key keep their bytes."""
     return value is None
 
 
 def is_false(value: object) -> bool:
-    """Likewise, for switches that are off."""
+    """For `exclude_if`: a switch that is off is not written."""
     return value is False
 
 
 def is_zero(value: object) -> bool:
-    """Likewise, for numbers that are 0 where there is nothing to say."""
+    """For `exclude_if`: a 0 is not written."""
     return value == 0
 
 
@@ -59,7 +59,7 @@ N = TypeVar("N", int, float)
 
 
 def ascending(values: tuple[N, ...]) -> tuple[N, ...]:
-    """The values, which must be strictly ascending."""
+    """Return the values if they are strictly ascending; raise an error otherwise."""
     if any(b <= a for a, b in itertools.pairwise(values)):
         wanted = ", ".join(str(v) for v in sorted(set(values)))
         raise cross_error(f"must be strictly ascending; write [{wanted}]")
@@ -75,18 +75,18 @@ GROUP_ID_PATTERN = r"^g[0-9]{1,9}$"
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
-"""A number of things, at least one; the upper bound is there so that nothing computed from a few of them overflows."""
+"""A number of things, at least one; the upper bound keeps products of a few of them from overflowing."""
 
 MAX_SECONDS = 1e8
 PhaseSeconds = Annotated[float, Field(ge=1e-3, le=MAX_SECONDS)]
-"""Seconds of a phase: a millisecond to three years, so that nothing computed from them overflows or vanishes."""
+"""Seconds of a phase: a millisecond to three years, so that no figure computed from them overflows or becomes 0."""
 
 Delay = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
-"""Seconds that something takes in between; none, up to three years."""
+"""Seconds of a delay, from 0 to three years."""
 
 MAX_USD_PER_NODE_HOUR = 1e6
 Price = Annotated[float, Field(ge=0, le=MAX_USD_PER_NODE_HOUR)]
-"""USD per node (or GPU) and hour; the upper bound is there because a solver's numbers end somewhere."""
+"""USD per node (or GPU) and hour; the upper bound keeps the solver's numbers in range."""
 
 Mode = Literal["sync", "race", "defer", "exact", "predict"]
 """`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
@@ -96,7 +96,7 @@ Recompute = Literal["none", "selective", "full"]
 """Which activations are computed again in the backward pass instead of kept."""
 
 MemoryBytes = Annotated[int, Field(ge=1_000_000, le=10**18)]
-"""Bytes. The lower bound is there to catch `24` written for 24 GB."""
+"""Bytes. The lower bound catches `24` written for 24 GB."""
 
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 """Tokens of a prompt or of a response, at least one."""

@@ -100,15 +100,15 @@ class Pool(Strict):
         """Accelerators in the whole pool."""
         return self.nodes * self.accelerators.per_node
 
-    def nodes_of(self, parts: int, accelerators: int) -> int:
-        """Nodes that `parts` of `accelerators` each take, if none that fits into a node spans two."""
+    def nodes_of(self, copies: int, accelerators: int) -> int:
+        """Return the nodes that `copies` of `accelerators` each take; a copy that fits into a node spans no two."""
         per_node = self.accelerators.per_node
         if accelerators > per_node:
-            return parts * -(-accelerators // per_node)
-        return -(-parts // (per_node // accelerators))
+            return copies * -(-accelerators // per_node)
+        return -(-copies // (per_node // accelerators))
 
     def engines_of(self, tp: int) -> int:
-        """How many engines of `tp` accelerators fit; an engine never spans nodes."""
+        """Return how many engines of `tp` accelerators fit; an engine never spans nodes."""
         return self.nodes * (self.accelerators.per_node // tp)
 
 

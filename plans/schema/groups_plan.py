@@ -195,8 +195,8 @@ class GroupsPlan(Strict):
         for key, group in self.groups.items():
             for name in group.jobs:
                 if name in seen:
-                    what = f"'{name}' is also in group '{seen[name]}'"
-                    raise cross_error(what, f"groups.{key}.jobs.{name}", "job-in-two-groups")
+                    message = f"'{name}' is also in group '{seen[name]}'"
+                    raise cross_error(message, f"groups.{key}.jobs.{name}", "job-in-two-groups")
                 seen[name] = key
         for index, move in enumerate(self.moves):
             if seen.get(move.job) != move.to_group:
@@ -219,9 +219,9 @@ MARK = re.compile(r"""^(["']?)(rlplan\w*)\1[ \t]*:""", re.MULTILINE)
 
 
 def document_kind(path: str | Path) -> str | None:
-    """The mark of the document at `path` (`rlplan_job`, `rlplan_workload`, …), None without one. Nothing else of it is
-    looked at. Raises InputError when it cannot be read."""
+    """Return the mark of the document at `path` (`rlplan_job`, `rlplan_workload`, …), None without one. The document
+    need not be valid. Raises InputError when the file cannot be read."""
     from ..yaml.yaml_io import read_text
 
-    found = MARK.search(read_text(path))
-    return found[2] if found else None
+    mark = MARK.search(read_text(path))
+    return mark[2] if mark else None

@@ -68,7 +68,7 @@ class RewardSpec(Strict):
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
     def timeout_numbers(self) -> TimeoutNumbers:
-        """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
         return timeout_numbers(self.deadline_s, self.adaptive_timeout)
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class RolloutSpec(Strict):
 
     @property
     def samples_per_step(self) -> int:
-        """S = P n."""
+        """Samples that a step trains: prompts_per_step times samples_per_prompt."""
         return self.prompts_per_step * self.samples_per_prompt
 
     @model_validator(mode="after")
@@ -215,7 +215,7 @@ class Job(Strict):
 
 
 def load_job(path: str | Path) -> Job:
-    """Read job.yaml. Raises InputError. Paths inside it are not looked at; see `job_paths`."""
+    """Read job.yaml. Raises InputError. Its paths are not checked; `job_paths` checks them."""
     from ..yaml.yaml_io import load
 
     return load(path, Job)
@@ -226,10 +226,10 @@ class JobPaths:
     """Where a job's files are.
 
     Attributes:
-        model: what transformers and vLLM take: the absolute path of the local folder, or the hub id.
-        data: absolute path of the JSONL file; None where it is not there and `data.prompts` stands for it.
+        model: the name that transformers and vLLM accept: the absolute path of the local folder, or the hub id.
+        data: absolute path of the JSONL file; None if there is no file and the job only says `data.prompts`.
         model_folder: the local folder, or None for a hub id.
-        reward_folder: where the module of `reward.function` is looked for first: the folder of job.yaml.
+        reward_folder: the folder of job.yaml, which is searched first for the module of `reward.function`.
     """
 
     model: str
@@ -255,14 +255,14 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
         raise joined(missing)
     model, data = _located(job, job_path)
     model_folder = model if model is not None and os.path.isdir(model) else None  # noqa: PTH112
-    here = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
-    return JobPaths(str(model_folder or job.model.path), here, model_folder, Path(job_path).resolve().parent)
+    data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
+    return JobPaths(str(model_folder or job.model.path), data_file, model_folder, Path(job_path).resolve().parent)
 
 
 def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Iterator[tuple[tuple[str, str], str]]:
-    """Files of the job that are not there: (key, what is wrong and what to do). A hub id is not looked up.
+    """Yield (key, what is wrong and what to do) for each missing file of the job. A hub id is not looked up.
 
-    `to_train`: the prompts themselves are needed, and their number (`data.prompts`) does not stand for them.
+    `to_train`: the file of prompts is needed; otherwise their number (`data.prompts`) is enough.
     """
     model, data = _located(job, job_path)
     if (model is None or not os.path.isdir(model)) and not _HUB_ID.match(job.model.path):  # noqa: PTH112
@@ -275,21 +275,21 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
     if job.data.prompts is None:
         yield ("data", "path"), f"no such file: '{job.data.path}'; paths are relative to this file"
     elif to_train:
-        what = "no file is named" if job.data.path is None else f"no such file: '{job.data.path}'"
+        fault = "no file is named" if job.data.path is None else f"no such file: '{job.data.path}'"
         yield (
             ("data", "path"),
-            f"{what}; data.prompts is enough to plan, but measuring and training need the prompts: name a JSONL file, "
+            f"{fault}; data.prompts is enough to plan, but measuring and training need the prompts: name a JSONL file, "
             'each row {"id": …, "prompt": …, "answer": …}',
         )
 
 
 def _located(job: Job, job_path: str | Path) -> tuple[Path | None, Path | None]:
-    """Where the model's folder and the data would be; None for what can be no path."""
+    """Return the paths of the model's folder and of the data file, which may not exist; None for what is no path."""
     folder = Path(job_path).resolve().parent
-    found: list[Path | None] = []
+    paths: list[Path | None] = []
     for text in (job.model.path, job.data.path):
         try:
-            found.append(None if text is None else folder / Path(text).expanduser())
-        except RuntimeError:  # `~name` of nobody
-            found.append(None)
-    return found[0], found[1]
+            paths.append(None if text is None else folder / Path(text).expanduser())
+        except RuntimeError:  # `~name`, where no user is called `name`
+            paths.append(None)
+    return paths[0], paths[1]

@@ -1,17 +1,17 @@
 """The largest numbers that a document may hold, and the largest files that are read.
 
-Each limit lies well above what anybody trains with, and low enough that planning with it ends. A number beyond it is
-most often a slip (bytes for tokens, a count of all steps for a count of one), and without a limit the planner would
-take all memory or all day before anybody learns of it.
+Each limit is well above what anybody trains with, and low enough that planning with it ends. A larger number is most
+often a slip (bytes for tokens, the count of all steps for the count of one); without a limit the planner would take all
+memory, or all day, before the user sees an error.
 """
 
 from __future__ import annotations
 
 MOST_PROMPTS_PER_STEP = 131_072
-"""P of a step; the largest published steps have some 16,000 prompts."""
+"""Prompts of a step; the largest published steps have some 16,000 prompts."""
 
 MOST_SAMPLES_PER_STEP = 2_000_000
-"""P n of a step."""
+"""Samples of a step, prompts_per_step times samples_per_prompt."""
 
 MOST_ISSUED = 8_000_000
 """Samples that one round of a plan may issue, copies included: four times those of the largest step."""
@@ -20,7 +20,7 @@ MOST_TOKENS = 10_000_000
 """Tokens of a prompt, of a response or of a row of a length trace; the longest context of any model."""
 
 MOST_NUMBER = 10**9
-"""Of an epoch or of a sample in a length trace; a count, not a digest or a time."""
+"""Largest number of an epoch or of a sample in a length trace: they are counts, not digests or times."""
 
 MOST_CHOICES = 64
 """Values of one list that `solve` tries one by one."""

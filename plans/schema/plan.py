@@ -1,7 +1,7 @@
-"""plan.yaml: what the executor runs and the planner predicts; the only thing that passes from one to the other.
+"""plan.yaml: the planner writes it, the executor runs it; nothing else passes from planner to executor.
 
-A `Plan` that exists is consistent in itself: its rounds are what its bias mode needs, and its shares add up. Whether it
-fits the cluster, the job and the files that it was solved from is `check.check_plan`'s question.
+A `Plan` object is consistent in itself: its rounds are those that its bias mode needs. `check.check_plan` checks
+whether it fits the cluster, the job and the files that it was solved from.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Plan(Strict):
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read plan.yaml. Raises InputError. Digests and the fit to the cluster are `check_plan`'s."""
+    """Read plan.yaml. Raises InputError. `check_plan` checks its digests and its fit to the cluster."""
     from ..yaml.yaml_io import load
 
     return load(path, Plan)

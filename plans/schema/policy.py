@@ -1,7 +1,7 @@
-"""rlplan.policy.yaml: what a team does not merge. `rlplan check` holds plans against it.
+"""rlplan.policy.yaml: limits that a team sets for its plans; `rlplan check` refuses plans beyond them.
 
-Every key is optional; what is not written is not asked. The nearest such file in the plan's folder or above it holds,
-up to the root of its repository.
+Every key is optional. The nearest such file applies: in the plan's folder, or above it up to the root of its
+repository.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .sections.origin import Provenance
 
 POLICY_NAME = "rlplan.policy.yaml"
 MISNAMED = "rlplan.policy.yml"
-"""Not read, and refused rather than passed over: who wrote it believes that it holds."""
+"""A file of this name is refused: its author believes that it applies, and only POLICY_NAME is read."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -94,11 +94,11 @@ class Policy(Strict):
 
 @dataclass(frozen=True)
 class PolicyFile:
-    """A policy and where it stands.
+    """A policy and its file.
 
     Attributes:
-        path: of the file, as it is shown.
-        document: its text, parsed, for the lines of its keys.
+        path: path of the file, as messages show it.
+        document: its parsed text, which knows the line of each key.
     """
 
     path: str
@@ -106,19 +106,19 @@ class PolicyFile:
     document: Document
 
     def place(self, key: str) -> str:
-        """`FILE:LINE` of a key."""
+        """Return `FILE:LINE` of a key."""
         return f"{self.path}:{self.document.line_of((key,))}"
 
 
 def find_policy(plan_path: str | Path) -> Path | None:
-    """The policy that holds for the document at `plan_path`: in its folder, else in the nearest folder above, up to the
-    root of the repository (the folder with .git) or of the file system; None if there is none."""
+    """Return the policy that applies to the document at `plan_path`: the one in its folder, else in the nearest folder
+    above, up to the root of the repository (the folder with .git) or of the file system; None if there is none."""
     folder = Path(os.path.abspath(plan_path)).parent  # noqa: PTH100 (links are the user's way to share a folder)
-    for place in (folder, *folder.parents):
-        # A link to nowhere is a policy that was meant: it is found, and reading it says so. So is the other ending.
+    for directory in (folder, *folder.parents):
+        # A dangling link and a misnamed file are returned too: reading them raises an error, so that the user learns.
         for name in (POLICY_NAME, MISNAMED):
-            if os.path.lexists(place / name) and not os.path.isdir(place / name):  # noqa: PTH112
-                return place / name
-        if os.path.exists(place / ".git"):  # noqa: PTH110
+            if os.path.lexists(directory / name) and not os.path.isdir(directory / name):  # noqa: PTH112
+                return directory / name
+        if os.path.exists(directory / ".git"):  # noqa: PTH110
             return None
     return None

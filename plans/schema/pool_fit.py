@@ -9,36 +9,36 @@ from .cluster import Cluster
 
 
 def pool_faults(
-    at: Loc, cluster: Cluster, pool_name: str, nodes: int, slots: int | None, tp: int
+    location: Loc, cluster: Cluster, pool_name: str, nodes: int, slots: int | None, tp: int
 ) -> Iterator[tuple[Loc, str]]:
-    """Yield what a way of running a phase asks of its pool and the pool does not have: (location, what to write).
+    """Yield (location, what is wrong and what to write) for each reason why a way does not fit its pool.
 
-    `at`: the way's location in the workload; `slots`: of each node, None for whole nodes; `tp`: accelerators that share
-    one copy of the model.
+    `location`: the way's location in the workload; `slots`: slots of each node, None for whole nodes; `tp`:
+    accelerators that share one copy of the model.
     """
     pool = cluster.pools.get(pool_name)
     if pool is None:
         yield (
-            (*at, "pool"),
+            (*location, "pool"),
             f"cluster '{cluster.name}' has no pool '{pool_name}'; its pools are {', '.join(cluster.pools)}",
         )
         return
     if nodes > pool.nodes:
         yield (
-            (*at, "nodes"),
+            (*location, "nodes"),
             f"needs {nodes} nodes, {nodes - pool.nodes} more than pool '{pool_name}' has ({pool.nodes}); "
             f"write at most {pool.nodes} or enlarge the pool",
         )
     if slots is not None and slots > pool.slots:
         yield (
-            (*at, "slots"),
+            (*location, "slots"),
             f"a node of pool '{pool_name}' has {pool.slots} slot(s), not {slots}; write at most {pool.slots}",
         )
         return
     held = pool.accelerators.per_node * (slots or pool.slots) // pool.slots  # of a node
     if tp > nodes * held:
         yield (
-            (*at, "tp"),
+            (*location, "tp"),
             f"{tp} accelerators share one copy of the model, and this way has {nodes * held}; "
             f"write at most {nodes * held}",
         )
@@ -46,7 +46,7 @@ def pool_faults(
     right = [n for n in range(1, held) if held % n == 0] + [n * held for n in range(1, nodes + 1) if nodes % n == 0]
     if tp not in right:
         yield (
-            (*at, "tp"),
+            (*location, "tp"),
             f"{tp} accelerators share one copy of the model, which leaves some of the {held} of a node over; "
             f"write one of {', '.join(map(str, right))}",
         )

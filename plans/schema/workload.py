@@ -1,8 +1,8 @@
 """workload.yaml: jobs that share a cluster, each with its bound on slowdown, and the rules of sharing.
 
-It is what `rlplan solve` makes co-execution groups from. A job's phases have a *reference* (pool and nodes: what the
-job would run alone, and what its slowdown is measured against) and may have other *ways*: another pool, another width,
-a part of a node. Seconds of the reference are written here, or read from the job's own plan or from a run of it.
+`rlplan solve` makes co-execution groups from it. Each phase of a job has a *reference*, the pool and nodes on which the
+job would run alone (its slowdown is measured against that), and may have other *ways* to run: another pool, another
+number of nodes, a part of a node. The seconds of the reference are written here, or read from the job's plan or run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .pool_fit import pool_faults
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 MAX_SPREAD = 100.0
-"""Of p95_s over p50_s. A lognormal's mean is then below its p95."""
+"""Largest ratio of p95_s to p50_s. With it the mean of a lognormal is below its p95."""
 
 
 Objective = Literal["usd_per_hour", "usd_per_unit"]
@@ -117,8 +117,8 @@ class Phase(Strict):
     """Other ways to run the phase."""
 
     @property
-    def given(self) -> bool:
-        """Whether the phase has seconds of its own."""
+    def has_seconds(self) -> bool:
+        """Whether the workload states the phase's seconds."""
         return self.mean_s is not None or self.p50_s is not None
 
     @model_validator(mode="after")
@@ -211,9 +211,9 @@ class WorkloadJob(Strict):
     @model_validator(mode="after")
     def _seconds_have_one_origin(self) -> WorkloadJob:
         for name, phase in (("rollout", self.phases.rollout), ("train", self.phases.train)):
-            if self.source is None and not phase.given:
+            if self.source is None and not phase.has_seconds:
                 raise cross_error("no seconds: write mean_s, or p50_s and p95_s, or a source", f"phases.{name}")
-            if self.source is not None and phase.given:
+            if self.source is not None and phase.has_seconds:
                 raise cross_error(
                     "the seconds come from the source; remove mean_s, p50_s and p95_s here, or the source",
                     f"phases.{name}",
@@ -254,12 +254,12 @@ def load_workload(path: str | Path) -> tuple[Workload, Cluster]:
 
 
 def way_faults(workload: Workload, cluster: Cluster) -> Iterator[tuple[Loc, str]]:
-    """Yield each way that does not fit its pool: (location in the workload, what is wrong and what to write)."""
+    """Yield (location in the workload, what is wrong and what to write) for each way that does not fit its pool."""
     for name, job in workload.jobs.items():
         for phase_name, phase in (("rollout", job.phases.rollout), ("train", job.phases.train)):
-            at: Loc = ("jobs", name, "phases", phase_name)
-            yield from pool_faults(at, cluster, phase.pool, phase.nodes, None, phase.tp)
+            location: Loc = ("jobs", name, "phases", phase_name)
+            yield from pool_faults(location, cluster, phase.pool, phase.nodes, None, phase.tp)
             for index, way in enumerate(phase.ways):
                 yield from pool_faults(
-                    (*at, "ways", index), cluster, way.pool, way.nodes, way.slots, way.tp or phase.tp
+                    (*location, "ways", index), cluster, way.pool, way.nodes, way.slots, way.tp or phase.tp
                 )

@@ -1,7 +1,7 @@
-"""The job's `algorithm` section: what a name stands for, and what a job may set beside it.
+"""The job's `algorithm` section: named algorithms, and the settings that a job may override.
 
-A name sets what its paper sets; a key that the job leaves out has the algorithm's own value. A job may override any of
-them, and `overrides` then says so: `check` prints it and `solve` writes it into the plan.
+A key that the job leaves out has the value of the algorithm's paper. A job may override any of them; `overrides` lists
+what it overrides, `check` prints that list and `solve` writes it into the plan.
 
 None of the papers' KL terms is here (later work leaves them out), and RLOO's paper clips nothing: with one update a
 round the ratio is 1 but for the numerical difference of engine and trainer, and the clip only bounds that.
@@ -20,7 +20,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Own(NamedTuple):
-    """What an algorithm's paper sets, beside its advantage (executor/trainer/advantages.py)."""
+    """The settings of an algorithm's paper, beside its advantage (executor/trainer/advantages.py)."""
 
     loss_aggregation: Aggregation
     clip_low: float = 0.2
@@ -37,16 +37,16 @@ OWN = {
     # arXiv 2402.14740, equation 8: the log-probability of the whole response, which is the sum over its tokens.
     "rloo": Own("seq-mean-token-sum-norm"),
 }
-"""By name."""
+"""The settings of each algorithm, by its name."""
 
 
 def _no_default(schema: dict[str, Any]) -> None:
-    """Takes the default out of a JSON Schema: it is another one for each algorithm, as the description says."""
+    """Remove the default from a JSON Schema: each algorithm has its own, as the description says."""
     schema.pop("default", None)
 
 
 def _own(key: str) -> Any:
-    """A field whose default is the algorithm's own value, which `_own_values` puts in the place of grpo's."""
+    """Return a field whose default is the algorithm's own value; `_own_values` replaces grpo's value by it."""
     return Field(default=getattr(OWN["grpo"], key), json_schema_extra=_no_default)
 
 
@@ -115,15 +115,15 @@ class Algorithm(Strict):
         return self
 
     def overrides(self) -> tuple[str, ...]:
-        """What the job sets otherwise than its algorithm, a phrase each: `clip_high is 0.28 (grpo: 0.2)`."""
+        """Return the settings in which the job differs from its algorithm, each as `clip_high is 0.28 (grpo: 0.2)`."""
         own = OWN[self.name]._asdict()
         return tuple(
-            f"{key} is {_word(getattr(self, key))} ({self.name}: {_word(value)})"
+            f"{key} is {_yaml_text(getattr(self, key))} ({self.name}: {_yaml_text(value)})"
             for key, value in own.items()
             if getattr(self, key) != value
         )
 
 
-def _word(value: object) -> str:
-    """A value as the document has it."""
+def _yaml_text(value: object) -> str:
+    """Return a value as YAML writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

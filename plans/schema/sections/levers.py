@@ -1,7 +1,7 @@
-"""Levers that a job may allow and a plan may pull: the cutoff, drafts while decoding, engines handed over to training,
-reward timeouts that adapt, a judge.
+"""Levers that a job may allow and a plan may use: the cutoff, speculative decoding, engines handed over to training,
+adaptive reward timeouts, a judge.
 
-All are optional: a job that does not name them gets plans without them.
+All are optional: a job that does not name a lever gets plans without it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SearchCutoff(Strict):
         return self
 
     def holds(self, cutoff_tokens: int) -> bool:
-        """Whether a cutoff is within the bounds."""
+        """Return whether a cutoff is within the bounds."""
         return self.min <= cutoff_tokens and (self.max is None or cutoff_tokens <= self.max)
 
 
@@ -115,14 +115,14 @@ class TimeoutNumbers(TypedDict):
 
 
 def timeout_numbers(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutNumbers:
-    """A job's or a plan's deadlines as numbers: what both the simulated and the executed timeouts are made from."""
+    """Return a job's or a plan's deadlines as numbers, for both the simulated and the executed timeouts."""
     if adaptive is None:
         return TimeoutNumbers(max_s=deadline_s, min_s=None, anchor_factor=1.0)
     return TimeoutNumbers(max_s=deadline_s, min_s=adaptive.min_s, anchor_factor=adaptive.anchor_factor)
 
 
 def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
-    """What is wrong between a deadline and the adaptive timeout below it; None if nothing is."""
+    """Return the fault if the shortest adaptive deadline is above the longest deadline; None otherwise."""
     if adaptive is None or adaptive.min_s <= deadline_s:
         return None
     return f"is {adaptive.min_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"

@@ -62,7 +62,7 @@ class LengthsInput(Strict):
 
     @classmethod
     def of_file(cls, path: str, sha256: str) -> LengthsInput:
-        """Lengths of a file, with its digest."""
+        """Return lengths that come from a file, with its digest."""
         return cls(path=path, sha256=sha256)
 
     @property
@@ -72,23 +72,23 @@ class LengthsInput(Strict):
 
     @property
     def name(self) -> str:
-        """Path, or the word of `--lengths`, whichever it is."""
-        word = self.path or self.library or self.assumed or ""
-        return word if self.scale is None else f"{word},scale={self.scale:g}"
+        """The file's path, or the argument of `--lengths`."""
+        source = self.path or self.library or self.assumed or ""
+        return source if self.scale is None else f"{source},scale={self.scale:g}"
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> LengthsInput:
         given = [key for key in ("path", "library", "assumed") if getattr(self, key) is not None]
         if len(given) != 1:
-            found = f"it has {' and '.join(given)}" if given else "it has none of them"
-            raise cross_error(f"names lengths by exactly one of path, library and assumed; {found}")
+            fault = f"it has {' and '.join(given)}" if given else "it has none of them"
+            raise cross_error(f"names lengths by exactly one of path, library and assumed; {fault}")
         if self.scale is not None and self.path is not None:
             raise cross_error("has a scale beside a path; a file's lengths are taken as they are", "scale")
         return self
 
 
 def _lengths_of_file(value: object) -> object:
-    """A trace's file is a way to give lengths."""
+    """Turn the file of a length trace into a LengthsInput; return any other value as it is."""
     return LengthsInput.of_file(value.path, value.sha256) if isinstance(value, InputFile) else value
 
 
@@ -103,7 +103,7 @@ class LibraryInput(Strict):
 
 
 Digest64 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-"""The first 64 bits of a SHA-256: enough to tell that something was edited, and short enough to read past."""
+"""The first 64 bits of a SHA-256: enough to detect an edit, and short."""
 
 
 class SolverRead(Strict):

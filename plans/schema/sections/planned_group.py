@@ -1,9 +1,8 @@
-"""One co-execution group of a plan: its nodes, who runs where on them, what that does to each job, and why.
+"""One co-execution group of a plan: its nodes, which job runs where on them, each job's slowdown, and why.
 
-A `PlannedGroup` that exists is consistent in itself: its jobs' phases hold units of nodes of their pool, no node holds
-more state than its memory, and its timeline speaks of its own jobs only. With `rules.policy` of the plan it is all that
-the permit machine (rounds/permits/permit_machine.py) has to know: the seat of each job can be made from its member
-alone.
+A `PlannedGroup` object is consistent in itself: its jobs' phases hold units of nodes of their pool, no node holds more
+state than its memory, and its timeline names only jobs of the group. The permit machine
+(rounds/permits/permit_machine.py) needs nothing but it and `rules.policy` of the plan.
 """
 
 from __future__ import annotations
@@ -178,22 +177,24 @@ class PlannedGroup(Strict):
                 wrong = [unit for unit in pinned.units if unit >= len(pool_of) or pool_of[unit] != pinned.pool]
                 if wrong:
                     right = ", ".join(str(unit) for unit, pool in enumerate(pool_of) if pool == pinned.pool)
-                    what = (
+                    message = (
                         f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}"
                     )
-                    faults.append((what, f"jobs.{name}.{phase}.units", "units-of-wrong-pool"))
+                    faults.append((message, f"jobs.{name}.{phase}.units", "units-of-wrong-pool"))
         for index, node in enumerate(self.nodes):
             if node.resident_bytes > node.host_memory_bytes:
-                what = f"{node.resident_bytes:.6g} bytes of state do not fit into the node's {node.host_memory_bytes}"
-                faults.append((what, f"nodes.{index}.resident_bytes", "residency"))
+                message = (
+                    f"{node.resident_bytes:.6g} bytes of state do not fit into the node's {node.host_memory_bytes}"
+                )
+                faults.append((message, f"nodes.{index}.resident_bytes", "residency"))
         for index, span in enumerate(self.timeline.spans):
             if span.job not in self.jobs:
-                what = f"no job of the group is called '{span.job}'"
-                faults.append((what, f"timeline.spans.{index}.job", "unknown-member"))
+                message = f"no job of the group is called '{span.job}'"
+                faults.append((message, f"timeline.spans.{index}.job", "unknown-member"))
         if faults:
             raise cross_errors("PlannedGroup", faults)
         return self
 
     def node_of_unit(self, unit: int) -> int:
-        """Index of the node that a unit lies in."""
+        """Return the index of the node that a unit belongs to."""
         return [index for index, node in enumerate(self.nodes) for _ in range(node.slots)][unit]

@@ -1,4 +1,4 @@
-"""Decisions of a plan for one job; a `PlannedJob` that exists has the rounds that its bias mode needs."""
+"""Decisions of a plan for one job; a `PlannedJob` object always has the rounds that its bias mode needs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RewardPlan(Strict):
     """Score when the round's last sample is decoded, as plain trainers do, and not beside the rollout; to compare."""
 
     def timeout_numbers(self) -> TimeoutNumbers:
-        """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
+        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
         return timeout_numbers(self.deadline_s, self.adaptive_timeout)
 
     @model_validator(mode="after")
@@ -92,7 +92,7 @@ WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]
 
 
 class RoundNumbers(TypedDict):
-    """A plan's rounds as numbers: what both the simulated and the executed schedule are made from."""
+    """A plan's rounds as numbers, for both the simulated and the executed schedule."""
 
     mode: Mode
     prompts_per_step: int
@@ -132,7 +132,7 @@ class PlannedJob(Strict):
     """For each decision, by dotted key: what it gains and what the next best choice would cost."""
 
     def round_numbers(self) -> RoundNumbers:
-        """The keyword arguments of a `RoundSpec` (rounds/schedule.py), but for the two that only the job knows."""
+        """Return the keyword arguments of a `RoundSpec` (rounds/schedule.py) except two, which only the job has."""
         short, long = self.rounds.short, self.rounds.long
         return RoundNumbers(
             mode=self.bias.mode,
@@ -155,7 +155,7 @@ class PlannedJob(Strict):
 
 
 def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
-    """What in `job.rounds` contradicts `job.bias.mode`, as (message, dotted field below the job); empty when sound."""
+    """Return contradictions between `job.rounds` and `job.bias.mode`, as (message, dotted field below the job)."""
     mode, short, long = job.bias.mode, job.rounds.short, job.rounds.long
     p, n = job.issue.prompts_per_step, job.issue.samples_per_prompt
     faults: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Kinds of round of a plan: what a round issues, its engines, its trainers."""
+"""Kinds of round of a plan: the samples that a round issues, its engines, its trainers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Rounds(Strict):
 
 
 def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
-    """Hand-overs that leave no engine to go on decoding, as (message, dotted field below the job)."""
+    """Return hand-overs that leave no engine for decoding, as (message, dotted field below the job)."""
     kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long else [])
     return [
         (
