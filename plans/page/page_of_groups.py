@@ -131,17 +131,17 @@ def _moves(plan: GroupsPlan) -> Table:
 
 
 def _declined(plan: GroupsPlan) -> str:
-    spared = plan.declined
-    if spared is None:
+    declined = plan.declined
+    if declined is None:
         return ""
     reason = (
-        f"less than a quarter above their price within {spared.hours:.2g} h"
-        if spared.reason == "price"
+        f"less than a quarter above their price within {declined.hours:.2g} h"
+        if declined.reason == "price"
         else "a job is too little ahead of its bound, or a new group would not outlive a departure"
     )
     return (
-        f"Not made: moves of {listed(spared.jobs)}, worth {usd(spared.saves_usd_per_hour)} USD/h for "
-        f"{usd(spared.price_usd)} USD once: {reason}."
+        f"Not made: moves of {listed(declined.jobs)}, worth {usd(declined.saves_usd_per_hour)} USD/h for "
+        f"{usd(declined.price_usd)} USD once: {reason}."
     )
 
 
@@ -151,7 +151,7 @@ def _reasons(plan: GroupsPlan) -> Table:
 
 
 def _files(plan: GroupsPlan) -> list[tuple[str, InputFile]]:
-    given = plan.inputs
-    files = [("workload", given.workload), ("cluster", given.cluster)]
-    files += [(f"source of {name}", file) for name, file in given.sources.items()]
-    return files + ([("previous plan", given.previous)] if given.previous is not None else [])
+    inputs = plan.inputs
+    files = [("workload", inputs.workload), ("cluster", inputs.cluster)]
+    files += [(f"source of {name}", file) for name, file in inputs.sources.items()]
+    return files + ([("previous plan", inputs.previous)] if inputs.previous is not None else [])

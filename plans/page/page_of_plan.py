@@ -28,7 +28,7 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
         + pool
     )
     edited = job_decisions(job) != plan.decisions_sha256
-    given = [
+    input_files = [
         ("cluster", origin.cluster),
         ("job", origin.job),
         ("profile", origin.profile),
@@ -46,15 +46,15 @@ def page(plan: Plan, title: str, notes: Sequence[str]) -> str:
         drift=sentence(drift_text(plan.predicted.drift)),
         rounds=decision_tables.settings(plan),
         reasons=decision_tables.reasons(plan),
-        inputs=decision_tables.inputs(given, plan.decisions_sha256),
+        inputs=decision_tables.inputs(input_files, plan.decisions_sha256),
         solved=decision_tables.solved(plan.volatile, "changes in what the solver reads"),
     )
 
 
 def _rewards(origin: Inputs) -> list[tuple[str, InputFile]]:
     """Return the table of reward seconds that ships with rlplan, if the plan was solved with one."""
-    given = origin.rewards
-    return [] if given is None else [("rewards", InputFile(path=given.library, sha256=given.sha256))]
+    rewards = origin.rewards
+    return [] if rewards is None else [("rewards", InputFile(path=rewards.library, sha256=rewards.sha256))]
 
 
 def headline(plan: Plan) -> list[Card]:

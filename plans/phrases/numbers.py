@@ -65,8 +65,8 @@ def percent(share: float | None, places: int | None = None) -> str:
 
 def usd(value: float) -> str:
     """Return money without its unit: whole cents from ten dollars on, four digits of less."""
-    whole = abs(value) < 1e12 and (abs(value) >= 10 or value == round(value, 2))
-    return f"{value:,.2f}" if whole else f"{value:.4g}"
+    in_cents = abs(value) < 1e12 and (abs(value) >= 10 or value == round(value, 2))
+    return f"{value:,.2f}" if in_cents else f"{value:.4g}"
 
 
 def bytes_text(size: float) -> str:
@@ -78,11 +78,11 @@ def bytes_text(size: float) -> str:
 def bytes_of(needed: float, capacity: float) -> str:
     """Return bytes of a capacity, both in the unit of the capacity: `28.7 of 70.5 GB`."""
     name, unit = next((pair for pair in _BYTES[2:5] if capacity >= pair[1]), _BYTES[5])
-    whole = capacity / unit
-    places = 0 if whole >= 100 else 1 if whole >= 10 else 2
+    total = capacity / unit
+    places = 0 if total >= 100 else 1 if total >= 10 else 2
     least = 10.0**-places
     part = f"<{least:.{places}f}" if 0 < needed / unit < least / 2 else f"{needed / unit:.{places}f}"
-    return f"{part} of {whole:.{places}f} {name}"
+    return f"{part} of {total:.{places}f} {name}"
 
 
 def count(number: float, noun: str, plural: str = "") -> str:

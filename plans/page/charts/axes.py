@@ -67,9 +67,9 @@ def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[
     )
 
 
-def cut(chart: Any, across: dict[str, Any], tokens: int, text: str) -> None:
+def cut(chart: Any, x_axis: dict[str, Any], tokens: int, text: str) -> None:
     """Draw a dashed line across an axis of lengths, with its text above the drawing, where no curve runs."""
-    log, (low, high) = across.get("type") == "log", across["range"]
+    log, (low, high) = x_axis.get("type") == "log", x_axis["range"]
     x = math.log10(tokens) if log else float(tokens)
     right = x > (low + high) / 2
     chart.add_vline(x=tokens, line={"color": INK, "width": 1.5, "dash": "dash"})

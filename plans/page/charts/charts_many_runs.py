@@ -58,9 +58,9 @@ def reward(runs: Runs, colours: Mapping[str, str]) -> Chart:
     low, high = min(rewards, default=0.0), max(rewards, default=1.0)
     rise = max(0.05, 0.08 * (high - low))
     first, last = min(ends), max(ends)
-    aside = max(0.5, 0.02 * (last - first))
+    margin = max(0.5, 0.02 * (last - first))
     chart.update_layout(
-        xaxis=axis("step", range=[first - aside, last + aside], nticks=9, **_whole_ticks(first, last)),
+        xaxis=axis("step", range=[first - margin, last + margin], nticks=9, **_whole_ticks(first, last)),
         yaxis=axis("mean reward", range=[low - rise, high + rise], nticks=6),
     )
     caption = f"First to last fifth of the steps: {listed(changes)}. Thin: each step; thick: moving mean."
@@ -84,7 +84,7 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
         return None
     expected = next(iter(shown.values()))["predicted"]["lengths_tokens"]
     longest = max([expected[-1], *(d["trained_lengths_tokens"][-1] for d in shown.values())])
-    across = length_axis(longest, expected[10])
+    x_axis = length_axis(longest, expected[10])
     curves = [("predicted", expected, MUTED, "dot")]
     curves += [(name, d["trained_lengths_tokens"], colours[name], "solid") for name, d in shown.items()]
     for name, values, colour, dash in curves:
@@ -96,9 +96,9 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
     legend = [Swatch(name, colours[name], "line") for name in shown]
     legend.append(Swatch("unconditioned, as planned with", MUTED, "dots"))
     for cutoff in dict.fromkeys(d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]):
-        cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens")
+        cut(chart, x_axis, cutoff, f"<b>{cutoff:,}</b> tokens")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
-    chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
+    chart.update_layout(xaxis=x_axis, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
     ratios = [
         f"{name} {d['length_ratio']:.3f} ± {fixed(d['length_ratio_standard_error'], '.3f')} "
         f"(K-S distance {d['length_ks']:.3f}, predicted ratio {d['length_ratio_predicted']:.3f})"

@@ -68,13 +68,14 @@ def front(plan: Plan) -> Chart:
         line={"color": TRACK, "width": 2, "shape": "linear"},
     )  # fmt: skip
     for mode in dict.fromkeys(p.mode for p in points):
-        here = [(p, s) for p, s in zip(points, speeds, strict=True) if p.mode == mode]
+        points_of_mode = [(p, s) for p, s in zip(points, speeds, strict=True) if p.mode == mode]
         chart.add_scatter(
-            x=[p.length_ratio for p, _ in here], y=[s for _, s in here], mode="markers", cliponaxis=False,
+            x=[p.length_ratio for p, _ in points_of_mode], y=[s for _, s in points_of_mode], mode="markers",
+            cliponaxis=False,
             marker={
-                "size": [12 if p.chosen else 9 for p, _ in here],
+                "size": [12 if p.chosen else 9 for p, _ in points_of_mode],
                 "opacity": 1,  # with several sizes plotly would fade them
-                "color": [PANEL if p.rough else MODE[mode] for p, _ in here],
+                "color": [PANEL if p.rough else MODE[mode] for p, _ in points_of_mode],
                 "line": {"color": MODE[mode], "width": 2},
             },
             hoverinfo="text",
@@ -82,7 +83,7 @@ def front(plan: Plan) -> Chart:
                 f"<b>{mode}</b>{', this plan' if p.chosen else ''}<br>{times(s)} plain synchronous rounds, "
                 f"{seconds(p.seconds_per_sample)} per sample<br>length ratio {p.length_ratio:.3f}<br>"
                 f"{usd(p.usd_per_1k_samples)} USD per 1,000 samples<br>{p.rounds} rounds simulated"
-                for p, s in here
+                for p, s in points_of_mode
             ],
         )  # fmt: skip
     chosen = [(p, s) for p, s in zip(points, speeds, strict=True) if p.chosen]
@@ -161,7 +162,7 @@ def lengths(plan: Plan) -> Chart:
         hovertext=[f"{percent(share)} of responses: at most {tokens:,} tokens"
                    for share, tokens in zip(shares, quantiles, strict=True)],
     )  # fmt: skip
-    across = length_axis(quantiles[-1], quantiles[10])
+    x_axis = length_axis(quantiles[-1], quantiles[10])
     caption = (
         f"Half of the responses have at most {quantiles[10]:,} tokens, 95% at most {quantiles[19]:,}; the longest has "
         f"{quantiles[20]:,}, {digits(quantiles[20] / max(quantiles[10], 1))} times the median."
@@ -172,13 +173,13 @@ def lengths(plan: Plan) -> Chart:
     legend = [Swatch("share of responses of at most so many tokens", colour, "line")]
     if cutoff is not None:
         within = share_within(quantiles, cutoff)
-        cut(chart, across, cutoff, f"<b>{cutoff:,}</b> tokens<br>{percent(within)} within")
+        cut(chart, x_axis, cutoff, f"<b>{cutoff:,}</b> tokens<br>{percent(within)} within")
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
         caption += (
             f" {percent(within)} of single responses end within the cutoff of {cutoff:,}; a group is put off to a long "
             "round if one of its responses does not."
         )
-    chart.update_layout(xaxis=across, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
+    chart.update_layout(xaxis=x_axis, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
     return Chart("lengths", "Lengths of unconditioned responses", caption, chart, 330, tuple(legend))
 
 

@@ -26,15 +26,15 @@ def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
         (name, kind) for name, kind in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if kind
     ]
     for name, kind in kinds:
-        here = [bar for bar in bars if bar.kind == name]
+        bars_of_kind = [bar for bar in bars if bar.kind == name]
         rows = {lane: top + 1 + index for index, lane in enumerate(LANES)}
         title = f"<b>{name} round</b>, {seconds(kind.step_s.mean)}, {percent(kind.share)} of the steps"
         header(chart, top, title if len(kinds) > 1 else f"<b>every round</b>, {seconds(kind.step_s.mean)}")
         labels += [(position, _LANE.get(lane, lane)) for lane, position in rows.items()]
-        for bar in here:
+        for bar in bars_of_kind:
             _draw(chart, bar, rows[bar.lane])
-        _running(chart, here, kind, rows["engines"])
-        _path(chart, here, rows)
+        _running(chart, bars_of_kind, kind, rows["engines"])
+        _path(chart, bars_of_kind, rows)
         top += len(LANES) + 1.3
     end = max((bar.begin_s + bar.seconds for bar in bars), default=1.0)
     chart.update_layout(

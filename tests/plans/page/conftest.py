@@ -33,10 +33,10 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 def browser():
     path = os.environ.get("RLPLAN_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
-        words = f"no Chromium: set RLPLAN_CHROMIUM, or install one of {', '.join(NAMES)}"
+        message = f"no Chromium: set RLPLAN_CHROMIUM, or install one of {', '.join(NAMES)}"
         if os.environ.get("CI"):
-            pytest.fail(words)
-        pytest.skip(words)
+            pytest.fail(message)
+        pytest.skip(message)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -205,8 +205,8 @@ def plan(plan_text):
 
 @pytest.fixture(scope="session")
 def groups():
-    found = loads(GROUPS, GroupsPlan)
-    return loads(GROUPS.replace("b" * 64, groups_decisions(found.groups)), GroupsPlan)
+    edited = loads(GROUPS, GroupsPlan)
+    return loads(GROUPS.replace("b" * 64, groups_decisions(edited.groups)), GroupsPlan)
 
 
 @pytest.fixture(scope="session")
@@ -223,11 +223,11 @@ def html(plan, groups, runs):
     """A page of each kind by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the torn line
-        found = report(runs)
+        run_report = report(runs)
     return {
         "plan": plan_page(plan, title="plan.yaml"),
         "groups": groups_page(groups, title="groups.yaml"),
-        "run": run_page(found, title="runs"),
+        "run": run_page(run_report, title="runs"),
         "compare": comparison_page(points(plan), job="toy", title="3 plans compared"),
     }
 
