@@ -12,22 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..phrases.caveats import assumed_facts, assumed_notes
+from ..phrases.phase_names import PHASE_NAMES
 from ..schema.plan import Plan
 from ..schema.predicted import MemoryBar
 from .critical_path import critical_path
 
 TIGHT = 0.1
 """A memory is named as a bottleneck if less than this share of it stays free."""
-
-
-PHASE_NAMES = {
-    "sync": "weight transfer",
-    "rollout": "rollout",
-    "reward_exposed": "waiting for rewards",
-    "scoring": "scoring",
-    "train": "update",
-}
-"""Names of the phases where `binds` names them."""
 
 
 @dataclass(frozen=True)

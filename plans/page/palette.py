@@ -23,15 +23,6 @@ PHASE = {
     "other": "#8b95a3",
     "step": "#6c7887",
 }
-PHASE_NAME = {
-    "sync": "weight transfer",
-    "rollout": "rollout",
-    "reward_exposed": "reward wait",
-    "train": "train",
-    "other": "other",
-    "step": "step",
-}
-"""Phases as charts call them."""
 
 MODE = {"sync": "#7f8b99", "exact": "#1d9bb8", "defer": "#d9822b", "race": "#d4574e", "predict": "#8a63c9"}
 

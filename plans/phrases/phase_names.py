@@ -10,6 +10,7 @@ PHASE_NAMES = {
     "rollout": "rollout",
     "reward_exposed": "waiting for rewards",
     "reward": "waiting for rewards",
+    "scoring": "scoring",
     "train": "training",
     "switch": "change of engines",
     "other": "other",

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from ...facts.compared_plans import ComparedPoint
 from ...phrases.numbers import percent, seconds, times, usd
+from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed
 from ...schema.plan import Plan
 from ..elements import Chart, Swatch, esc
-from ..palette import INK, MODE, MUTED, PHASE, PHASE_NAME
+from ..palette import INK, MODE, MUTED, PHASE
 from .axes import axis, figure, lanes, share_axis
 
 ROW_PX = 44
@@ -102,7 +103,7 @@ def phases(points: Sequence[ComparedPoint]) -> Chart:
         chart.add_bar(
             orientation="h", x=[seconds_of[name] / total for seconds_of, total in zip(phases_of, totals, strict=True)],
             y=list(range(len(plans))), width=0.5, marker={"color": PHASE[name], "line": {"width": 0}}, hoverinfo="text",
-            hovertext=[f"<b>{esc(label)}</b>, {PHASE_NAME[name]}<br>{seconds(seconds_of[name])}, "
+            hovertext=[f"<b>{esc(label)}</b>, {PHASE_NAMES[name]}<br>{seconds(seconds_of[name])}, "
                        f"{percent(seconds_of[name] / total)}"
                        for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)],
         )  # fmt: skip
@@ -111,10 +112,10 @@ def phases(points: Sequence[ComparedPoint]) -> Chart:
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.6, len(plans) - 0.4),
     )
     longest_texts = [
-        f"{label} {PHASE_NAME[longest]} {percent(seconds_of[longest] / total)}"
+        f"{label} {PHASE_NAMES[longest]} {percent(seconds_of[longest] / total)}"
         for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)
         for longest in [max(names, key=lambda name: float(seconds_of[name]))]
     ]
-    legend = tuple(Swatch(PHASE_NAME[name], PHASE[name]) for name in names)
+    legend = tuple(Swatch(PHASE_NAMES[name], PHASE[name]) for name in names)
     caption = f"The most of the mean step: {listed(longest_texts)}."
     return Chart("shares", "Where the step goes", caption, chart, 40 * len(plans) + 74, legend)

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...phrases.numbers import count, percent, seconds
+from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed
 from ..elements import Chart, Swatch, esc
-from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, faded
+from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, faded
 from .axes import axis, figure, share_axis
 from .bands import BandGroup, BandRow, Spread, bands
 
@@ -54,7 +55,7 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
         values = [statistics.fmean(series[f"{phase}_s"][i] or 0.0 for i in part) for part in bins]
         if max(values) <= 0:
             continue
-        shown.append(Swatch(PHASE_NAME[phase], PHASE[phase]))
+        shown.append(Swatch(PHASE_NAMES[phase], PHASE[phase]))
         chart.add_bar(
             x=xs, y=values, hovertext=hover, hoverinfo="text", marker={"color": PHASE[phase], "line": {"width": 0}}
         )
@@ -106,7 +107,7 @@ def _step_hover(series: Mapping[str, Sequence[Any]], part: range) -> str:
     kinds = listed(dict.fromkeys(esc(series["kind"][i]) for i in part))
     lines = [f"<b>{title}</b>, {kinds}: {seconds(statistics.fmean(series['total_s'][i] for i in part))}"]
     lines += [
-        f"{PHASE_NAME[phase]} {seconds(statistics.fmean(series[f'{phase}_s'][i] or 0.0 for i in part))}"
+        f"{PHASE_NAMES[phase]} {seconds(statistics.fmean(series[f'{phase}_s'][i] or 0.0 for i in part))}"
         for phase in PHASES
     ]
     lines.append(f"longest {max(series['max_tokens'][i] for i in part):,} tokens")
@@ -123,7 +124,7 @@ def phases(key: str, name: str, detail: Detail) -> Chart:
         spreads = {phase: expected[f"{phase}_s"] for phase in ("rollout", "reward_exposed", "train")}
         rows = [_row("step", PHASE["step"], expected["step_s"], measured.get("step_s"))]
         rows.append(_row("sync", PHASE["sync"], {"p50": sync, "p95": sync, "mean": sync}, measured.get("sync_s")))
-        rows += [_row(PHASE_NAME[p], PHASE[p], s, measured.get(f"{p}_s")) for p, s in spreads.items()]
+        rows += [_row(PHASE_NAMES[p], PHASE[p], s, measured.get(f"{p}_s")) for p, s in spreads.items()]
         title = kind if len(kinds) > 1 else "every round"
         if not measured:
             title += ": none yet"

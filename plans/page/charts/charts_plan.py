@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 from ...phrases.numbers import bytes_text, digits, percent, seconds, times, usd
+from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed, sentence
 from ...schema.plan import Plan
 from ...schema.predicted import MemoryBar, Predicted, PredictedRound, Quantiles
 from ...schema.sections.front_point import ROUGH_ROUNDS
 from ..elements import Chart, Swatch
-from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, PHASE_NAME, TRACK, faded
+from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, TRACK, faded
 from .axes import axis, cut, figure, lanes, share_axis
 from .bands import BandGroup, BandRow, Spread, bands
 
@@ -42,13 +43,13 @@ def phases(plan: Plan) -> Chart:
     groups = [BandGroup("whole step", tuple(steps))]
     for name, kind in kinds:
         rows = [BandRow("step", PHASE["step"], spread(kind.step_s))] if len(kinds) > 1 else []
-        rows += [BandRow(PHASE_NAME[p], PHASE[p], s) for p, s in phase_spreads(kind).items()]
+        rows += [BandRow(PHASE_NAMES[p], PHASE[p], s) for p, s in phase_spreads(kind).items()]
         groups.append(BandGroup(f"{name} round" if len(kinds) > 1 else "its phases", tuple(rows)))
     chart, height, legend = bands(groups)
     most = max(predicted.phases_s.model_dump().items(), key=lambda item: float(item[1]))
     caption = (
         f"Mean step {seconds(predicted.step_s.mean)} against {seconds(predicted.baseline.step_s.mean)} of plain "
-        f"synchronous rounds; the most of it, {seconds(most[1])}, is {PHASE_NAME[most[0]]}. Bands run from the median "
+        f"synchronous rounds; the most of it, {seconds(most[1])}, is {PHASE_NAMES[most[0]]}. Bands run from the median "
         "to the 95th percentile over steps; a mean lies below its band where the shorter half is far shorter, above it "
         "where few steps are far longer."
     )

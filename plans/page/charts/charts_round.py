@@ -7,10 +7,11 @@ from typing import Any
 
 from ...facts.round_bars import LANES, Bar, Lane
 from ...phrases.numbers import percent, seconds
+from ...phrases.phase_names import PHASE_NAMES
 from ...phrases.sentences import listed
 from ...schema.predicted import Predicted, PredictedRound
 from ..elements import Chart, Swatch, esc
-from ..palette import INK, PHASE, PHASE_NAME, faded
+from ..palette import INK, PHASE, faded
 from .axes import axis, figure, header, lanes
 
 _LANE: Mapping[str, str] = {"sync": "transfer"}
@@ -58,11 +59,13 @@ def _caption(name: str, kind: PredictedRound, named: bool) -> str:
     phases = {
         "rollout": kind.rollout_s.mean,
         "train": kind.train_s.mean,
-        "weight transfer": kind.sync_s,
-        "reward wait": kind.reward_exposed_s.mean,
+        "sync": kind.sync_s,
+        "reward_exposed": kind.reward_exposed_s.mean,
     }
     total = sum(phases.values()) or 1.0
-    most = [f"{phase} {percent(value / total)}" for phase, value in phases.items() if value / total >= 0.005]
+    most = [
+        f"{PHASE_NAMES[phase]} {percent(value / total)}" for phase, value in phases.items() if value / total >= 0.005
+    ]
     tail = kind.tail_s / kind.rollout_s.mean if kind.rollout_s.mean else 0.0
     return (
         f"{name.capitalize() + ' round' if named else 'A round'} of {seconds(total)}: {listed(most)}; "
@@ -73,9 +76,8 @@ def _caption(name: str, kind: PredictedRound, named: bool) -> str:
 
 def _draw(chart: Any, bar: Bar, position: float) -> None:
     colour = PHASE.get(bar.phase, PHASE["other"])
-    name = {"tail": "rollout, its tail", "scoring": "scoring, beside the rollout"}.get(
-        bar.phase, PHASE_NAME.get(bar.phase, bar.phase)
-    )
+    bar_names = {**PHASE_NAMES, "tail": "rollout, its tail", "scoring": "scoring, beside the rollout"}
+    name = bar_names[bar.phase]
     pale = bar.phase in ("rollout", "tail", "scoring")
     pattern = {"shape": "/", "size": 5, "solidity": 0.25, "fgcolor": colour, "bgcolor": faded(colour, 0.12)}
     chart.add_bar(
