@@ -113,7 +113,7 @@ class Pool(Strict):
 
 
 class Link(Strict):
-    """What connects two pools, or the nodes of one pool, while weights are sent; only plans of groups use it."""
+    """The network between two pools, or between the nodes of one pool; only plans of groups use it, to send weights."""
 
     pools: Annotated[tuple[Name, Name], Field(strict=False)]
     """The two pools, in either order; the same one twice for the network between its nodes."""
@@ -136,7 +136,7 @@ class Cluster(Strict):
     """The pools by name."""
 
     links: Annotated[tuple[Link, ...], Field(strict=False)] = ()
-    """What connects the pools; sending weights over a link that is not named takes no time."""
+    """The networks between pools; sending weights takes no time where no link is named."""
 
     @model_validator(mode="after")
     def _links_join_known_pools(self) -> Cluster:

@@ -42,7 +42,7 @@ SolverStatus = Literal["optimal", "gap", "limit", "placed"]
 
 
 class GroupsSolver(Strict):
-    """How the plan was found. What was minimised is `rules.objective`."""
+    """How the plan was found; the objective that was minimised is `rules.objective`."""
 
     name: Annotated[str, Field(min_length=1)]
     """Solver and version."""
@@ -62,7 +62,7 @@ class GroupsSolver(Strict):
     """(reached - bound) / reached, of the objective; null without a bound."""
 
     universe: str
-    """The groups that the gap is about."""
+    """The set of groups that `gap` refers to."""
 
     columns: Index
     """Groups that keep every bound, from which the choice was made."""
@@ -71,7 +71,7 @@ class GroupsSolver(Strict):
     """Groups that were simulated."""
 
     fluid_usd_per_hour: NonNegative | None
-    """What no schedule can undercut: every node always busy, every job as slow as it may be; null: unknown."""
+    """USD per hour that every schedule costs at least: nodes always busy, jobs as slow as allowed; null: unknown."""
 
 
 class Move(Strict):
@@ -87,7 +87,7 @@ class Move(Strict):
     """Group of the job in this plan; the same if the job changes nodes inside it."""
 
     price_usd: NonNegative
-    """What the move costs once: `price_s` at the price of the nodes that the job would have on its own."""
+    """USD that the move costs once: `price_s` at the price of the nodes that the job would have on its own."""
 
     price_s: NonNegative
     """Seconds of the cold start and of half an iteration, the work that a stop loses on average."""
@@ -99,7 +99,7 @@ class Move(Strict):
     """USD per hour that the moves of this number save on all nodes."""
 
     needed: bool
-    """Whether without them a running group would not keep its bounds, or more nodes be needed than there are."""
+    """Whether a running group would break its bounds, or the cluster have too few nodes, without these moves."""
 
 
 class DeclinedMoves(Strict):
@@ -112,7 +112,7 @@ class DeclinedMoves(Strict):
     """USD per hour that the moves would save on all nodes."""
 
     price_usd: NonNegative
-    """What the moves would cost once."""
+    """USD that the moves would cost once."""
 
     hours: NonNegative
     """Hours until the plan is solved again, in which moves must pay."""
@@ -123,7 +123,7 @@ class DeclinedMoves(Strict):
 
 
 class CostFigures(Strict):
-    """What a placement costs."""
+    """Costs of a placement."""
 
     usd_per_hour: NonNegative
     """Price of its nodes."""
@@ -139,7 +139,7 @@ class CostFigures(Strict):
 
 
 class GroupsPredicted(Strict):
-    """What the plan costs, beside what else could be done."""
+    """Costs of the plan and of two other placements."""
 
     plan: CostFigures
     """Costs of this plan."""
@@ -168,7 +168,7 @@ class GroupsPlan(Strict):
     predictions are of other decisions."""
 
     rules: GroupRules
-    """What every group obeys."""
+    """The rules of every group."""
 
     groups: Annotated[dict[GroupId, PlannedGroup], Field(min_length=1)]
     """The groups."""
@@ -177,10 +177,10 @@ class GroupsPlan(Strict):
     """Running jobs that change nodes, in the order in which they should; empty without a previous plan."""
 
     declined: DeclinedMoves | None
-    """What further moves would save and cost; null: there are none, or there is no previous plan."""
+    """Moves that are not made, with their savings and costs; null: there are none, or there is no previous plan."""
 
     predicted: GroupsPredicted
-    """What the plan costs."""
+    """Costs of the plan."""
 
     predicted_sha256: Annotated[Sha256 | None, Field(exclude_if=is_none)] = None
     """Digest of `predicted` and of the jobs' slowdowns as they were solved, so that an edited figure is found. Null: an

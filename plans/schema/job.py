@@ -129,7 +129,7 @@ class RolloutSpec(Strict):
 
 
 class Search(Strict):
-    """What is measured by `profile` and considered by `solve`."""
+    """Values that `profile` measures and `solve` considers."""
 
     tp: Choices
     """Tensor-parallel sizes of engines, ascending."""
@@ -154,7 +154,7 @@ class Search(Strict):
 
 
 class Slo(Strict):
-    """What the plan has to keep, whatever it gains elsewhere."""
+    """Limits that every plan of the job keeps."""
 
     step_p95_s: Positive | None = None
     """Seconds that 95% of the steps must stay below; null for no such limit."""
@@ -185,10 +185,10 @@ class Job(Strict):
     """The policy-gradient update."""
 
     search: Search
-    """What is measured by `profile` and considered by `solve`."""
+    """Values that `profile` measures and `solve` considers."""
 
     slo: Slo = Slo()
-    """What the plan has to keep."""
+    """Limits that the plan keeps."""
 
     @model_validator(mode="after")
     def _some_micro_batch_holds_the_longest_sequence(self) -> Job:

@@ -38,7 +38,7 @@ class Policy(Strict):
     """Most that 1000 trained samples may cost. Plans of one job."""
 
     max_nodes: Annotated[dict[Name, Nodes], Field(default_factory=dict)]
-    """By pool, most nodes that a plan may take. Pools that are not named have no limit but their own."""
+    """By pool, most nodes that a plan may take. A pool that is not named is limited only by its own nodes."""
 
     max_bias: Share | None = None
     """Largest |1 - length ratio| that may be predicted, and largest bias budget. Plans of one job."""
@@ -83,7 +83,7 @@ class Policy(Strict):
     """Whether a plan may have been solved by another version of rlplan than the one that checks it."""
 
     require_job_files: bool = False
-    """Whether a job's data and model must be there where the plan is checked."""
+    """Whether a job's data and model must exist on the machine that checks the plan."""
 
     @model_validator(mode="after")
     def _some_mode_is_left(self) -> Policy:

@@ -29,7 +29,7 @@ class Quantiles(Strict):
 
 
 class MemoryBar(Strict):
-    """What a memory has to hold at most, beside its capacity."""
+    """The most bytes that a memory must hold, and its capacity."""
 
     needed_bytes: NonNegative
     """Bytes needed at the worst moment."""
@@ -38,7 +38,7 @@ class MemoryBar(Strict):
     """Bytes that the memory has."""
 
     holds_bytes: dict[Name, NonNegative] = Field(default={}, exclude_if=operator.not_)
-    """Who holds how many of the needed bytes at that moment; empty where one holds all of them."""
+    """Bytes of each holder at that moment; empty if one holder has all of them."""
 
     @property
     def headroom(self) -> float:
@@ -133,7 +133,7 @@ class PredictedBaseline(Strict):
     """Seconds per trained sample."""
 
     nodes: Annotated[Count | None, Field(exclude_if=is_none)] = None
-    """Nodes of the pool that it takes; null: solved before baselines were held to the plan's nodes."""
+    """Nodes of the pool that it takes; null: an older plan, whose baseline could take more nodes than the plan."""
 
     keeps_slo: Annotated[bool | None, Field(exclude_if=is_none)] = None
     """Whether it keeps the job's slo.step_p95_s; false where no plain rounds on these nodes do. Null: the job has no
@@ -174,7 +174,7 @@ class PredictedRound(Strict):
     """Share of the steps that are rounds of this kind."""
 
     noise: StepNoise
-    """How far the machine itself spreads the seconds of a round."""
+    """Noise of the machine in the seconds of a round."""
 
     step_s: Quantiles
     """Seconds of the whole step."""
@@ -266,11 +266,11 @@ class Predicted(Strict):
         return 1 - self.lengths_tokens.index(self.lengths_tokens[-1]) / steps
 
     length_basis: Annotated[LengthBasis | None, Field(exclude_if=is_none)] = None
-    """How far the length trace shows the lengths that are simulated; null: solved before this was stated."""
+    """Which of the simulated lengths the length trace shows; null: an older plan, which does not state it."""
 
     drift: LengthDrift | None
     """How lengths moved over the epochs of the trace; null: it has no two epochs of the same prompts. No prediction
     follows it: all hold for the policy that the lengths were measured on."""
 
     front: Annotated[tuple[FrontPoint, ...], Field(min_length=1, strict=False)]
-    """Speed against bias: what a bias budget would buy, least biased first."""
+    """Speed against bias: the fastest schedules for other bias budgets, least biased first."""

@@ -28,10 +28,10 @@ Objective = Literal["usd_per_hour", "usd_per_unit"]
 
 
 class GroupRules(Strict):
-    """What every co-execution group obeys."""
+    """The rules of every co-execution group."""
 
     objective: Objective = "usd_per_hour"
-    """What the groups shall cost least of: USD per hour of all nodes, or USD per unit of training (the plan states
+    """The cost to minimise: USD per hour of all nodes, or USD per unit of training (the plan states
     both)."""
 
     policy: Literal["round_robin", "first_come", "multi_rate"] = "multi_rate"
@@ -231,7 +231,7 @@ class Workload(Strict):
     """cluster.yaml, relative to this file."""
 
     rules: GroupRules = GroupRules()
-    """What every group obeys."""
+    """The rules of every group."""
 
     jobs: Annotated[dict[Name, WorkloadJob], Field(min_length=1)]
     """The jobs by name."""

@@ -21,7 +21,7 @@ MUCH_AT_CAP = 0.2
 
 
 class LengthBasis(Strict):
-    """Which of the simulated lengths the trace shows, and what rests on lengths that are extrapolated."""
+    """Which of the simulated lengths the trace shows, and the figures that depend on extrapolated lengths."""
 
     prompts: Count
     """Different prompts in the trace."""

@@ -64,13 +64,14 @@ class RoundDrafts(Strict):
 
 
 class RoundPrefix(Strict):
-    """How far a prompt's samples are kept on engines that hold it, which prefill and store it once for all of them."""
+    """Placement of a prompt's samples on engines that hold the prompt, which prefill and store it only once."""
 
     block_tokens: Count
     """Tokens in a block of the engines' KV cache; of a prompt its whole blocks are shared."""
 
     tokens_per_sample: Count
-    """Shared prompt tokens for which an engine may be one sample ahead of the least loaded one and get the next too."""
+    """Shared prompt tokens that are worth one sample: for each so many, an engine that holds the prompt may be one
+    sample ahead of the least loaded engine and still get the prompt's next sample."""
 
 
 class RoundHandOver(Strict):

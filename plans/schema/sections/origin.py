@@ -138,8 +138,8 @@ class Inputs(Strict):
     """Reward seconds that ship by kind of reward, where the profile was not measured; null: the profile's own."""
 
     solver_read: Annotated[SolverRead | None, Field(exclude_if=is_none)] = None
-    """What the solver read of the files, so that a change of anything else (a learning rate, a comment) does not make
-    the plan stale; null: every change of a file does."""
+    """Digests of what the solver read of the files, so that other changes (a learning rate, a comment) do not make the
+    plan stale; null: every change of a file does."""
 
 
 class Solver(Strict):
@@ -166,7 +166,7 @@ class Solver(Strict):
     error of the costs (`job.why.ties`). Null: the plan is the proven best."""
 
     objective: Literal["seconds_per_sample", "usd_per_sample"]
-    """What was minimised."""
+    """The objective that was minimised."""
 
     forced_mode: Annotated[Mode | None, Field(exclude_if=is_none)] = None
     """The mode that was forced, which a re-solve of this plan keeps; null: the solver was free to choose."""

@@ -56,7 +56,7 @@ class PlannedSlowdown(Strict):
     """The bound, as in the workload."""
 
     keeps: bool
-    """Whether the bound, less the margin, holds at the rules' quantile; alone on its reference a job keeps it."""
+    """Whether the bound, less the margin, holds at the rules' quantile; a job alone on its reference keeps it."""
 
     alone_s: Positive
     """Mean seconds of an iteration on nodes of the job's own (its reference)."""
@@ -83,7 +83,7 @@ class GroupMember(Strict):
     """Units on which they continue; null: they do not move."""
 
     slowdown: PlannedSlowdown
-    """How much slower the group makes the job."""
+    """Slowdown of the job in the group."""
 
 
 class GroupNode(Strict):
@@ -125,13 +125,13 @@ class Span(Strict):
 
 
 class GroupTimeline(Strict):
-    """What happens in a group, with mean seconds, when it has settled."""
+    """The steady state of a group: which phases run when, with mean seconds."""
 
     period_s: Positive
-    """Seconds after which the group stands as it stood before."""
+    """Seconds after which the timeline repeats."""
 
     repeats: bool
-    """Whether the group then stands exactly as before; if not, `period_s` is where it comes closest."""
+    """Whether it repeats exactly; if not, `period_s` is the time after which it comes closest."""
 
     span_s: Positive
     """Seconds of the timeline that are shown."""
@@ -153,7 +153,7 @@ class PlannedGroup(Strict):
     """Price of the group's nodes."""
 
     timeline: GroupTimeline
-    """What is expected to happen."""
+    """The expected timeline."""
 
     why: dict[WhyKey, str]
     """What binds the group, the next best choice, and why this permit rule was taken."""

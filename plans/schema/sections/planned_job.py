@@ -29,7 +29,7 @@ class Bias(Strict):
 
 
 class StepIssue(Strict):
-    """What one step trains."""
+    """Size of one step."""
 
     prompts_per_step: Annotated[int, Field(ge=1, le=MOST_PROMPTS_PER_STEP)]
     """P, as in the job."""
@@ -69,7 +69,7 @@ class RewardPlan(Strict):
 
 
 class LossPlan(Strict):
-    """What a step's loss is divided by: constants, so that a token weighs the same in short, long and partial rounds.
+    """Divisors of a step's loss: constants, so that a token weighs the same in short, long and partial rounds.
 
     They are those of a plain synchronous step by the length model, whatever the mode. Old plans lack them: solve again.
     """
@@ -114,7 +114,7 @@ class PlannedJob(Strict):
     """How far the trained lengths may be from unconditioned ones."""
 
     issue: StepIssue
-    """What one step trains."""
+    """Size of one step."""
 
     rounds: Rounds
     """The kinds of round."""
@@ -123,7 +123,7 @@ class PlannedJob(Strict):
     """The reward workers."""
 
     loss: LossPlan
-    """What a step's loss is divided by."""
+    """Divisors of a step's loss."""
 
     sync: SyncPlan
     """How new weights reach the engines."""

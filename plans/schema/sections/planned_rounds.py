@@ -71,7 +71,7 @@ class RoundRollout(Strict):
     """Speculative decoding; null for none."""
 
     prefix: Annotated[RoundPrefix | None, Field(exclude_if=is_none)] = None
-    """How far a prompt's samples are kept on one engine; null: they are spread, each to the least loaded engine."""
+    """Placement of a prompt's samples on one engine; null: each sample goes to the least loaded engine."""
 
     @property
     def layout(self) -> EngineLayout:
