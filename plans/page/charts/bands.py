@@ -52,7 +52,8 @@ def bands(groups: Sequence[BandGroup]) -> tuple[Any, int, tuple[Swatch, ...]]:
     spreads = [s for group in groups for row in group.rows for s in (row.predicted, row.measured) if s is not None]
     longest = max((max(s.p95, s.mean) for s in spreads), default=1.0) or 1.0
     for index, group in enumerate(groups):
-        header(chart, position, f"<b>{group.title}</b>")
+        name, colon, detail = group.title.partition(":")
+        header(chart, position, f"<b>{name}</b>{colon}{detail}")
         for row in group.rows:
             position += 1.0
             labels.append((position, row.label))
