@@ -280,7 +280,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         lines.append(f"part of the error{parts.replace(',', ':', 1)}")
     basis = predicted.length_basis
     if basis is not None and basis.extrapolated:
-        lines.append(f"note: {basis.text(predicted.speedup)}")
+        lines.append(f"note: {basis.sentence(predicted.speedup)}")
     if cannot := not_executable(plan.job):
         lines.append(f"note: not executable yet: {'; '.join(cannot)}")
     return "\n".join([*lines, *see_it(out)])

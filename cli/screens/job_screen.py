@@ -202,7 +202,7 @@ def _trace(plan: Plan) -> list[Text]:
     basis, p = plan.predicted.length_basis, plan.predicted
     if basis is None:
         return []
-    extrapolated, reasons = basis.text(p.speedup), basis.thin_reasons(p.speedup)
+    extrapolated, reasons = basis.sentence(p.speedup), basis.thin_reasons(p.speedup)
     told = list(dict.fromkeys([extrapolated] * basis.extrapolated + reasons))
     return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in reasons else "")) for text in told]
 

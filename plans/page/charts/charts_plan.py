@@ -170,7 +170,7 @@ def lengths(plan: Plan) -> Chart:
     )
     basis = plan.predicted.length_basis
     if basis is not None and basis.extrapolated:
-        caption += f" {sentence(basis.text(plan.predicted.speedup))}"
+        caption += f" {sentence(basis.sentence(plan.predicted.speedup))}"
     legend = [Swatch("share of responses of at most so many tokens", colour, "line")]
     if cutoff is not None:
         within = share_within(quantiles, cutoff)

@@ -56,10 +56,10 @@ class LengthBasis(Strict):
             reasons.append(few)
         decides_gain = abs(speedup - self.speedup_within) >= MUCH * max(speedup - 1.0, 0.5)
         if self.extrapolated and (self.step_share >= MUCH or decides_gain):
-            reasons.append(self.text(speedup))
+            reasons.append(self.sentence(speedup))
         return reasons
 
-    def text(self, speedup: float) -> str:
+    def sentence(self, speedup: float) -> str:
         """Return a sentence on which lengths are extrapolated, and on how much of the step and the gain they decide."""
         if not self.extrapolated:
             # The trace may go on: what it has beyond the job's cap counts as the cap.

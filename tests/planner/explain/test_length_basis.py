@@ -41,7 +41,7 @@ def test_a_trace_that_reaches_the_cap_leaves_nothing_to_extrapolate():
     assert not basis.extrapolated and basis.step_share == 0 and predicted.error.extrapolation is None
     gain = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
     assert basis.speedup_within == pytest.approx(gain) and basis.thin_reasons(gain) == []
-    assert "no longer ones are simulated" in basis.text(gain)
+    assert "no longer ones are simulated" in basis.sentence(gain)
 
 
 def test_lengths_beyond_the_longest_seen_are_marked_with_what_rests_on_them_and_widen_the_error():
@@ -53,7 +53,7 @@ def test_lengths_beyond_the_longest_seen_are_marked_with_what_rests_on_them_and_
     assert basis.step_share > 0.02 and error.extrapolation == basis.step_share
     assert error.total > math.hypot(error.costs, error.lengths, error.sampling)
     gain = predicted.baseline.seconds_per_sample / predicted.seconds_per_sample
-    words = basis.text(gain)
+    words = basis.sentence(gain)
     assert f"{basis.longest_simulated_tokens:,} tokens are extrapolated" in words
     assert f"{basis.speedup_within:.2f}x instead of {gain:.2f}x" in words
 
@@ -83,7 +83,7 @@ def test_few_prompts_one_sample_each_or_much_that_was_never_seen_make_a_trace_th
     assert basis.thin_reasons(1.34) == []
     (why,) = basis.model_copy(update={"speedup_within": 1.17}).thin_reasons(1.34)
     assert "2,109" in why and "8,761" in why and "1.17x instead of 1.34x" in why
-    assert "the speed-up stays 1.34x" in basis.model_copy(update={"speedup_within": 1.342}).text(1.34)
-    within = basis.model_copy(update={"longest_seen_tokens": 8761}).text(1.34)
+    assert "the speed-up stays 1.34x" in basis.model_copy(update={"speedup_within": 1.342}).sentence(1.34)
+    within = basis.model_copy(update={"longest_seen_tokens": 8761}).sentence(1.34)
     assert within == "the length trace reaches 8,761 tokens or more, and no longer ones are simulated"
     assert len(basis.model_copy(update={"step_share": 0.2, "prompts": 5}).thin_reasons(1.34)) == 2
