@@ -10,6 +10,9 @@ from .messages import EngineConfig, Request
 # A request is heard of at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
 ALIVE_TOKENS = 256
 
+CORES = "RLPLAN_ENGINE_CORES"
+"""Environment variable: the cores of an engine's rank on a CPU, separated by commas."""
+
 # Prompt tokens in one engine step on a CPU, vLLM's default there.
 CPU_BATCHED_TOKENS = 4096
 
@@ -27,6 +30,9 @@ def environment(config: EngineConfig) -> dict[str, str]:
         # More threads than one per rank only add barriers to the small products of a decode step.
         env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in config.cores)
         env["OMP_NUM_THREADS"] = "1"
+        env[CORES] = ",".join(str(core) for core in config.cores)
+        # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
+        env["TORCHDYNAMO_DISABLE"] = "1"
     return env
 
 
@@ -47,6 +53,8 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         "worker_extension_cls": "rlplan.executor.engines.engine_worker.WeightReceiver",
     }
     if config.device == "cpu":
+        if config.tp == 1:
+            arguments["distributed_executor_backend"] = "rlplan.executor.engines.one_process.OneProcessExecutor"
         return arguments | {
             "enforce_eager": True,
             "kv_cache_memory_bytes": config.kv_memory_bytes,

@@ -9,11 +9,12 @@ at most `tolerance` more than the proven best is tied with it, and of those the 
     3. engines: the smaller tensor parallel size
     4. what the executor can run before what it cannot
     5. fewer engines
-    6. fewer samples issued for each that is trained
-    7. the lower cost, and then the name, which is stable
+    6. the lower cost; of those within `ALIKE` of the lowest, the fewest samples issued for each that is trained
 
 `tolerance` is the error of the costs, one standard deviation, but never above `MOST`: an error says that a difference
-may be none, and the best guess of it stays what was simulated.
+may be none, and the best guess of it stays what was simulated. Schedules of the same layouts (6) stand on the same
+coefficients, and an error of these changes the costs of all of them alike. So their difference is known better than the
+cost of any of them, and only the sampling error of the simulation makes them tie.
 
 Candidates that lost early have few rounds. They are compared with the best schedule on the rounds that both have, which
 are on the same draws, and the one that wins the tie is simulated further before it is believed.
@@ -40,6 +41,9 @@ from .schedules import train_pairs
 MOST = 0.05
 """Share of the cost that is given up for a simpler schedule at most."""
 
+ALIKE = 0.01
+"""Share of the cost that is given up for fewer issued samples at most, among schedules of the same layouts."""
+
 TRIES = 8
 """Schedules that are simulated further because they win a tie on few rounds; then only those with enough rounds win."""
 
@@ -62,7 +66,7 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
     short, long = ({c.name: c for c in columns} for columns in search.columns())
     while True:
         tied = _tied(search, best, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
-        chosen = min(tied, key=lambda c: (*simplicity(search, c), c.cost(search.limits), c.name))
+        chosen = _first(search, best, tied)
         if chosen is best or _solid(search, chosen):
             return chosen
         further = search.simulate(chosen, *enough)
@@ -72,8 +76,18 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
         tried += 1
 
 
+def _first(search: Search, best: Cycle, tied: list[Cycle]) -> Cycle:
+    """The first of the schedules that are tied with `best`, in the order of the module's docstring."""
+    layouts = min(simplicity(search, cycle) for cycle in tied)
+    costs = [(cost_above(search, best, cycle), cycle) for cycle in tied if simplicity(search, cycle) == layouts]
+    bar = (1.0 + ALIKE) * (1.0 + min(above for above, _ in costs)) - 1.0
+    target, group_size = search.setting.target, search.setting.group_size
+    alike = [cycle for above, cycle in costs if above <= bar]
+    return min(alike, key=lambda c: (issued_per_trained(c, target, group_size), c.cost(search.limits), c.name))
+
+
 def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
-    """What is compared, the most important first; less is simpler (see the module's docstring)."""
+    """Points 1 to 5 of the module's docstring, the most important first; less is simpler."""
     kinds: list[Column] = [cycle.short, *([cycle.long] if cycle.long else [])]
     trains = [search.space.train[cycle.train], *([search.space.train[cycle.long_train]] if cycle.long else [])]
     layouts = {kind.layout for kind in kinds}
@@ -83,7 +97,6 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
         max(layout.tp for layout in layouts),
         not executable(cycle, trains),
         sum(layout.engines for layout in layouts),
-        issued_per_trained(cycle, search.setting.target, search.setting.group_size),
     )
 
 

@@ -21,6 +21,7 @@ from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle, make_cycle
 from ..choose.plain_baseline import baseline_text
 from ..choose.schedule_choice import Decided
+from ..choose.ties import simplicity
 from ..costs.colocation import turns_text
 from ..costs.reward_costs import RewardCost
 from ..simulate.columns.round_log import mean
@@ -116,10 +117,10 @@ def _tie(search: Search, decided: Decided) -> str | None:
     if not differences:
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
-    return (
-        f"{', '.join(differences)} would be {100 * decided.given_up(search):.1f}% {unit}, within the costs' error; the "
-        f"simplest within {100 * decided.tolerance:.1f}% is planned"
-    )
+    reason = f"within the costs' error; the simplest within {100 * decided.tolerance:.1f}% is planned"
+    if simplicity(search, fastest) == simplicity(search, chosen):
+        reason = "within the simulation's error; the one that issues fewer samples is planned"
+    return f"{', '.join(differences)} would be {100 * decided.given_up(search):.1f}% {unit}, {reason}"
 
 
 def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:

@@ -436,6 +436,13 @@ def test_one_stopped_engine_of_two_is_replaced_while_the_other_decodes_and_its_p
     assert [reason.split(" for")[0] for reason in result.restarts] == [f"{victim.name}: no sign of life"]
 
 
+def test_an_engine_of_one_rank_decodes_in_its_cores_process_on_its_own_core(fleet):
+    for engine in fleet.engines(EngineLayout(1, 2)):
+        core = psutil.Process(engine.facts.cores[0])
+        assert [child.name() for child in core.children() if child.name().startswith("VLLM")] == []
+        assert core.cpu_affinity() == list(engine.config.cores)
+
+
 def test_death_of_an_idle_engines_core_is_noticed_and_so_are_death_and_stop_of_its_successors_while_they_start(
     fleet, loop, tiny_model, monkeypatch
 ):

@@ -1,0 +1,24 @@
+"""vLLM's core and its only rank in one process, on a CPU.
+
+On a CPU vLLM starts a rank as a process of its own even if it is the only one, since it binds the rank's threads
+through that process's environment. The process costs a second import of vLLM at each start (7 CPU seconds), a second
+copy of its libraries in memory, and in each decode step a message there and back, which takes a third of a small
+model's step. A rank of one thread needs no environment: the thread binds itself.
+"""
+
+from __future__ import annotations
+
+import os
+
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+from .vllm_options import CORES
+
+
+class OneProcessExecutor(UniProcExecutor):
+    """vLLM's executor of one rank inside the core; the thread that decodes runs on the cores named in `CORES`."""
+
+    def _init_executor(self) -> None:
+        if hasattr(os, "sched_setaffinity"):  # not on macOS
+            os.sched_setaffinity(0, {int(core) for core in os.environ[CORES].split(",")})  # 0: the calling thread alone
+        super()._init_executor()
