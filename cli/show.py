@@ -112,7 +112,7 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
 
     faults = list(stale_inputs(plan, path))
     rules = {
-        one_line(file.path): next((fault.rule for fault in faults if fault.loc[: len(loc)] == loc), None)
+        one_line(file.path): next((fault.rule for fault in faults if fault.location[: len(loc)] == loc), None)
         for loc, file in input_files(plan)
     }
     changed = [name for name, rule in rules.items() if rule == "input-changed"]
