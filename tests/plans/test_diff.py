@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rlplan.plans.diff.change import NOT_GIVEN, Quantity, changes
 from rlplan.plans.diff.difference_error import Errors
 from rlplan.plans.diff.input_diff import InputFiles
-from rlplan.plans.diff.job_diff import NOWHERE, PlanDiff, diff_jobs, why_of
+from rlplan.plans.diff.job_diff import NO_FILES, PlanDiff, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report
 from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
-from rlplan.plans.diff.one_plan import alone_report
+from rlplan.plans.diff.one_plan import one_plan_report
 from rlplan.plans.diff.quantity_text import change_text, values
 from rlplan.plans.diff.review import Row, fold
 from rlplan.plans.facts.digest import job_decisions, job_predictions
@@ -192,7 +192,7 @@ def test_edited_predictions_are_called_out_and_no_plan_is_called_faster_for_them
     assert "as fast as before" not in text and "another seed" not in text
     assert "the predictions of the old plan were edited by hand" in shown(diff_jobs(new, plan))
     assert diff_jobs(plan, plan).figures_edited == ()
-    alone = alone_report(new, "plan.yaml", True, NOWHERE)
+    alone = one_plan_report(new, "plan.yaml", True, NO_FILES)
     assert any("predictions of the new plan were edited" in line for line in alone.warnings)
 
 
@@ -385,11 +385,11 @@ def test_text_of_a_plan_breaks_no_table_opens_no_link_and_mentions_nobody() -> N
 
 
 def test_a_new_plan_stands_beside_the_plain_synchronous_one(plan: Plan) -> None:
-    text = markdown(alone_report(plan, "plans/a.yaml", True, NOWHERE))
+    text = markdown(one_plan_report(plan, "plans/a.yaml", True, NO_FILES))
     assert "new plan: keyhunt by mode exact" in text.replace("**", "") and "1.47 times as fast" in text
     assert "| seconds per sample | 73.4 ms | 50.0 ms | -31.9% |" in text
     assert "| training memory free |  | unknown |" in text and "`rounds.short.cutoff_tokens`" in text
-    gone = markdown(alone_report(plan, "plans/a.yaml", False, NOWHERE))
+    gone = markdown(one_plan_report(plan, "plans/a.yaml", False, NO_FILES))
     assert "plan removed" in gone
 
 
@@ -443,4 +443,4 @@ def test_any_two_plans_have_a_difference_of_at_most_forty_lines_and_finite_json(
         assert all(line.endswith("|") for line in tables)
     if diff.decisions:
         assert diff.decisions[0].change.key in text
-    assert len(markdown(alone_report(a, "a", True, NOWHERE)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_plan_report(a, "a", True, NO_FILES)).splitlines()) <= MAX_LINES
