@@ -66,12 +66,12 @@ def _from_root(file: str) -> str:
 def _root(path: str) -> str:
     """The folder that GitHub counts paths from: GitHub's workspace, else the nearest parent of the current folder with
     .git, else the current folder. A folder is skipped if the file is not below it."""
-    here = Path.cwd()
-    above = [str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()][:1]
-    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *above):
+    current = Path.cwd()
+    repositories = [str(folder) for folder in (current, *current.parents) if (folder / ".git").exists()][:1]
+    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *repositories):
         if root and Path(path).is_relative_to(root):
             return root
-    return str(here)
+    return str(current)
 
 
 def _escaped(text: str, more_chars: str = "") -> str:

@@ -71,7 +71,7 @@ def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> 
     """Read the file at `path` as the kind of document that its mark names. Raises nothing, whatever the file holds."""
     try:
         if not path:
-            raise InputError("an empty word is no file; name the file")
+            raise InputError("the file name is empty; name the file")
         text = read_text(path)
     except InputError as error:
         return ReadDocument(path, None, None, None, (_unreadable(error, path),))
@@ -99,17 +99,17 @@ def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> 
 
 def _shared_jobs(path: str, document: Document) -> list[Finding]:
     """Findings for jobs in two groups. The model checks this only after each group is valid, so it is checked here."""
-    groups, seen, findings = document.value.get("groups"), dict[str, str](), list[Finding]()
+    groups, group_of, findings = document.value.get("groups"), dict[str, str](), list[Finding]()
     for key, group in groups.items() if isinstance(groups, dict) else ():
         jobs = group.get("jobs") if isinstance(group, dict) else None
         for name in jobs if isinstance(jobs, dict) else ():
-            if name in seen:
+            if name in group_of:
                 location = ("groups", key, "jobs", name)
-                message = f"'{name}' is also in group '{seen[name]}'"
+                message = f"'{name}' is also in group '{group_of[name]}'"
                 findings.append(
                     Finding("job-in-two-groups", path, document.line_of(location), ".".join(location), message)
                 )
-            seen.setdefault(name, key)
+            group_of.setdefault(name, key)
     return findings
 
 
@@ -131,7 +131,7 @@ def _unreadable(error: InputError, path: str) -> Finding:
 def _unmarked(path: str, document: Document, models: Mapping[str, type[BaseModel]]) -> Finding:
     """The finding for a document without a mark, or with an unknown mark."""
     mark = next((key for key in document.value if key.startswith("rlplan")), None)
-    message = "is not marked as a document of rlplan's" if mark is None else f"'{mark}' marks no document"
+    message = "has no mark of a document of rlplan" if mark is None else f"'{mark}' is not the mark of a document"
     line = 1 if mark is None else document.lines[(mark,)]
     return Finding("wrong-document", path, line, "", message, f"its first key must be one of {', '.join(models)}")
 

@@ -60,10 +60,12 @@ def _timeline(location: Loc, group: PlannedGroup) -> Iterator[Fault]:
             message = f"runs from {span.begin_s:.6g} to {span.end_s:.6g} s of a timeline of {timeline.span_s:.6g} s"
             yield Fault("timeline-contradiction", span_location, message, AGAIN)
         member = group.jobs[span.job]
-        own = member.rollout.units if span.phase == "rollout" else member.train.units
-        strange = sorted(set(span.units) - set(own))
-        if strange:
-            message = f"'{span.job}' holds unit {strange[0]} in its {span.phase}, which is pinned to {list(own)}"
+        pinned_units = member.rollout.units if span.phase == "rollout" else member.train.units
+        wrong_units = sorted(set(span.units) - set(pinned_units))
+        if wrong_units:
+            message = (
+                f"'{span.job}' holds unit {wrong_units[0]} in its {span.phase}, which is pinned to {list(pinned_units)}"
+            )
             yield Fault("timeline-contradiction", (*span_location, "units"), message, AGAIN)
     yield from _held_twice(location, list(timeline.spans))
 
@@ -97,14 +99,14 @@ def _instant(seconds: float) -> float:
 
 def _gap(plan: GroupsPlan) -> Iterator[Fault]:
     solver = plan.solver
-    bound, reached = solver.bound_usd_per_hour, plan.predicted.plan.usd_per_hour
+    bound, value = solver.bound_usd_per_hour, plan.predicted.plan.usd_per_hour
     if plan.rules.objective == "usd_per_unit":
-        bound, reached = solver.bound_usd_per_unit, plan.predicted.plan.usd_per_unit
-    if solver.gap is None or bound is None or reached <= 0:
+        bound, value = solver.bound_usd_per_unit, plan.predicted.plan.usd_per_unit
+    if solver.gap is None or bound is None or value <= 0:
         return
-    gap = 1 - bound / reached
+    gap = 1 - bound / value
     if abs(gap - solver.gap) > CLOSE:
-        message = f"is {solver.gap:.6g}, and {reached:.6g} reached over a bound of {bound:.6g} make it {gap:.6g}"
+        message = f"is {solver.gap:.6g}, and {value:.6g} reached over a bound of {bound:.6g} make it {gap:.6g}"
         yield Fault("gap-contradicts-bound", ("solver", "gap"), message, AGAIN)
 
 
@@ -146,7 +148,7 @@ def against_cluster(plan: GroupsPlan, cluster: Cluster) -> Iterator[Fault]:
 
 
 def against_workload(plan: GroupsPlan, workload: Workload) -> Iterator[Fault]:
-    """Jobs, bounds, rules and ways of the plan that differ from the workload."""
+    """Faults of jobs, bounds, rules and ways of the plan that differ from the workload."""
     # The objective is left out: the command line may choose another one.
     plan_rules, workload_rules = (
         plan.rules.model_dump(exclude={"objective"}),
@@ -158,7 +160,7 @@ def against_workload(plan: GroupsPlan, workload: Workload) -> Iterator[Fault]:
             yield Fault("rules-changed", ("rules", name), message, "solve again")
     placed = {name for group in plan.groups.values() for name in group.jobs}
     for name in sorted(set(workload.jobs) - placed):
-        message = f"job '{name}' of the workload has no place"
+        message = f"job '{name}' of the workload is in no group"
         yield Fault(
             "job-missing", ("groups",), message, "solve again, with --from this plan to keep the others in place"
         )

@@ -61,7 +61,9 @@ def unread_changes(plan: Plan | GroupsPlan, plan_path: str | Path) -> list[str]:
     return [change for change in _changes(plan, plan_path) if isinstance(change, str)]
 
 
-UNREAD_TEXT = "has changed since the plan was solved, in nothing that the solver reads; the plan holds"
+UNREAD_TEXT = (
+    "has changed since the plan was solved, but not in anything that the solver reads; the plan is still valid"
+)
 """The notice on such an input; the path stands before it."""
 
 

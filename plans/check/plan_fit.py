@@ -25,13 +25,13 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
     if planned.name != job.name:
         message = f"the job is called '{job.name}', not '{planned.name}'"
         yield Fault("wrong-job", ("job", "name"), message, "solve again for this job")
-    for key, ours, theirs in (
+    for key, planned_value, job_value in (
         ("prompts_per_step", planned.issue.prompts_per_step, job.rollout.prompts_per_step),
         ("samples_per_prompt", planned.issue.samples_per_prompt, job.rollout.samples_per_prompt),
     ):
-        if ours != theirs:
-            message = f"is {ours} but the job has {theirs}"
-            yield Fault("wrong-step-size", ("job", "issue", key), message, f"write {theirs} or solve again")
+        if planned_value != job_value:
+            message = f"is {planned_value} but the job has {job_value}"
+            yield Fault("wrong-step-size", ("job", "issue", key), message, f"write {job_value} or solve again")
     short, long = planned.rounds.short, planned.rounds.long
     cap = job.rollout.max_response_tokens
     if short.cutoff_tokens is not None and short.cutoff_tokens >= cap:
@@ -77,9 +77,9 @@ def heads_fault(location: Loc, tp: int, heads: tuple[int, int]) -> Fault | None:
     if tp_divides(tp, heads):
         return None
     if attention % tp:
-        good = [d for d in range(1, min(attention, 1024) + 1) if attention % d == 0]
+        divisors = [size for size in range(1, min(attention, 1024) + 1) if attention % size == 0]
         message = f"{tp} does not divide the model's {attention} attention heads"
-        return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, good))}")
+        return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, divisors))}")
     message = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
     return Fault("heads-not-divided", (*location, "tp"), message, "write another")
 
@@ -94,8 +94,8 @@ def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, heads: tupl
         return
     pool = cluster.pools[rollout.pool]
     unit = "cores" if pool.accelerators.kind == "cpu" else "accelerators"
-    fit = pool.engines_of(rollout.tp)
-    if fit == 0:
+    most_engines = pool.engines_of(rollout.tp)
+    if most_engines == 0:
         yield Fault(
             "engine-wider-than-node",
             (*location, "tp"),
@@ -103,13 +103,13 @@ def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, heads: tupl
             f"{pool.accelerators.per_node}",
             f"write at most {pool.accelerators.per_node}",
         )
-    elif rollout.engines > fit:
+    elif rollout.engines > most_engines:
         yield Fault(
             "too-many-engines",
             (*location, "engines"),
             f"{rollout.engines} engines of tp {rollout.tp} need {rollout.engines * rollout.tp} {unit}, pool "
             f"'{rollout.pool}' has {pool.accelerators_total} in {pool.nodes} node(s)",
-            f"write at most {fit}",
+            f"write at most {most_engines}",
         )
 
 

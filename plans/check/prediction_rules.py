@@ -25,7 +25,7 @@ CLOSE = 1e-3
 NOISE = 0.005
 """How far a length ratio may exceed its bias budget because of simulation noise."""
 
-AGAIN = "solve again; figures are not to be edited"
+AGAIN = "solve again; do not edit the figures"
 
 
 def close(value: float, expected: float) -> bool:
@@ -62,11 +62,10 @@ def length_faults(plan: Plan, job: Job) -> Iterator[Fault]:
 
 def bias_over_budget(plan: Plan) -> Iterator[Fault]:
     """The fault of a predicted length ratio outside the plan's own bias budget."""
-    off, budget = abs(1 - plan.predicted.length_ratio), plan.job.bias.budget
-    if off > budget + NOISE:
-        message = (
-            f"is {plan.predicted.length_ratio:.6g}, off by {off:.3g}, and the plan's own bias budget is {budget:.3g}"
-        )
+    ratio, budget = plan.predicted.length_ratio, plan.job.bias.budget
+    deviation = abs(1 - ratio)
+    if deviation > budget + NOISE:
+        message = f"is {ratio:.6g}, off by {deviation:.3g}, and the plan's own bias budget is {budget:.3g}"
         remedy = "solve with a larger --bias-budget, or by a mode that is unbiased"
         yield Fault("bias-over-budget", ("predicted", "length_ratio"), message, remedy)
 
@@ -103,9 +102,9 @@ def price_faults(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fa
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is None:
         return
-    least = nodes_taken(plan, pool)
+    least_nodes = nodes_taken(plan, pool)
     if taken is None:
-        taken = max(least, predicted.nodes)
+        taken = max(least_nodes, predicted.nodes)
     if predicted.nodes != taken:
         message = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), message, AGAIN)

@@ -45,24 +45,24 @@ def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
 
 def over_issue_beyond(plan: Plan, job: Job) -> Iterator[Fault]:
     """Faults of rounds that issue more samples per trained sample than the job's search.max_over_issue allows."""
-    most, step = job.search.max_over_issue, plan.job.issue
+    limit, step = job.search.max_over_issue, plan.job.issue
     rounds = plan.job.rounds
     issue = rounds.short.issue
-    times = issue.prompts * issue.samples / (step.prompts_per_step * step.samples_per_prompt)
+    ratio = issue.prompts * issue.samples / (step.prompts_per_step * step.samples_per_prompt)
     remedy = "raise it there if that is meant, or solve again"
-    if times > most * (1 + SLACK):
+    if ratio > limit * (1 + SLACK):
         yield Fault(
             "over-issue-beyond-search",
             ("job", "rounds", "short", "issue"),
-            f"{issue.prompts} x {issue.samples} samples are {times:.3g} times what is trained, and the job's "
-            f"search.max_over_issue is {most:g}",
+            f"{issue.prompts} x {issue.samples} samples are {ratio:.3g} times what is trained, and the job's "
+            f"search.max_over_issue is {limit:g}",
             remedy,
         )
-    if rounds.long is not None and rounds.long.issue.copies > most * (1 + SLACK):
+    if rounds.long is not None and rounds.long.issue.copies > limit * (1 + SLACK):
         yield Fault(
             "over-issue-beyond-search",
             ("job", "rounds", "long", "issue", "copies"),
-            f"{rounds.long.issue.copies} copies of a group at once, and the job's search.max_over_issue is {most:g}",
+            f"{rounds.long.issue.copies} copies of a group at once, and the job's search.max_over_issue is {limit:g}",
             remedy,
         )
 

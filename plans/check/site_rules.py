@@ -56,7 +56,7 @@ class _FaultBuilder:
 def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[Fault]:
     """Faults of a job's plan that breaks the site rules; `job`: None if it could not be read."""
     builder, site_rules, predicted = _FaultBuilder(file), file.rules, plan.predicted
-    per_1k, p95 = predicted.usd_per_1k_samples, predicted.step_s.p95
+    usd_per_1k, p95 = predicted.usd_per_1k_samples, predicted.step_s.p95
     limits: list[_Limit] = [
         (
             "policy-usd-per-hour",
@@ -68,7 +68,7 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
         (
             "policy-usd-per-samples",
             ("predicted", "usd_per_1k_samples"),
-            per_1k,
+            usd_per_1k,
             site_rules.max_usd_per_1k_samples,
             " USD",
         ),
@@ -78,9 +78,9 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
         ("policy-error", ("predicted", "error"), predicted.error.total, site_rules.max_error, ""),
     ]
     yield from builder.above(limits)
-    off = abs(1 - predicted.length_ratio)
-    if site_rules.max_bias is not None and off > site_rules.max_bias + 1e-9:
-        message = f"is {predicted.length_ratio:.6g}, off by {off:.4g}"
+    deviation = abs(1 - predicted.length_ratio)
+    if site_rules.max_bias is not None and deviation > site_rules.max_bias + 1e-9:
+        message = f"is {predicted.length_ratio:.6g}, off by {deviation:.4g}"
         yield builder.fault("policy-bias", ("predicted", "length_ratio"), message, "max_bias")
     if plan.job.bias.mode in site_rules.forbidden_modes:
         yield builder.fault("policy-mode", ("job", "bias", "mode"), f"is {plan.job.bias.mode}", "forbidden_modes")
@@ -111,9 +111,9 @@ def memory_bars(plan: Plan) -> list[tuple[Loc, MemoryBar]]:
 
 def group_breaches(plan: GroupsPlan, file: SiteRulesFile) -> Iterator[Fault]:
     """Faults of a plan of groups that breaks the site rules."""
-    builder, site_rules, whole = _FaultBuilder(file), file.rules, plan.predicted.plan
+    builder, site_rules, predicted = _FaultBuilder(file), file.rules, plan.predicted.plan
     price: Loc = ("predicted", "plan", "usd_per_hour")
-    limits: list[_Limit] = [("policy-usd-per-hour", price, whole.usd_per_hour, site_rules.max_usd_per_hour, " USD")]
+    limits: list[_Limit] = [("policy-usd-per-hour", price, predicted.usd_per_hour, site_rules.max_usd_per_hour, " USD")]
     if plan.solver.gap is not None:
         limits.append(("policy-gap", ("solver", "gap"), plan.solver.gap, site_rules.max_gap, ""))
     elif site_rules.max_gap is not None:
@@ -123,27 +123,27 @@ def group_breaches(plan: GroupsPlan, file: SiteRulesFile) -> Iterator[Fault]:
             location: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
             limits.append(("policy-slowdown", location, member.slowdown.p95, site_rules.max_slowdown, "x"))
     yield from builder.above(limits)
-    if site_rules.min_slo_attained is not None and whole.slo_attained < site_rules.min_slo_attained - 1e-9:
+    if site_rules.min_slo_attained is not None and predicted.slo_attained < site_rules.min_slo_attained - 1e-9:
         location = ("predicted", "plan", "slo_attained")
-        yield builder.fault("policy-bounds-kept", location, f"is {whole.slo_attained:.6g}", "min_slo_attained")
+        yield builder.fault("policy-bounds-kept", location, f"is {predicted.slo_attained:.6g}", "min_slo_attained")
     yield from _nodes(
         builder, ("groups",), Counter(node.pool for group in plan.groups.values() for node in group.nodes)
     )
     for key, group in plan.groups.items():
         for index, node in enumerate(group.nodes):
-            room = 1 - node.resident_bytes / node.host_memory_bytes
-            yield from _headroom(builder, ("groups", key, "nodes", index, "resident_bytes"), room)
+            free_share = 1 - node.resident_bytes / node.host_memory_bytes
+            yield from _headroom(builder, ("groups", key, "nodes", index, "resident_bytes"), free_share)
 
 
 def _slo(builder: _FaultBuilder, job: Job) -> Iterator[Fault]:
     location: Loc = ("inputs", "job")
-    limit, most = job.slo.step_p95_s, builder.rules.max_step_p95_s
+    limit, maximum = job.slo.step_p95_s, builder.rules.max_step_p95_s
     if limit is None:
         message = f"job '{job.name}' declares no slo.step_p95_s"
         yield builder.fault(
             "policy-slo-required", location, message, "require_slo", "declare it in the job and solve again"
         )
-    elif most is not None and limit > most * (1 + 1e-9):
+    elif maximum is not None and limit > maximum * (1 + 1e-9):
         message = f"job '{job.name}' declares a slo.step_p95_s of {limit:.6g} s"
         yield builder.fault(
             "policy-slo-required", location, message, "max_step_p95_s", "lower it in the job and solve again"
@@ -151,9 +151,9 @@ def _slo(builder: _FaultBuilder, job: Job) -> Iterator[Fault]:
 
 
 def _nodes(builder: _FaultBuilder, location: Loc, taken: dict[str, int]) -> Iterator[Fault]:
-    for pool, most in builder.rules.max_nodes.items():
-        if taken.get(pool, 0) > most:
-            message = f"takes {taken[pool]} nodes of pool '{pool}', at most {most} are allowed"
+    for pool, maximum in builder.rules.max_nodes.items():
+        if taken.get(pool, 0) > maximum:
+            message = f"takes {taken[pool]} nodes of pool '{pool}', at most {maximum} are allowed"
             yield builder.fault("policy-nodes", location, message, "max_nodes")
 
 
@@ -168,10 +168,10 @@ def unknown_pools(file: SiteRulesFile, cluster: Cluster | None, location: Loc) -
     yield Fault("policy-unknown-pool", location, f"{message}; {file.place('max_nodes')} has max_nodes", remedy)
 
 
-def _headroom(builder: _FaultBuilder, location: Loc, room: float) -> Iterator[Fault]:
-    least = builder.rules.min_headroom
-    if least is not None and room < least - 1e-9:
-        yield builder.fault("policy-memory-headroom", location, f"leaves {room:.1%} free", "min_headroom")
+def _headroom(builder: _FaultBuilder, location: Loc, free_share: float) -> Iterator[Fault]:
+    minimum = builder.rules.min_headroom
+    if minimum is not None and free_share < minimum - 1e-9:
+        yield builder.fault("policy-memory-headroom", location, f"leaves {free_share:.1%} free", "min_headroom")
 
 
 def waived(rule: str, site_rules: SiteRules | None) -> bool:

@@ -25,9 +25,19 @@ def predictions_of(plan: Plan | GroupsPlan) -> str:
     return groups_predictions(plan.predicted, plan.groups)
 
 
+def has_edited_decisions(plan: Plan | GroupsPlan) -> bool:
+    """Whether a plan's decisions were edited after it was solved."""
+    return decisions_of(plan) != plan.decisions_sha256
+
+
+def has_edited_predictions(plan: Plan | GroupsPlan) -> bool:
+    """Whether a plan's predictions were edited after it was solved; false if it has no digest of them."""
+    return plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256
+
+
 def decisions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
     """The fault of decisions that differ from the solved decisions."""
-    if decisions_of(plan) != plan.decisions_sha256:
+    if has_edited_decisions(plan):
         again = "run rlplan refresh, or solve again" if isinstance(plan, Plan) else "solve again"
         yield Fault(
             "decisions-edited",
@@ -40,9 +50,9 @@ def decisions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
 def predictions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
     """The fault of figures in `predicted` that differ from the solved figures, or that have no digest."""
     if plan.predicted_sha256 is None:
-        message = "the plan has no digest of its predictions, so that nothing tells whether they were edited"
+        message = "the plan has no digest of its predictions, so an edit of them cannot be detected"
         yield Fault("predictions-edited", ("predicted",), message, "solve again")
-    elif predictions_of(plan) != plan.predicted_sha256:
+    elif has_edited_predictions(plan):
         message = "the figures under 'predicted' were edited after they were solved"
         yield Fault(
             "predictions-edited",
@@ -84,9 +94,9 @@ def solved_at_unlikely(plan: Plan | GroupsPlan, now: datetime) -> Iterator[Fault
     """The fault of a plan whose `solved_at` is not a time, or is in the future."""
     days, written = days_since(plan.volatile.solved_at, now), plan.volatile.solved_at[:40]
     if days is None:
-        message = f"'{written}' is no ISO 8601 time"
+        message = f"'{written}' is not an ISO 8601 time"
     elif days < -CLOCKS_DAYS:
-        message = f"'{written}' is still to come"
+        message = f"'{written}' is in the future"
     else:
         return
     yield Fault(

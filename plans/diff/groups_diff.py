@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import networkx as nx
 
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..schema.groups_plan import GroupsPlan, Move
 from ..schema.sections.planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
-from .job_diff import NO_FILES, edited, figures_edited, sides_of, solver_changes
+from .job_diff import NO_FILES, sides_of, solver_changes
 
 Status = Literal["arrived", "left", "moved", "other nodes", "stays"]
 
@@ -169,7 +170,7 @@ def diff_groups(
     if from_old:  # the old plan as an input of the new plan is no difference between the two
         inputs = tuple(change for change in inputs if change.name != "previous")
     solver = solver_changes(old, new)
-    edited_sides = sides_of(edited(old), edited(new))
+    edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
     return GroupsDiff(
@@ -184,7 +185,7 @@ def diff_groups(
         stale=stale,
         solver=solver,
         edited=edited_sides,
-        figures_edited=sides_of(figures_edited(old), figures_edited(new)),
+        figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
         moves_from_old=from_old,
     )
 

@@ -93,7 +93,7 @@ def _warnings(diff: GroupsDiff) -> tuple[str, ...]:
     warnings = groups_warnings(diff.new, before) + edited_warnings(diff.edited, diff.figures_edited)
     warnings += stale_warnings(diff.new, diff.stale)
     if diff.new.solver.status == "limit" and diff.old.solver.status != "limit":
-        warnings.append("the search for the new plan ended at a limit: nothing says that it is the best")
+        warnings.append("the search for the new plan ended at a limit: it may not be the best plan")
     return tuple(warnings)
 
 
@@ -210,10 +210,10 @@ def _moves(diff: GroupsDiff) -> list[str]:
     if moves:
         text = f"{count(len(moves), 'move')} for {usd(sum(move.price_usd for move in moves))} USD once"
         if diff.moves_from_old is False:
-            text += ", counted from another running plan than the old one"
+            text += ", starting from another plan than the old one"
         remarks.append(text)
     elif diff.count("moved") and diff.new.inputs.previous is None:
-        remarks.append("the new plan was not solved from the old one: what the moves cost is unknown")
+        remarks.append("the new plan was not solved from the old one: the price of the moves is unknown")
     if declined is not None:
         remarks.append(
             f"moves of {count(len(declined.jobs), 'job')} that would save {usd(declined.saves_usd_per_hour)} USD per "

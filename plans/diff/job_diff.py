@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..check.solved_rules import decisions_of, predictions_of
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.phase_names import PHASE_NAMES
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
@@ -105,7 +105,7 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files:
     """The difference from `old` to `new`. `old_files`, `new_files`: input files, to compare those that are at hand."""
     errors = errors_of(old, new)
     inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
-    edited_sides = sides_of(edited(old), edited(new))
+    edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
     decisions = _decisions(old, new, stale="new" in edited_sides)
     solver = solver_changes(old, new) + tuple(
         changes(old.inputs.profile.provenance, new.inputs.profile.provenance, prefix="inputs.profile.provenance")
@@ -125,18 +125,8 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files:
         solver=solver,
         predictions=predictions,
         edited=edited_sides,
-        figures_edited=sides_of(figures_edited(old), figures_edited(new)),
+        figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
     )
-
-
-def edited(plan: Plan | GroupsPlan) -> bool:
-    """Whether a plan's decisions were edited after it was solved."""
-    return decisions_of(plan) != plan.decisions_sha256
-
-
-def figures_edited(plan: Plan | GroupsPlan) -> bool:
-    """Whether a plan's predictions were edited after it was solved; false if it has no digest of them."""
-    return plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256
 
 
 def sides_of(old: bool, new: bool) -> tuple[str, ...]:

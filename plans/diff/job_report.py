@@ -75,9 +75,9 @@ def out_of_date(diff: PlanDiff | GroupsDiff) -> str:
     """Why the figures are invalid: plans edited by hand, input files changed after solving; "" if they are valid."""
     reasons = []
     if "new" in diff.edited:
-        reasons.append("edited by hand: the figures are of the decisions before")
+        reasons.append("edited by hand: the figures are of the solved decisions")
     elif "old" in diff.edited:
-        reasons.append("the old plan was edited by hand: its figures are of the decisions before")
+        reasons.append("the old plan was edited by hand: its figures are of the solved decisions")
     for side in diff.figures_edited:
         reasons.append(f"the predictions of the {side} plan were edited by hand")
     inputs = inputs_of(diff.new)
@@ -151,13 +151,13 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
     warnings = edited_warnings(diff.edited, diff.figures_edited) + stale_warnings(diff.new, diff.stale)
     old, new = diff.old, diff.new
     if old.job.name != new.job.name:
-        warnings.append(f"the plans are of two jobs, {old.job.name} and {new.job.name}")
+        warnings.append(f"the two plans are of different jobs, {old.job.name} and {new.job.name}")
     if (old.predicted.length_ratio, old.job.bias) != (new.predicted.length_ratio, new.job.bias):
-        off, budget = abs(1 - new.predicted.length_ratio), new.job.bias.budget
+        deviation, budget = abs(1 - new.predicted.length_ratio), new.job.bias.budget
         # Warn only if the new plan exceeds its budget and the old plan did not.
-        if budget and off > budget and not abs(1 - old.predicted.length_ratio) > old.job.bias.budget:
+        if budget and deviation > budget and not abs(1 - old.predicted.length_ratio) > old.job.bias.budget:
             warnings.append(
-                f"trained lengths are off by {figure(off, 'share')}, more than the bias budget of "
+                f"trained lengths are off by {figure(deviation, 'share')}, more than the bias budget of "
                 f"{figure(budget, 'share')}"
             )
     for quantity in diff.effects:
@@ -169,14 +169,14 @@ def job_warnings(diff: PlanDiff) -> tuple[str, ...]:
             f"{figure(new.solver.gap, 'share')} from the solver's bound"
         )
     elif (old.solver.status, new.solver.status) == ("optimal", "feasible"):
-        warnings.append("the search for the new plan ended at a limit: nothing says that it is the best")
+        warnings.append("the search for the new plan ended at a limit: it may not be the best plan")
     return tuple(warnings)
 
 
 def edited_warnings(edited: tuple[str, ...], figures: tuple[str, ...]) -> list[str]:
     """Warnings for the sides whose decisions (`edited`) or predictions (`figures`) were edited by hand."""
     return [
-        f"the {side} plan was edited after it was solved: its predictions and reasons are of other decisions"
+        f"the {side} plan was edited after it was solved: its predictions and reasons are of the solved decisions"
         for side in edited
     ] + [f"the predictions of the {side} plan were edited after it was solved; do not trust them" for side in figures]
 
@@ -257,4 +257,4 @@ def solver_text(diff: PlanDiff | GroupsDiff, full: bool) -> list[str]:
     versions = diff.old.volatile.rlplan, diff.new.volatile.rlplan
     if versions[0] != versions[1]:
         texts.append(f"rlplan {versions[0]} -> {versions[1]}")
-    return [f"found otherwise: {', '.join(texts)}"] if texts else []
+    return [f"solved differently: {', '.join(texts)}"] if texts else []

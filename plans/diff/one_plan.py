@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.numbers import count
 from ..phrases.phase_names import PHASE_NAMES
 from ..phrases.sentences import shorten
@@ -15,7 +16,7 @@ from ..schema.plan import Plan
 from .change import Unit
 from .groups_report import groups_warnings
 from .input_diff import InputFiles, stale_inputs
-from .job_diff import edited, figures_edited, free_memory, sides_of, speedup
+from .job_diff import free_memory, sides_of, speedup
 from .job_report import edited_warnings, stale_warnings
 from .quantity_text import figure, relative_text
 from .review import Column, Report, Row, Section
@@ -23,7 +24,9 @@ from .review import Column, Report, Row, Section
 
 def one_plan_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
     """The report on a plan that was added (`new`) or removed."""
-    warnings = edited_warnings(sides_of(False, new and edited(plan)), sides_of(False, new and figures_edited(plan)))
+    warnings = edited_warnings(
+        sides_of(False, new and has_edited_decisions(plan)), sides_of(False, new and has_edited_predictions(plan))
+    )
     if new and files.folder is not None:
         warnings += stale_warnings(plan, stale_inputs(plan, files))
     change = "new plan" if new else "plan removed"

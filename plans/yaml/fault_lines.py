@@ -156,7 +156,7 @@ def _alike(name: str, near: str) -> bool:
     """Whether `name` may be a misspelling of `near`: the keys are also similar without the words that both share."""
     shared = set(name.lower().split("_")) & set(near.lower().split("_"))
     rests = ["_".join(word for word in key.lower().split("_") if word not in shared) for key in (name, near)]
-    return not all(rests) or difflib.SequenceMatcher(None, *rests).ratio() >= 0.5
+    return not all(rests) or difflib.SequenceMatcher(None, rests[0], rests[1]).ratio() >= 0.5
 
 
 def _unknown_key(location: Loc, value: Any, model: type[BaseModel]) -> str:

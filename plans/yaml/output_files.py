@@ -65,12 +65,12 @@ def _must_have_room_for_its_name(path: Path) -> None:
     """Raise InputError if a name in the path has more than 255 bytes, or the path 4096 or more: the usual limits."""
     if "\0" in str(path):
         raise InputError("is no path: it holds a null character", str(path).replace("\0", "?"))
-    most = 255
+    most_bytes = 255
     longest = max(path.parts, key=lambda part: len(os.fsencode(part)), default="")
     size = len(os.fsencode(longest))
-    if size > most:
+    if size > most_bytes:
         shown = f"{str(path)[:60]}…"
-        raise InputError(f"a name in it has {size} bytes, and a file's name may have {most}; shorten it", shown)
+        raise InputError(f"a name in it has {size} bytes, and a file's name may have {most_bytes}; shorten it", shown)
     if len(os.fsencode(path)) >= 4096:
         raise InputError("has 4096 bytes or more, and a path may have 4095; shorten it", f"{str(path)[:60]}…")
 

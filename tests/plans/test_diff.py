@@ -1,4 +1,4 @@
-"""The difference of two plans of one job: what counts, what it is in seconds and dollars, and how sure that is."""
+"""The difference of two plans of one job: which changes count, their seconds and dollars, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(folder: Any) -> Plan:
 
 
 def edited(plan: Plan, *replacements: tuple[str, str], resolved: bool = True) -> Plan:
-    """The plan with text replaced; `resolved`: as if it had been solved so, and not edited by hand."""
+    """The plan with text replaced; `resolved`: with new digests, as if it was solved and not edited by hand."""
     text = dump(plan)
     for old, new in replacements:
         assert old in text, old
@@ -48,7 +48,7 @@ def shown(diff: PlanDiff) -> str:
 
 
 def rescaled(plan: Plan, factor: float, **predicted: Any) -> Plan:
-    """Each of the plan's seconds per sample, and the price, times a factor."""
+    """The plan with its seconds per sample and its price multiplied by a factor."""
     p = plan.predicted
     changed = p.model_copy(
         update={
@@ -147,7 +147,7 @@ def test_a_plan_edited_by_hand_is_called_out_and_its_reasons_are_not_repeated(pl
     diff = diff_jobs(plan, new)
     assert diff.edited == ("new",) and diff.decisions[0].why == ""
     assert "edited after it was solved" in shown(diff)
-    assert "**edited by hand: the figures are of the decisions before; solve again; 1 decision differs**" in shown(diff)
+    assert "**edited by hand: the figures are of the solved decisions; solve again; 1 decision differs**" in shown(diff)
     assert "as fast as before" not in shown(diff)
     assert "the old plan was edited by hand" in shown(diff_jobs(new, plan))
     assert diff_jobs(plan, edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 200"))).decisions[0].why
@@ -162,7 +162,7 @@ def test_what_no_input_explains_is_another_seed_version_or_solver(plan: Plan) ->
 
 
 def refreshed(plan: Plan) -> Plan:
-    """The plan as `rlplan refresh` writes an edited one."""
+    """The plan as `rlplan refresh` writes it after an edit."""
     update = {"refreshed": True, "status": "feasible", "gap": 0.03}
     return plan.model_copy(update={"solver": plan.solver.model_copy(update=update)})
 
@@ -273,7 +273,7 @@ def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
 def test_the_deviations_are_those_of_drawn_errors(
     shares: list[float], ratio: float, common: tuple[bool, bool, bool]
 ) -> None:
-    """Both are linear in the six errors: their squares are the sums of the squares of what each adds alone."""
+    """Both are linear in the six errors, so their squares are sums of squares, one for each error."""
     pairs = [(shares[2 * k], shares[2 * k] if both else shares[2 * k + 1], both) for k, both in enumerate(common)]
     (c1, c2, _), (l1, l2, _), (m1, m2, _) = pairs
     old = PredictedError(costs=c1, lengths=l1, sampling=m1)

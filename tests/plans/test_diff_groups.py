@@ -1,4 +1,4 @@
-"""The difference of two plans of groups: who arrived, left and moved, whatever the groups are called."""
+"""The difference of two plans of groups: jobs that arrived, left or moved, whatever the ids of the groups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_jobs_that_arrive_leave_and_move_are_told_apart() -> None:
         and "| `e` | left g2 |" in text
     )
     assert "| g1 (now g5) |" in text and "+f -c; 2 stay" in text
-    assert "what the moves cost is unknown" in text
+    assert "the price of the moves is unknown" in text
 
 
 def test_groups_are_matched_so_that_fewest_jobs_move() -> None:
@@ -90,7 +90,7 @@ def test_moves_have_a_price_and_begin_from_the_old_plan_or_from_another_one() ->
     elsewhere = diff_groups(OLD, plan, old_sha256="b" * 64)
     assert elsewhere.moves_from_old is False and [change.name for change in elsewhere.inputs] == ["previous"]
     text = markdown(groups_report(elsewhere, "groups.yaml"))
-    assert "another running plan" in text and "| `c` | g1 -> g2 |" in text
+    assert "starting from another plan" in text and "| `c` | g1 -> g2 |" in text
 
 
 def test_a_bound_that_breaks_is_a_warning_and_newly_broken_ones_come_first() -> None:
