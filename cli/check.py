@@ -100,12 +100,12 @@ def check_command(
     if not plans:
         raise click.UsageError("name at least one file, or --rules")
 
-    from ..planner.check.checker import Checker, load_policy
+    from ..planner.check.checker import Checker, load_site_rules
 
     if sarif_path is not None:
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
-    policy = None if policy_path is None else load_policy(policy_path)
-    reports = Checker(datetime.now(UTC), policy, max_age_days).check(plans)
+    site_rules = None if policy_path is None else load_site_rules(policy_path)
+    reports = Checker(datetime.now(UTC), site_rules, max_age_days).check(plans)
     if sarif_path is not None:
         found = [finding for report in reports for finding in report.findings]
         atomic_write(sarif_path, json.dumps(sarif(found), indent=1) + "\n")
@@ -128,7 +128,7 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
             "file": report.file,
             "kind": report.kind,
             "findings": [finding.data() for finding in report.findings],
-            "policy": report.policy,
+            "policy": report.site_rules,
             "notes": list(report.notes),
             "not_executable": list(report.not_executable),
         }
@@ -145,13 +145,13 @@ def _print(reports: list[FileReport]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for report in reports:
-        held = f"; policy {report.policy}" if report.policy else ""
-        if not report.findings and report.broken_policy:
+        held = f"; policy {report.site_rules}" if report.site_rules else ""
+        if not report.findings and report.broken_site_rules:
             console.print(
                 Text.assemble(
                     f"{report.file}: ",
                     ("not held against its policy", "yellow"),
-                    f": {report.broken_policy} cannot be read; else no findings: {report.summary}",
+                    f": {report.broken_site_rules} cannot be read; else no findings: {report.summary}",
                 )
             )
             continue
@@ -167,8 +167,8 @@ def _print(reports: list[FileReport]) -> None:
                 Text.assemble((f"{place}: ", "bold"), (f"[{finding.rule}]", color), f" {level}{finding.text}")
             )
         _print_notes(console, report)
-        if report.policy:
-            console.print(f"{report.file}: held against policy {report.policy}", markup=False)
+        if report.site_rules:
+            console.print(f"{report.file}: held against policy {report.site_rules}", markup=False)
     console.print(_summary(reports), markup=False)
 
 

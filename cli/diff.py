@@ -85,7 +85,7 @@ def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Repor
     from ..plans.diff.input_diff import InputFiles
     from ..plans.diff.job_diff import diff_jobs
     from ..plans.diff.job_report import job_report
-    from ..plans.diff.one_plan import alone_dict, alone_report
+    from ..plans.diff.one_plan import one_plan_dict, one_plan_report
     from ..plans.schema.groups_plan import GroupsPlan
     from ..plans.schema.plan import Plan
     from ..plans.yaml.errors import InputError
@@ -94,8 +94,8 @@ def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Repor
         side = new or old
         if side is None:
             raise InputError("none on both sides: name a plan")
-        report = alone_report(side.plan, side.name, new is not None, InputFiles(side.path.parent))
-        return report, alone_dict(side.plan, new is not None), False
+        report = one_plan_report(side.plan, side.name, new is not None, InputFiles(side.path.parent))
+        return report, one_plan_dict(side.plan, new is not None), False
     title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
     files = InputFiles(old.path.parent), InputFiles(new.path.parent)
     if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):

@@ -62,7 +62,7 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     found = _faults(plan, plan_path)
     broken = [fault for fault in found if not _is_made_anew(fault) and fault.rule not in MEMORY_RULES]
     if broken:
-        raise joined([error_at(plan_path, fault.loc, f"{fault.key}: {fault.text}") for fault in broken])
+        raise joined([error_at(plan_path, fault.location, f"{fault.key}: {fault.text}") for fault in broken])
     # What memory does not hold needs no simulation to be told.
     if beyond := [fault for fault in found if not _is_made_anew(fault)]:
         raise _infeasible(beyond, plan_path)
@@ -110,7 +110,7 @@ def _is_made_anew(fault: Fault) -> bool:
     """Whether a fault is of what refresh writes again, and says nothing of the decisions."""
     from ..plans.check.rules import RULES
 
-    of_figures = fault.loc[0] == "predicted" or RULES[fault.rule].family == "predictions"
+    of_figures = fault.location[0] == "predicted" or RULES[fault.rule].family == "predictions"
     return of_figures or fault.rule in _OF_PREDICTIONS
 
 
@@ -119,22 +119,22 @@ def _infeasible(faults: Sequence[Fault], plan_path: Path) -> Infeasible:
     from ..plans.yaml.errors import Infeasible
     from ..plans.yaml.yaml_io import error_at
 
-    decided = {fault.rule for fault in faults if fault.loc[0] == "job"}
+    decided = {fault.rule for fault in faults if fault.location[0] == "job"}
     lines: dict[str, None] = {}
     for fault in faults:
-        if fault.loc[0] == "predicted" and fault.rule in decided:
+        if fault.location[0] == "predicted" and fault.rule in decided:
             continue
-        loc = _decision_of(fault.loc)
+        location = _decision_of(fault.location)
         remedy = f"{fault.remedy}, then refresh again" if fault.remedy else "edit the plan again"
-        lines[str(error_at(plan_path, loc, f"{'.'.join(map(str, loc))}: {fault.what}; {remedy}"))] = None
+        lines[str(error_at(plan_path, location, f"{'.'.join(map(str, location))}: {fault.message}; {remedy}"))] = None
     return Infeasible("\n".join(lines))
 
 
-def _decision_of(loc: Loc) -> Loc:
+def _decision_of(location: Loc) -> Loc:
     """The decisions whose memory a predicted bar is of: nobody edits the bar; other places as they are."""
-    if loc[:2] == ("predicted", "rounds") and "memory" in loc:
-        return ("job", "rounds", loc[2], "train" if "train" in loc else "rollout")
-    return ("job", "rounds") if loc[:2] == ("predicted", "host_memory") else loc
+    if location[:2] == ("predicted", "rounds") and "memory" in location:
+        return ("job", "rounds", location[2], "train" if "train" in location else "rollout")
+    return ("job", "rounds") if location[:2] == ("predicted", "host_memory") else location
 
 
 def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:

@@ -112,7 +112,7 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
 
     faults = list(stale_inputs(plan, path))
     rules = {
-        one_line(file.path): next((fault.rule for fault in faults if fault.loc[: len(loc)] == loc), None)
+        one_line(file.path): next((fault.rule for fault in faults if fault.location[: len(loc)] == loc), None)
         for loc, file in input_files(plan)
     }
     changed = [name for name, rule in rules.items() if rule == "input-changed"]
@@ -124,14 +124,14 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
 
 def _edited(plan: Plan | GroupsPlan) -> list[str]:
     """What a reader must know of a plan that is not what was solved."""
-    from ..plans.check.solved_rules import decisions_of, predictions_of
+    from ..plans.check.solved_rules import has_edited_decisions, has_edited_predictions
     from ..plans.schema.groups_plan import GroupsPlan
 
     refresh = "" if isinstance(plan, GroupsPlan) else ": rlplan refresh"
     notes = []
-    if decisions_of(plan) != plan.decisions_sha256:
+    if has_edited_decisions(plan):
         notes.append(f"its decisions were edited since it was solved, and the predictions are of those before{refresh}")
-    if plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256:
+    if has_edited_predictions(plan):
         notes.append(f"its predictions were edited since it was solved; do not trust them{refresh}")
     return notes
 

@@ -182,13 +182,13 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     """The three documents. Raises InputError with the faults of all of them, so that one look mends them."""
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import load_job
-    from ..plans.yaml.errors import Faults
+    from ..plans.yaml.errors import ErrorCollector
     from ..plans.yaml.yaml_io import load
     from ..profiles.profile_schema import Profile
     from .shared.paths import need_cluster, need_profile
 
-    faults = Faults()
-    job = faults.of(lambda: load_job(job_path))
+    faults = ErrorCollector()
+    job = faults.try_read(lambda: load_job(job_path))
 
     def read_cluster() -> Cluster:
         need_cluster(cluster_path)
@@ -198,7 +198,7 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
         need_profile(profile_path, job_path, job)
         return load(profile_path, Profile)
 
-    cluster, profile = faults.of(read_cluster), faults.of(read_profile)
+    cluster, profile = faults.try_read(read_cluster), faults.try_read(read_profile)
     faults.raise_any()
     assert job is not None and cluster is not None and profile is not None, "none of them has a fault"
     return job, cluster, profile

@@ -15,7 +15,7 @@ from ..plans.facts.executable import unsupported
 from ..plans.files.prompt_rows import data_file, enough_prompts
 from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
-from ..plans.yaml.errors import Faults, InputError
+from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.yaml_io import error_at
 from .records.execution_folder import check_folder
 
@@ -73,7 +73,7 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
     stems = [path.stem for path in plan_paths]
     if len(set(stems)) != len(stems):
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
-    faults = Faults()
+    faults = ErrorCollector()
     prepared = [
         _prepared(path, out if len(plan_paths) == 1 else out / path.stem, resume, faults) for path in plan_paths
     ]
@@ -92,13 +92,13 @@ def prepare(plan_paths: Sequence[Path], out: Path, resume: bool) -> list[Executi
     return executions
 
 
-def _prepared(path: Path, run_dir: Path, resume: bool, faults: Faults) -> Execution | None:
+def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -> Execution | None:
     """The plan at `path` as it is to run in `run_dir`; None, with all faults of plan and folder in `faults`."""
-    plan = faults.of(lambda: load_plan(path))
-    checked = faults.of(lambda: open_plan(path)) if plan is not None else None
-    faults.of(lambda: check_folder(run_dir, path, resume))
+    plan = faults.try_read(lambda: load_plan(path))
+    checked = faults.try_read(lambda: open_plan(path)) if plan is not None else None
+    faults.try_read(lambda: check_folder(run_dir, path, resume))
     for loc, fault, remedy in unsupported(plan.job) if plan is not None else ():
-        faults.found.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
+        faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
     return None if checked is None else Execution(path.stem, path, run_dir, checked)
 
 

@@ -96,7 +96,7 @@ def validated(value: Any, model: type[M], name: str, touched: dict[Loc, str], op
         return model.model_validate(value)
     except ValidationError as error:
         explained = explain_all(error, Document(value, {(): 1}, 1, False), model)
-        faults = [InputError(f"{named(name, fault.loc, touched, option)}: {fault.message}") for fault in explained]
+        faults = [InputError(f"{named(name, fault.location, touched, option)}: {fault.message}") for fault in explained]
         raise joined(faults) from None
 
 

@@ -20,7 +20,7 @@ from ..plans.facts.compared_plans import ComparedPoint, setting_text
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.sections.origin import Inputs
-from ..plans.yaml.errors import Faults, Infeasible, InputError, joined
+from ..plans.yaml.errors import ErrorCollector, Infeasible, InputError, joined
 from ..plans.yaml.yaml_doc import Loc
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
@@ -56,8 +56,8 @@ def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profil
     value that could not stand in its document, all of them together, for a path that is varied twice, and for more than
     MAX_POINTS points.
     """
-    faults = Faults()
-    axes = [axis for text in vary if (axis := faults.of(partial(_axis, text)))]
+    faults = ErrorCollector()
+    axes = [axis for text in vary if (axis := faults.try_read(partial(_axis, text)))]
     faults.raise_any()
     paths = [".".join(path) for path, _, _ in axes]
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -74,11 +74,11 @@ def points_of(clusters: Sequence[tuple[str, Cluster]], job: Job, profile: Profil
             chosen = [(path, values[index], text) for (path, values, text), index in zip(axes, choice, strict=True)]
             here: dict[str, Any] = {"cluster": name} if len(clusters) > 1 else {}
             here |= {".".join(path): value for path, value, _ in chosen}
-            point = faults.of(lambda: _changed(here, cluster, job, profile, chosen))  # noqa: B023 (called at once)
+            point = faults.try_read(lambda: _changed(here, cluster, job, profile, chosen))  # noqa: B023 (called at once)
             points += [] if point is None else [point]
-    if faults.found:
+    if faults.errors:
         # A value that is wrong is so at each point that has it, and is told once.
-        raise joined(list({str(each): each for fault in faults.found for each in fault.each()}.values()))
+        raise joined(list({str(each): each for fault in faults.errors for each in fault.each()}.values()))
     return points
 
 
@@ -103,11 +103,11 @@ def _changed(
     for path, value, text in chosen:
         touched[assign(values, path, value, text, OPTION)] = f"{'.'.join(path)}={setting_text(value)}"
     models: dict[str, type[BaseModel]] = {"cluster": Cluster, "job": Job, "profile": Profile}
-    faults, changed = Faults(), {}
+    faults, changed = ErrorCollector(), {}
     for name in documents:
         if any(loc[0] == name for loc in touched):
             read = partial(validated, values[name], models[name], name, touched, OPTION)
-            changed[name] = faults.of(read)
+            changed[name] = faults.try_read(read)
     faults.raise_any()
     made: dict[str, Any] = {**documents, **changed}
     return Point(here, made["cluster"], made["job"], made["profile"], job)

@@ -91,8 +91,8 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
     faults = misfits(result.plan, result.cluster, result.job, None)
     fault = next((fault for fault in faults if fault.rule != "loss-divisor"), None)
     if fault is not None:
-        where = ".".join(map(str, fault.loc))
-        raise InputError(f"{named('plan', fault.loc, touched, OPTION)}: plan.{where}: {fault.text}")
+        where = ".".join(map(str, fault.location))
+        raise InputError(f"{named('plan', fault.location, touched, OPTION)}: plan.{where}: {fault.text}")
     return result, notes
 
 

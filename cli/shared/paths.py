@@ -110,7 +110,7 @@ def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
     from ...planner.check.accelerator_rules import unlike_names
 
     for fault in unlike_names(cluster):
-        raise error_at(cluster_path, fault.loc, f"{fault.key}: {fault.text}")
+        raise error_at(cluster_path, fault.location, f"{fault.key}: {fault.text}")
 
 
 def see_it(out: Path) -> list[str]:

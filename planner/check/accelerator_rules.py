@@ -30,7 +30,7 @@ def unlike_names(cluster: Cluster) -> list[Fault]:
 
 def unlike_names_at(at: Loc, cluster: Cluster) -> list[Fault]:
     """The faults of a cluster's accelerators, at the key `at` of another document that names the cluster."""
-    return [Fault(fault.rule, at, f"{fault.key} {fault.what}", fault.remedy) for fault in unlike_names(cluster)]
+    return [Fault(fault.rule, at, f"{fault.key} {fault.message}", fault.remedy) for fault in unlike_names(cluster)]
 
 
 def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
-from ...plans.schema.policy import PolicyFile
+from ...plans.schema.site_rules import SiteRulesFile
 from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import document_name
 from ...profiles.document_models import ALL_MODELS
@@ -31,7 +31,7 @@ class CheckOptions:
     """
 
     now: datetime
-    site_rules: PolicyFile | None
+    site_rules: SiteRulesFile | None
     age_option: float | None
 
     @property
@@ -39,7 +39,7 @@ class CheckOptions:
         """The most days that a profile may be old; None: any number."""
         if self.age_option is not None:
             return self.age_option
-        return self.site_rules.policy.max_profile_age_days if self.site_rules else None
+        return self.site_rules.rules.max_profile_age_days if self.site_rules else None
 
     @property
     def age_source(self) -> str:

@@ -17,16 +17,16 @@ from typing import Any
 from ...plans.check.any_document import ReadDocument, read_document
 from ...plans.check.finding import Fault, Finding, located
 from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
-from ...plans.check.policy_rules import waived
 from ...plans.check.resource_rules import pools_too_large
+from ...plans.check.site_rules import waived
 from ...plans.facts.executable import not_executable
 from ...plans.phrases.caveats import assumed_notes
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
-from ...plans.schema.policy import MISNAMED, POLICY_NAME, Policy, PolicyFile, find_policy
 from ...plans.schema.sections.length_evidence import MUCH_AT_CAP
+from ...plans.schema.site_rules import MISNAMED, SITE_RULES_NAME, SiteRules, SiteRulesFile, find_site_rules
 from ...plans.schema.workload import Workload
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import document_name
@@ -46,9 +46,10 @@ class FileReport:
         file: as the user named it.
         kind: plan, groups, cluster, job, profile, workload or policy; None where it could not be told.
         findings: by line.
-        policy: the site rules file that it was checked against; None without one.
+        site_rules: path of the site rules that it was checked against; None without any.
         summary: a line on what was checked, for a file without findings.
-        broken_policy: the site rules file that should hold for it and cannot be read; None without one.
+        broken_site_rules: path of the site rules that it should be checked against and that cannot be read; None
+            without any.
         notes: what a reviewer should know though nothing is wrong with it, a line each.
         not_executable: why the executor cannot run the plan yet, a line each; it can be reviewed all the same.
     """
@@ -56,9 +57,9 @@ class FileReport:
     file: str
     kind: str | None
     findings: tuple[Finding, ...]
-    policy: str | None = None
+    site_rules: str | None = None
     summary: str = ""
-    broken_policy: str | None = None
+    broken_site_rules: str | None = None
     notes: tuple[str, ...] = ()
     not_executable: tuple[str, ...] = ()
 
@@ -74,20 +75,20 @@ class Checker:
 
     Attributes:
         now: the time that ages are counted to.
-        policy: the site rules that hold for all files; None: for each file those of the nearest rlplan.policy.yaml.
+        site_rules: the site rules for all files; None: for each file those of the nearest rlplan.policy.yaml.
         max_age_days: of profiles, in place of the site rules'; None: theirs.
     """
 
     now: datetime
-    policy: PolicyFile | None = None
+    site_rules: SiteRulesFile | None = None
     max_age_days: float | None = None
-    _policies: dict[Path, PolicyFile | FileReport] = field(default_factory=dict)
+    _files_read: dict[Path, SiteRulesFile | FileReport] = field(default_factory=dict)
 
     def check(self, paths: Iterable[str]) -> list[FileReport]:
         """Reports in the order of the files, followed by those of site rules files that cannot be read."""
         reports = [self.check_file(path) for path in paths]
         named = {os.path.abspath(report.file) for report in reports}  # noqa: PTH100 (links are the user's)
-        broken = [rules for rules in self._policies.values() if isinstance(rules, FileReport)]
+        broken = [rules_file for rules_file in self._files_read.values() if isinstance(rules_file, FileReport)]
         return reports + [report for report in broken if os.path.abspath(report.file) not in named]  # noqa: PTH100
 
     def check_file(self, path: str) -> FileReport:
@@ -96,47 +97,47 @@ class Checker:
         kind = None if read.mark is None else document_name(ALL_MODELS[read.mark])
         if read.value is None or read.document is None:
             return FileReport(path, kind, read.findings)
-        policy, broken = self._policy_for(path)
-        options = CheckOptions(self.now, policy, self.max_age_days)
+        rules_file, broken = self._site_rules_for(path)
+        options = CheckOptions(self.now, rules_file, self.max_age_days)
         faults, summary = _faults(read, options)
-        allowed = policy.policy if policy else None
+        allowed = rules_file.rules if rules_file else None
         # Where the site rules waive an edit, its stale figures are findings all the same.
         kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
         findings = located(kept, path, read.document)
         findings.sort(key=lambda finding: finding.line or 0)
-        held = policy.path if policy else None
+        held = rules_file.path if rules_file else None
         cannot = tuple(not_executable(read.value.job)) if isinstance(read.value, Plan) else ()
         return FileReport(path, kind, tuple(dict.fromkeys(findings)), held, summary, broken, _notes(read), cannot)
 
     def findings_of(self, path: str, faults: Iterable[Fault]) -> list[Finding]:
         """Faults of the plan at `path` with changed values, as findings: by line, without those that its site rules
         waive."""
-        policy, _ = self._policy_for(path)
+        rules_file, _ = self._site_rules_for(path)
         read = read_document(path, ALL_MODELS)
         if read.document is None:
             return list(read.findings)
-        kept = (fault for fault in faults if not waived(fault.rule, policy.policy if policy else None))
+        kept = (fault for fault in faults if not waived(fault.rule, rules_file.rules if rules_file else None))
         return list(dict.fromkeys(sorted(located(kept, path, read.document), key=lambda finding: finding.line or 0)))
 
-    def _policy_for(self, path: str) -> tuple[PolicyFile | None, str | None]:
+    def _site_rules_for(self, path: str) -> tuple[SiteRulesFile | None, str | None]:
         """(the site rules that hold for a file, the path of those that should and cannot be read)."""
-        if self.policy is not None:
-            return self.policy, None
-        place = find_policy(path)
-        if place is None:
+        if self.site_rules is not None:
+            return self.site_rules, None
+        rules_path = find_site_rules(path)
+        if rules_path is None:
             return None, None
-        if place not in self._policies:
-            self._policies[place] = _read_policy(shown(place))
-        rules = self._policies[place]
-        return (rules, None) if isinstance(rules, PolicyFile) else (None, rules.file)
+        if rules_path not in self._files_read:
+            self._files_read[rules_path] = _read_site_rules(shown(rules_path))
+        rules_file = self._files_read[rules_path]
+        return (rules_file, None) if isinstance(rules_file, SiteRulesFile) else (None, rules_file.file)
 
 
-def load_policy(path: str) -> PolicyFile:
+def load_site_rules(path: str) -> SiteRulesFile:
     """The site rules at `path`. Raises InputError for the first thing that is wrong with them."""
-    rules = _read_policy(path)
-    if isinstance(rules, PolicyFile):
-        return rules
-    first = rules.findings[0]
+    rules_file = _read_site_rules(path)
+    if isinstance(rules_file, SiteRulesFile):
+        return rules_file
+    first = rules_file.findings[0]
     raise InputError(first.text, path, first.line)
 
 
@@ -149,21 +150,21 @@ def shown(path: Path) -> str:
     return str(path) if relative.startswith("..") else relative
 
 
-def _read_policy(path: str) -> PolicyFile | FileReport:
+def _read_site_rules(path: str) -> SiteRulesFile | FileReport:
     if Path(path).name == MISNAMED:
-        what, remedy = f"a policy is called {POLICY_NAME}, and this file is not read", "rename it"
-        return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, remedy),))
+        message, remedy = f"a policy is called {SITE_RULES_NAME}, and this file is not read", "rename it"
+        return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", message, remedy),))
     read = read_document(path, ALL_MODELS)
-    if isinstance(read.value, Policy) and read.document is not None:
-        return PolicyFile(path, read.value, read.document)
+    if isinstance(read.value, SiteRules) and read.document is not None:
+        return SiteRulesFile(path, read.value, read.document)
     if read.findings:
         return FileReport(path, "policy", read.findings)
-    what = (
+    message = (
         f"is a file of kind {document_name(ALL_MODELS[read.mark])}, and a policy is needed"
         if read.mark
         else "is no policy"
     )
-    return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, "pass a rlplan.policy.yaml"),))
+    return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", message, "pass a rlplan.policy.yaml"),))
 
 
 def _notes(read: ReadDocument) -> tuple[str, ...]:
@@ -200,5 +201,5 @@ def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str
         return profile_rules.profile_faults(value, read.path, options), profile_rules.profile_summary(value, options)
     if isinstance(value, Cluster):
         return [*unlike_names(value), *pools_too_large(value)], f"cluster {value.name}"
-    assert isinstance(value, Policy), "these are all kinds of document"
+    assert isinstance(value, SiteRules), "these are all kinds of document"
     return [], "policy"

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...plans.check.finding import Fault
-from ...plans.check.groups_fit import against_cluster, against_workload, of_itself
+from ...plans.check.groups_fit import against_cluster, against_workload, self_contradictions
 from ...plans.check.input_rules import input_path, stale_inputs
-from ...plans.check.policy_rules import group_breaches, unknown_pools
 from ...plans.check.prediction_rules import CLOSE, close
-from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
+from ...plans.check.site_rules import group_breaches, unknown_pools
+from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
@@ -31,9 +31,14 @@ from .check_options import CheckOptions, opened
 
 def groups_faults(plan: GroupsPlan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
     """(faults of a plan of groups, a line on what was checked)."""
-    faults: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *of_itself(plan)]
+    faults: list[Fault] = [
+        *stale_inputs(plan, path),
+        *decisions_edited(plan),
+        *other_version(plan),
+        *self_contradictions(plan),
+    ]
     faults += predictions_edited(plan)
-    faults += undated(plan, options.now)
+    faults += solved_at_unlikely(plan, options.now)
     inputs = plan.inputs
     cluster = opened(input_path(inputs.cluster, path), inputs.cluster.path, Cluster, ("inputs", "cluster"), faults)
     workload_path = input_path(inputs.workload, path)

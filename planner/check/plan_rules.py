@@ -8,10 +8,10 @@ from pathlib import Path
 from ...plans.check.finding import Fault
 from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.plan_fit import misfits
-from ...plans.check.policy_rules import breaches, unknown_pools
-from ...plans.check.prediction_rules import bias_over_budget, gap_of, lengths_of, prices_of, thin_trace
-from ...plans.check.resource_rules import not_in_search, over_issue_beyond, overdrawn, pools_too_large
-from ...plans.check.solved_rules import edited, other_version, predictions_edited, undated
+from ...plans.check.prediction_rules import bias_over_budget, gap_faults, length_faults, price_faults, thin_trace
+from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
+from ...plans.check.site_rules import plan_breaches, unknown_pools
+from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_heads
 from ...plans.schema.plan import Plan
@@ -34,9 +34,14 @@ from .reward_rules import deadline_faults, reward_faults
 
 def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Fault], str]:
     """(faults of a plan of one job, a line on what was checked)."""
-    faults: list[Fault] = [*stale_inputs(plan, path), *edited(plan), *other_version(plan), *predictions_edited(plan)]
-    faults += [*bias_over_budget(plan), *gap_of(plan), *thin_trace(plan)]
-    faults += undated(plan, options.now)
+    faults: list[Fault] = [
+        *stale_inputs(plan, path),
+        *decisions_edited(plan),
+        *other_version(plan),
+        *predictions_edited(plan),
+    ]
+    faults += [*bias_over_budget(plan), *gap_faults(plan), *thin_trace(plan)]
+    faults += solved_at_unlikely(plan, options.now)
     faults += bars(plan)
 
     inputs = plan.inputs
@@ -49,18 +54,18 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
     if cluster is not None:
         faults += unlike_names_at(("inputs", "cluster"), cluster)
         faults += _too_large(plan, cluster)
-        faults += prices_of(plan, cluster, _nodes(plan, cluster, job, profile))
+        faults += price_faults(plan, cluster, _nodes(plan, cluster, job, profile))
     if job is not None:
-        faults += lengths_of(plan, job)
+        faults += length_faults(plan, job)
     faults += physics(plan, cluster, job, profile, heads)
     if profile is not None:
         faults += _profile(plan, profile, cluster, job, paths, options)
     pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
     faults += bars_as_they_are(plan, profile, pool)
     if options.site_rules is not None:
-        faults += breaches(plan, options.site_rules, job)
+        faults += plan_breaches(plan, options.site_rules, job)
         faults += unknown_pools(options.site_rules, cluster, ("inputs", "cluster"))
-        if options.site_rules.policy.require_job_files and job is not None:
+        if options.site_rules.rules.require_job_files and job is not None:
             faults += _missing(plan, path, job, options)
     age = age_text(profile, options) if profile is not None else "no profile"
     return faults, f"{plan.job.bias.mode} plan of {plan.job.name}; {age}"
@@ -69,8 +74,8 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
 def _too_large(plan: Plan, cluster: Cluster) -> list[Fault]:
     """The fault of a pool of the plan that has become larger than one job is planned on."""
     name = plan.job.rounds.short.rollout.pool
-    large = [fault for fault in pools_too_large(cluster) if fault.loc[1] == name]
-    return [Fault(fault.rule, ("inputs", "cluster"), f"{fault.key}: {fault.what}", fault.remedy) for fault in large]
+    large = [fault for fault in pools_too_large(cluster) if fault.location[1] == name]
+    return [Fault(fault.rule, ("inputs", "cluster"), f"{fault.key}: {fault.message}", fault.remedy) for fault in large]
 
 
 def _lengths(given: LengthsInput, path: str) -> list[Fault]:
@@ -107,7 +112,7 @@ def physics(
         return faults
     if cluster is not None:
         faults += misfits(plan, cluster, job, heads or _known_heads(job))
-        faults += overdrawn(plan, cluster, job, heads)
+        faults += resource_faults(plan, cluster, job, heads)
     faults += not_in_search(plan, job)
     faults += over_issue_beyond(plan, job)
     if plan.job.reward.judge is None:

@@ -22,12 +22,12 @@ def without_stale(faults: Sequence[Fault]) -> list[Fault]:
     """The faults without those on stale figures; memory that is too small is then reported at the decision alone."""
     if not any(fault.rule in _STALE for fault in faults):
         return list(faults)
-    decided = {fault.rule for fault in faults if fault.rule in _MEMORY and fault.loc[0] == "job"}
+    decided = {fault.rule for fault in faults if fault.rule in _MEMORY and fault.location[0] == "job"}
 
     def left_out(fault: Fault) -> bool:
         begins = _STALE_KEYS.get(fault.rule)
         if begins is not None and fault.key.startswith(begins):
             return True
-        return fault.loc[0] == "predicted" and fault.rule in decided
+        return fault.location[0] == "predicted" and fault.rule in decided
 
     return [fault for fault in faults if not left_out(fault)]

@@ -18,7 +18,7 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def annotation(finding: Finding) -> str:
     """Return a finding as a workflow command of GitHub Actions, which shows it beside its line in a pull request.
 
-    Files are relative to the root of the repository. Escaped as @actions/core does (toolkit,
+    File paths are relative to the root of the repository. Text is escaped as @actions/core does (toolkit,
     packages/core/src/command.ts).
     """
     place = {"file": _from_root(finding.file), "line": "1" if finding.line is None else str(finding.line)}
@@ -28,7 +28,7 @@ def annotation(finding: Finding) -> str:
 
 
 def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return findings as a SARIF log of one run, with the rules that they name; files relative to the repository."""
+    """Return findings as a SARIF log of one run, with the rules that they name; paths relative to the repository."""
     names = list(dict.fromkeys(finding.rule for finding in findings))
     rules = [{"id": name, "shortDescription": {"text": RULES[name].finds}} for name in names]
     results = [
@@ -53,7 +53,7 @@ def sarif(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def is_sarif(path: Path) -> bool:
-    """Return whether a SARIF file is at a path, which a new one may replace."""
+    """Return whether the file at `path` is a SARIF log, so that a new log may replace it."""
     return path.is_file() and SARIF_SCHEMA.encode() in path.read_bytes()[:200]
 
 
@@ -64,17 +64,17 @@ def _from_root(file: str) -> str:
 
 
 def _root(path: str) -> str:
-    """The folder that GitHub counts paths from: its workspace, else the nearest one above the current folder that has
-    .git, else the current folder. One that the file does not lie below is passed over."""
-    here = Path.cwd()
-    above = [str(folder) for folder in (here, *here.parents) if (folder / ".git").exists()][:1]
-    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *above):
+    """The folder that GitHub counts paths from: GitHub's workspace, else the nearest parent of the current folder with
+    .git, else the current folder. A folder is skipped if the file is not below it."""
+    current = Path.cwd()
+    repositories = [str(folder) for folder in (current, *current.parents) if (folder / ".git").exists()][:1]
+    for root in (os.environ.get("GITHUB_WORKSPACE", ""), *repositories):
         if root and Path(path).is_relative_to(root):
             return root
-    return str(here)
+    return str(current)
 
 
-def _escaped(text: str, more: str = "") -> str:
-    for char in "%\r\n" + more:  # the percent sign first, since the others are written with it
+def _escaped(text: str, more_chars: str = "") -> str:
+    for char in "%\r\n" + more_chars:  # the percent sign first: the other escapes contain it
         text = text.replace(char, f"%{ord(char):02X}")
     return text

@@ -1,4 +1,4 @@
-"""Read any document of rlplan's, with every fault of its schema as a finding of its own."""
+"""Read a document of any kind; every fault of its schema is a finding."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..schema.cluster import Cluster
 from ..schema.groups_plan import GroupsPlan
 from ..schema.job import Job
 from ..schema.plan import Plan
-from ..schema.policy import Policy
+from ..schema.site_rules import SiteRules
 from ..schema.workload import Workload
 from ..yaml.errors import InputError
-from ..yaml.fault_lines import Explained, explain_all
+from ..yaml.fault_lines import ExplainedFault, explain_all
 from ..yaml.yaml_doc import Document, parse
 from ..yaml.yaml_io import read_text
-from .finding import Finding, of_error
+from .finding import Finding, finding_of
 from .rules import RULES
 
 MODELS: Mapping[str, type[BaseModel]] = {
@@ -26,9 +26,9 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "rlplan_cluster": Cluster,
     "rlplan_job": Job,
     "rlplan_workload": Workload,
-    "rlplan_policy": Policy,
+    "rlplan_policy": SiteRules,
 }
-"""By mark; the profile's model is the planner's to add."""
+"""Models by the mark of their documents. The profile's model is added in profiles/document_models.py."""
 
 _RULE_OF_TYPE = {
     "extra_forbidden": "unknown-key",
@@ -45,18 +45,18 @@ _RULE_OF_TYPE = {
     "less_than_equal": "out-of-range",
     "finite_number": "out-of-range",
 }
-"""Rules by pydantic's type of error; what is not here is a wrong type."""
+"""Rules by pydantic's type of error; every other type of error is `wrong-type`."""
 
 
 @dataclass(frozen=True)
 class ReadDocument:
-    """A file that was read.
+    """The result of reading a file.
 
     Attributes:
         path: as the user named it.
-        mark: `rlplan`, `rlplan_job`, …; None where it could not be told.
-        document: its text, parsed; None where that failed.
-        value: the model; None where its schema has faults.
+        mark: the key that names the kind of document: `rlplan`, `rlplan_job`, …; None if the file has no such key.
+        document: its text, parsed; None if the text is not valid YAML.
+        value: the model; None if the document has faults.
         findings: these faults.
     """
 
@@ -68,22 +68,22 @@ class ReadDocument:
 
 
 def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> ReadDocument:
-    """Read the file at `path` as whatever it is marked as. Raises nothing for what a file may hold."""
+    """Read the file at `path` as the kind of document that its mark names. Raises nothing, whatever the file holds."""
     try:
         if not path:
-            raise InputError("an empty word is no file; name the file")
+            raise InputError("the file name is empty; name the file")
         text = read_text(path)
     except InputError as error:
         return ReadDocument(path, None, None, None, (_unreadable(error, path),))
     try:
         document = parse(text, path)
     except InputError as error:
-        found = of_error("not-yaml", error, path) if text.strip() else _unreadable(error, path)
-        return ReadDocument(path, None, None, None, (found,))
+        finding = finding_of("not-yaml", error, path) if text.strip() else _unreadable(error, path)
+        return ReadDocument(path, None, None, None, (finding,))
     value = document.value
     if not isinstance(value, dict):
-        found = Finding("wrong-document", path, 1, "", "must be a mapping of keys to values at the top")
-        return ReadDocument(path, None, document, None, (found,))
+        finding = Finding("wrong-document", path, 1, "", "must be a mapping of keys to values at the top")
+        return ReadDocument(path, None, document, None, (finding,))
     marks = [key for key in value if key in models]
     if not marks:
         return ReadDocument(path, None, document, None, (_unmarked(path, document, models),))
@@ -92,23 +92,25 @@ def read_document(path: str, models: Mapping[str, type[BaseModel]] = MODELS) -> 
         return ReadDocument(path, mark, document, models[mark].model_validate(value))
     except ValidationError as error:
         findings = [_finding(path, fault) for fault in explain_all(error, document, models[mark])]
-        if mark == "rlplan_groups" and not any(found.rule == "job-in-two-groups" for found in findings):
+        if mark == "rlplan_groups" and not any(finding.rule == "job-in-two-groups" for finding in findings):
             findings[:0] = _shared_jobs(path, document)
         return ReadDocument(path, mark, document, None, tuple(findings))
 
 
 def _shared_jobs(path: str, document: Document) -> list[Finding]:
-    """Jobs in two groups: a plan whose groups have faults of their own does not come to look at all of them."""
-    groups, seen, found = document.value.get("groups"), dict[str, str](), list[Finding]()
+    """Findings for jobs in two groups. The model checks this only after each group is valid, so it is checked here."""
+    groups, group_of, findings = document.value.get("groups"), dict[str, str](), list[Finding]()
     for key, group in groups.items() if isinstance(groups, dict) else ():
         jobs = group.get("jobs") if isinstance(group, dict) else None
         for name in jobs if isinstance(jobs, dict) else ():
-            if name in seen:
-                at = ("groups", key, "jobs", name)
-                what = f"'{name}' is also in group '{seen[name]}'"
-                found.append(Finding("job-in-two-groups", path, document.line_of(at), ".".join(at), what))
-            seen.setdefault(name, key)
-    return found
+            if name in group_of:
+                location = ("groups", key, "jobs", name)
+                message = f"'{name}' is also in group '{group_of[name]}'"
+                findings.append(
+                    Finding("job-in-two-groups", path, document.line_of(location), ".".join(location), message)
+                )
+            group_of.setdefault(name, key)
+    return findings
 
 
 _REMEDIES = {
@@ -119,20 +121,24 @@ _REMEDIES = {
 
 
 def _unreadable(error: InputError, path: str) -> Finding:
-    found = of_error("unreadable", error, path)
-    return found if found.remedy else replace(found, remedy=_REMEDIES.get(found.message, "make the file readable"))
+    """The error as a finding of `unreadable`, always with a remedy."""
+    finding = finding_of("unreadable", error, path)
+    return (
+        finding if finding.remedy else replace(finding, remedy=_REMEDIES.get(finding.message, "make the file readable"))
+    )
 
 
 def _unmarked(path: str, document: Document, models: Mapping[str, type[BaseModel]]) -> Finding:
-    strange = next((key for key in document.value if key.startswith("rlplan")), None)
-    what = "is not marked as a document of rlplan's" if strange is None else f"'{strange}' marks no document"
-    line = 1 if strange is None else document.lines[(strange,)]
-    return Finding("wrong-document", path, line, "", what, f"its first key must be one of {', '.join(models)}")
+    """The finding for a document without a mark, or with an unknown mark."""
+    mark = next((key for key in document.value if key.startswith("rlplan")), None)
+    message = "has no mark of a document of rlplan" if mark is None else f"'{mark}' is not the mark of a document"
+    line = 1 if mark is None else document.lines[(mark,)]
+    return Finding("wrong-document", path, line, "", message, f"its first key must be one of {', '.join(models)}")
 
 
-def _finding(path: str, fault: Explained) -> Finding:
+def _finding(path: str, fault: ExplainedFault) -> Finding:
     rule = fault.rule if fault.rule in RULES else _RULE_OF_TYPE.get(fault.rule, "wrong-type")
     message, _, remedy = " ".join(fault.message.split()).partition("; ")
-    key = ".".join(str(part) for part in fault.loc if part != "[key]")
-    # The message names the key itself, in words that fit the fault.
+    key = ".".join(str(part) for part in fault.location if part != "[key]")
+    # The finding has the key, so the message need not begin with it.
     return Finding(rule, path, fault.line, " ".join(key.split()), message.removeprefix(f"{key}: "), remedy)

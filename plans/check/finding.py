@@ -1,4 +1,4 @@
-"""What a rule finds: a fault at a place in a document, and the same with file and line."""
+"""What a rule finds: a Fault at a location in a document, and a Finding, which adds file and line."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .rules import RULES
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault at `loc` of a document.
+    """A fault at a location of a document.
 
     Attributes:
-        rule: its name in `rules.RULES`.
-        loc: path of keys and indices.
-        what: what is wrong.
-        remedy: what to do; empty where that is plain.
+        rule: the name of the rule in `rules.RULES`.
+        location: path of keys and indices.
+        message: what is wrong.
+        remedy: what to do; may be empty.
     """
 
     rule: str
-    loc: Loc
-    what: str
+    location: Loc
+    message: str
     remedy: str = ""
 
     def __post_init__(self) -> None:
@@ -32,13 +32,13 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """The dotted key."""
-        return ".".join(str(part) for part in self.loc)
+        """The location as a dotted key."""
+        return ".".join(str(part) for part in self.location)
 
     @property
     def text(self) -> str:
-        """What is wrong and what to do, without the place."""
-        return f"{self.what}; {self.remedy}" if self.remedy else self.what
+        """What is wrong and what to do, without the location."""
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Finding:
     """A fault in a file.
 
     Attributes:
-        rule: its name in `rules.RULES`.
+        rule: the name of the rule in `rules.RULES`.
         file: as the user named it.
-        line: counted from 1; None where no line is at fault (a file that cannot be read).
+        line: counted from 1; None if the fault has no line (a file that cannot be read).
         key: dotted; empty for the whole document.
         message, remedy: what is wrong, and what to do (may be empty).
     """
@@ -62,45 +62,45 @@ class Finding:
 
     @property
     def bad_input(self) -> bool:
-        """Whether the file is no document at all, so that the rest of it could not be looked at."""
+        """Whether the file is not a valid document, so that no other rule could check it."""
         return RULES[self.rule].bad_input
 
     @property
     def warning(self) -> bool:
-        """Whether the plan can be run as it is."""
+        """Whether the finding is only a warning: the plan can be run as it is."""
         return RULES[self.rule].warning
 
     @property
     def text(self) -> str:
-        """All of it but the place, on one line."""
-        told = f"{self.message}; {self.remedy}" if self.remedy else self.message
-        return told if not self.key or f"'{self.key}'" in self.message else f"{self.key}: {told}"
+        """Key, message and remedy on one line, without file and line number."""
+        text = f"{self.message}; {self.remedy}" if self.remedy else self.message
+        return text if not self.key or f"'{self.key}'" in self.message else f"{self.key}: {text}"
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it, the file left out."""
-        found: dict[str, Any] = {"rule": self.rule, "line": self.line, "key": self.key, "message": self.message}
-        found |= {"warning": True} if self.warning else {}
-        return {**found, "remedy": self.remedy} if self.remedy else found
+        """The finding as a JSON object, without the file."""
+        data: dict[str, Any] = {"rule": self.rule, "line": self.line, "key": self.key, "message": self.message}
+        data |= {"warning": True} if self.warning else {}
+        return {**data, "remedy": self.remedy} if self.remedy else data
 
 
 def located(faults: Iterable[Fault], file: str, document: Document) -> list[Finding]:
-    """Faults with the lines of the document that they are in."""
+    """The faults as findings: with `file`, and their lines in `document`."""
     return [
         Finding(
             fault.rule,
             file,
-            # What a flow mapping leaves out, or a truncated file, has the line of what encloses it.
-            min(document.line_of(fault.loc), document.last_line),
+            # A key that is not in the text has the line of the mapping that should hold it.
+            min(document.line_of(fault.location), document.last_line),
             fault.key,
-            _one_line(fault.what),
+            _one_line(fault.message),
             _one_line(fault.remedy),
         )
         for fault in faults
     ]
 
 
-def of_error(rule: str, error: InputError, file: str) -> Finding:
-    """An InputError about `file` as a finding; what it says after its first semicolon is its remedy."""
+def finding_of(rule: str, error: InputError, file: str) -> Finding:
+    """The finding for an InputError about `file`; the text after the first semicolon is the remedy."""
     message, _, remedy = error.message.partition("; ")
     line = error.line if error.path == file else None
     return Finding(rule, file, line, "", message, remedy)

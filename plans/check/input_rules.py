@@ -1,4 +1,4 @@
-"""Whether the files that a plan was solved from are there, and are still the same. Reads these files."""
+"""Whether the files that a plan was solved from still exist and are unchanged. Reads these files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..yaml.yaml_doc import Loc
 from ..yaml.yaml_io import sha256_file
 from .finding import Fault
 
-# How to get an input that is not there, where a command makes one.
+# Which command writes a new input of this kind, for the remedy of a missing input.
 _MAKERS: dict[str, str] = {
     "cluster": " from another (rlplan init --gpus 8x8xH100 --model NAME FOLDER writes one)",
     "job": " from another (rlplan init --gpus 8x8xH100 --model NAME FOLDER writes one)",
@@ -27,83 +27,86 @@ _MAKERS: dict[str, str] = {
 
 
 def input_path(file: InputFile, plan_path: str | Path) -> Path:
-    """Where an input of the plan at `plan_path` is."""
+    """Path of an input of the plan at `plan_path`."""
     return Path(plan_path).parent / file.path
 
 
 def input_files(plan: Plan | GroupsPlan) -> list[tuple[Loc, InputFile]]:
-    """The input files of a plan with their places in it."""
+    """The input files of a plan with their locations in the plan."""
+    files: dict[Loc, InputFile]
     if isinstance(plan, Plan):
-        of_job = plan.inputs
-        lengths = of_job.lengths.file
-        named: list[tuple[Loc, InputFile]] = [
-            (("inputs", "cluster"), of_job.cluster),
-            (("inputs", "job"), of_job.job),
-            (("inputs", "profile"), of_job.profile),
-        ]
-        # A table that ships is no file of the plan's: planner/checks looks whether it is still the same.
-        return named + ([(("inputs", "lengths"), lengths)] if lengths is not None else [])
-    of_groups = plan.inputs
-    found: list[tuple[Loc, InputFile]] = [
-        (("inputs", "workload"), of_groups.workload),
-        (("inputs", "cluster"), of_groups.cluster),
-    ]
-    found += [(("inputs", "sources", name), file) for name, file in of_groups.sources.items()]
-    return found
+        job_inputs = plan.inputs
+        files = {
+            ("inputs", "cluster"): job_inputs.cluster,
+            ("inputs", "job"): job_inputs.job,
+            ("inputs", "profile"): job_inputs.profile,
+        }
+        # Lengths of a table that ships with rlplan have no file; planner/check checks that table.
+        if job_inputs.lengths.file is not None:
+            files["inputs", "lengths"] = job_inputs.lengths.file
+    else:
+        files = {("inputs", "workload"): plan.inputs.workload, ("inputs", "cluster"): plan.inputs.cluster}
+        files |= {("inputs", "sources", name): file for name, file in plan.inputs.sources.items()}
+    return list(files.items())
 
 
 def stale_inputs(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault]:
-    """Inputs that are missing, or of which something changed that the solver reads; the running plan that a plan of
-    groups began from is no more needed."""
-    return (found for found in _looked_at(plan, plan_path) if isinstance(found, Fault))
+    """Faults of inputs that are missing, or that changed in a key that the solver reads. The running plan that a plan
+    of groups was solved from (`inputs.previous`) is not needed any more and not checked."""
+    return (change for change in _changes(plan, plan_path) if isinstance(change, Fault))
 
 
 def unread_changes(plan: Plan | GroupsPlan, plan_path: str | Path) -> list[str]:
-    """Paths, as the plan has them, of inputs that have changed in nothing that the solver reads: no fault, a notice."""
-    return [found for found in _looked_at(plan, plan_path) if isinstance(found, str)]
+    """Paths, as written in the plan, of inputs that changed only where the solver does not read: a notice, no fault."""
+    return [change for change in _changes(plan, plan_path) if isinstance(change, str)]
 
 
-UNREAD_TEXT = "has changed since the plan was solved, in nothing that the solver reads; the plan holds"
-"""What is said of such an input, behind its path."""
+UNREAD_TEXT = (
+    "has changed since the plan was solved, but not in anything that the solver reads; the plan is still valid"
+)
+"""The notice on such an input; the path stands before it."""
 
 
-def _looked_at(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault | str]:
-    for loc, file in input_files(plan):
+def _changes(plan: Plan | GroupsPlan, plan_path: str | Path) -> Iterator[Fault | str]:
+    """A Fault for each input that is missing or changed; only the path if the solver reads nothing of the change."""
+    for location, file in input_files(plan):
         path = input_path(file, plan_path)
         if not os.path.isfile(path):  # noqa: PTH113 (a path from a document may be one that pathlib raises for)
             yield Fault(
                 "input-missing",
-                (*loc, "path"),
+                (*location, "path"),
                 f"no such file: '{file.path}'",
-                f"paths are relative to the plan; put the file back, or solve again{_MAKERS[str(loc[1])]}",
+                f"paths are relative to the plan; put the file back, or solve again{_MAKERS[str(location[1])]}",
             )
             continue
         try:
             actual = sha256_file(path)
         except InputError as error:
-            yield Fault("input-unreadable", loc, f"'{file.path}' {error.message}", "make it readable or solve again")
+            yield Fault(
+                "input-unreadable", location, f"'{file.path}' {error.message}", "make it readable or solve again"
+            )
             continue
         if actual == file.sha256:
             continue
-        if _reads_alike(plan, str(loc[-1]), path):
+        if _same_for_solver(plan, str(location[-1]), path):
             yield file.path
             continue
         yield Fault(
             "input-changed",
-            loc,
+            location,
             f"'{file.path}' has changed since the plan was solved (sha256 {actual[:12]}…, the plan "
             f"has {file.sha256[:12]}…)",
             "run `rlplan solve` again or restore the file",
         )
 
 
-def _reads_alike(plan: Plan | GroupsPlan, name: str, path: Path) -> bool:
-    """Whether the file still has all that the solver read of it."""
-    known = plan.inputs.solver_read if isinstance(plan, Plan) else None
+def _same_for_solver(plan: Plan | GroupsPlan, name: str, path: Path) -> bool:
+    """Whether all keys of the file that the solver read are unchanged."""
+    solver_read = plan.inputs.solver_read if isinstance(plan, Plan) else None
     kind = next((kind for kind in UNREAD if kind == name), None)
-    if known is None or kind is None:
+    if solver_read is None or kind is None:
         return False
     try:
-        return read_digest(kind, path) == str(getattr(known, kind))
+        return read_digest(kind, path) == str(getattr(solver_read, kind))
     except InputError:
-        return False  # it is no document of its kind any more, which those who read it report
+        return False  # the file is no valid document any more; the rules that open it report that

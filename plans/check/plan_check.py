@@ -1,14 +1,13 @@
-"""Whether a plan still fits what it was solved from and where it is to run: its faults, as an error.
+"""Check a plan against its inputs and its cluster before a run; its faults are raised as an error.
 
-A plan is a file that people edit and that outlives its inputs. `check_plan` is asked before anything starts, and by
-`--dry-run`; what it lets through, the executor may assert. The rules are those of checks/; `rlplan check` reports all
-faults of all rules.
+People edit plans, and inputs of a plan change after it was solved. `check_plan` runs before anything starts, and for
+`--dry-run`; the executor may assert whatever `check_plan` has checked. The rules are those of plans/check; `rlplan
+check` reports all faults of all rules.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from ..schema.groups_plan import GroupsPlan
 from ..schema.job import Job, JobPaths, job_paths, load_job, model_heads
 from ..schema.plan import Plan, load_plan
 from ..yaml.errors import InputError, joined
-from ..yaml.yaml_doc import Loc
 from ..yaml.yaml_io import error_at
 from .finding import Fault
 from .input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
@@ -27,12 +25,12 @@ from .plan_fit import misfits
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan that holds, with what it was solved from.
+    """A plan that passed the check, with the documents that it was solved from.
 
     Attributes:
         plan, cluster, job: the documents.
-        job_path: where job.yaml is.
-        profile_path, lengths_path: where the profile and the length trace are; None: lengths of a table.
+        job_path: path of job.yaml.
+        profile_path, lengths_path: paths of the profile and the length trace; None: the lengths come from a table.
         paths: the job's model and data.
     """
 
@@ -46,11 +44,11 @@ class CheckedPlan:
 
 
 def open_plan(plan_path: str | Path) -> CheckedPlan:
-    """Read a plan and all that it names, and check it whole: what a command does with a plan before it starts anything.
+    """Read a plan and its inputs, and check them: what a command does with a plan before it starts anything.
 
-    The digests come first, so that a changed job is called stale and not judged. A model that is no local folder is not
-    looked up, and its heads are not checked. An input that changed in nothing that the solver reads is a warning.
-    Raises InputError.
+    The digests are checked first, so that a changed input is reported as changed and not checked further. The
+    attention heads are checked only if the model is a local folder. An input that changed only where the solver does
+    not read gives a warning. Raises InputError.
     """
     plan = load_plan(plan_path)
     check_digests(plan, plan_path)
@@ -75,43 +73,38 @@ def open_plan(plan_path: str | Path) -> CheckedPlan:
 
 
 def changed_inputs(plan: GroupsPlan, plan_path: str | Path) -> list[str]:
-    """Paths, as the plan has them, of input files that are missing or no longer the same."""
-    stale = {fault.loc[:-1] if fault.loc[-1] == "path" else fault.loc for fault in stale_inputs(plan, plan_path)}
-    return [file.path for loc, file in input_files(plan) if loc in stale]
+    """Paths, as written in the plan, of input files that are missing or have changed."""
+    locations = [fault.location for fault in stale_inputs(plan, plan_path)]
+    stale = {location[:-1] if location[-1] == "path" else location for location in locations}
+    return [file.path for location, file in input_files(plan) if location in stale]
 
 
 def check_plan(plan: Plan, plan_path: str | Path, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> None:
-    """Raise InputError, with the plan's lines, for the things in `plan` that do not hold.
+    """Raise InputError, with the plan's lines, if `plan` does not fit its inputs, its cluster or its job.
 
     In this order: an input file is missing or has changed; name, P or n differ from the job's; the cutoff is not below
     the job's cap; and for each kind of round: its TP does not divide the heads, its pool does not exist, its engines do
     not fit the pool, its micro-batch does not hold the longest sequence, its trainers do not fit the pool.
 
     Args:
-        plan: from `load_plan`, hence consistent in itself.
+        plan: from `load_plan`, which has checked the document itself.
         plan_path: its file; input paths are relative to its folder.
-        cluster, job: as loaded from the files that the plan names.
-        heads: (attention heads, key-value heads) as from `job.model_heads`; None when unknown, and not checked then.
+        cluster, job: loaded from the files that the plan names.
+        heads: (attention heads, key-value heads) from `job.model_heads`; None: unknown and not checked.
     """
     check_digests(plan, plan_path)
-    found = [_error(fault, plan_path) for fault in misfits(plan, cluster, job, heads)]
-    if found:
-        raise joined(found)
+    errors = [_error(fault, plan_path) for fault in misfits(plan, cluster, job, heads)]
+    if errors:
+        raise joined(errors)
 
 
 def check_digests(plan: Plan, plan_path: str | Path) -> None:
-    """Raise InputError, with each of them, when files that the plan was solved from are missing, or when something
-    changed in them that the solver reads."""
-    found = [_error(fault, plan_path) for fault in stale_inputs(plan, plan_path)]
-    if found:
-        raise joined(found)
-
-
-def faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[tuple[Loc, str]]:
-    """Where `plan` does not fit `cluster` and `job`: (location in the plan, what and remedy). Reads no file."""
-    for fault in misfits(plan, cluster, job, heads):
-        yield fault.loc, fault.text
+    """Raise InputError if inputs of the plan are missing, or changed in a key that the solver reads; it has all of
+    them."""
+    errors = [_error(fault, plan_path) for fault in stale_inputs(plan, plan_path)]
+    if errors:
+        raise joined(errors)
 
 
 def _error(fault: Fault, plan_path: str | Path) -> InputError:
-    return error_at(plan_path, fault.loc, f"{fault.key}: {fault.text}")
+    return error_at(plan_path, fault.location, f"{fault.key}: {fault.text}")

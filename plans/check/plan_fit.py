@@ -1,7 +1,7 @@
-"""Whether a job's plan fits its cluster and its job: what nothing can be started without. Reads no file.
+"""Whether a job's plan fits its cluster and its job, so that a run can start. Reads no file.
 
-The executor asks the same rules before it starts anything (plans/check/plan_check.py), so their order is that of its
-messages.
+The executor checks these rules before it starts anything (plans/check/plan_check.py) and prints the faults in this
+order.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .finding import Fault
 
 
 def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
-    """Where `plan` does not fit `cluster` and `job`; `heads`: (attention, key-value) heads, None if unknown."""
+    """Faults of a plan that does not fit its cluster and job; `heads`: (attention, key-value) heads, None: unknown."""
     planned = plan.job
     if planned.name != job.name:
-        what = f"the job is called '{job.name}', not '{planned.name}'"
-        yield Fault("wrong-job", ("job", "name"), what, "solve again for this job")
-    for key, ours, theirs in (
+        message = f"the job is called '{job.name}', not '{planned.name}'"
+        yield Fault("wrong-job", ("job", "name"), message, "solve again for this job")
+    for key, planned_value, job_value in (
         ("prompts_per_step", planned.issue.prompts_per_step, job.rollout.prompts_per_step),
         ("samples_per_prompt", planned.issue.samples_per_prompt, job.rollout.samples_per_prompt),
     ):
-        if ours != theirs:
-            what = f"is {ours} but the job has {theirs}"
-            yield Fault("wrong-step-size", ("job", "issue", key), what, f"write {theirs} or solve again")
+        if planned_value != job_value:
+            message = f"is {planned_value} but the job has {job_value}"
+            yield Fault("wrong-step-size", ("job", "issue", key), message, f"write {job_value} or solve again")
     short, long = planned.rounds.short, planned.rounds.long
     cap = job.rollout.max_response_tokens
     if short.cutoff_tokens is not None and short.cutoff_tokens >= cap:
@@ -42,26 +42,26 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | Non
             f"write less than {cap}",
         )
     step = (planned.issue.prompts_per_step, planned.issue.samples_per_prompt)
-    if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else that is the fault
+    if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else the step size is the fault
         yield from _loss(planned, job)
     kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
     for kind, rollout, train in kinds:
-        at: Loc = ("job", "rounds", kind)
-        yield from _rollout((*at, "rollout"), rollout, cluster, heads)
-        yield from _train((*at, "train"), train, rollout, cluster, job)
+        location: Loc = ("job", "rounds", kind)
+        yield from _rollout((*location, "rollout"), rollout, cluster, heads)
+        yield from _train((*location, "train"), train, rollout, cluster, job)
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, kind, rollout, cluster)
 
 
 def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
-    """Divisors of the loss that no synchronous step of this job can have."""
+    """Faults of loss divisors that no synchronous step of this job can have."""
     samples, tokens, size = planned.loss.samples, planned.loss.tokens, job.rollout.samples_per_step
     masked, cap = job.algorithm.mask_truncated, job.rollout.max_response_tokens
     if samples > size or (samples < size and not masked):
         rule = "at most" if masked else "exactly"
-        what = f"is {samples:g}, but a synchronous step has {rule} {size} samples in the loss"
-        yield Fault("loss-divisor", ("job", "loss", "samples"), what, f"write {size} or solve again")
-    # Tokens are whole, so they may be off by half of one.
+        message = f"is {samples:g}, but a synchronous step has {rule} {size} samples in the loss"
+        yield Fault("loss-divisor", ("job", "loss", "samples"), message, f"write {size} or solve again")
+    # Tokens are whole numbers, so rounding may add or remove one.
     if not samples - 1 <= tokens <= samples * cap + 1:
         yield Fault(
             "loss-divisor",
@@ -71,77 +71,74 @@ def _loss(planned: PlannedJob, job: Job) -> Iterator[Fault]:
         )
 
 
-def heads_fault(at: Loc, tp: int, heads: tuple[int, int]) -> Fault | None:
-    """A tensor-parallel size that does not divide the heads."""
+def heads_fault(location: Loc, tp: int, heads: tuple[int, int]) -> Fault | None:
+    """The fault of a tensor-parallel size at `location` that does not divide the heads; None if it divides them."""
     attention, kv = heads
     if tp_divides(tp, heads):
         return None
     if attention % tp:
-        good = [d for d in range(1, min(attention, 1024) + 1) if attention % d == 0]
-        what = f"{tp} does not divide the model's {attention} attention heads"
-        return Fault("heads-not-divided", (*at, "tp"), what, f"write one of {', '.join(map(str, good))}")
-    what = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
-    return Fault("heads-not-divided", (*at, "tp"), what, "write another")
+        divisors = [size for size in range(1, min(attention, 1024) + 1) if attention % size == 0]
+        message = f"{tp} does not divide the model's {attention} attention heads"
+        return Fault("heads-not-divided", (*location, "tp"), message, f"write one of {', '.join(map(str, divisors))}")
+    message = f"{tp} neither divides the model's {kv} key-value heads nor is divided by them"
+    return Fault("heads-not-divided", (*location, "tp"), message, "write another")
 
 
-def _rollout(at: Loc, rollout: RoundRollout, cluster: Cluster, heads: tuple[int, int] | None) -> Iterator[Fault]:
-    fault = heads_fault(at, rollout.tp, heads) if heads is not None else None
+def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, heads: tuple[int, int] | None) -> Iterator[Fault]:
+    fault = heads_fault(location, rollout.tp, heads) if heads is not None else None
     if fault is not None:
         yield fault
     if rollout.pool not in cluster.pools:
-        what = f"cluster '{cluster.name}' has no pool '{rollout.pool}'"
-        yield Fault("unknown-pool", (*at, "pool"), what, f"its pools are {', '.join(cluster.pools)}")
+        message = f"cluster '{cluster.name}' has no pool '{rollout.pool}'"
+        yield Fault("unknown-pool", (*location, "pool"), message, f"its pools are {', '.join(cluster.pools)}")
         return
     pool = cluster.pools[rollout.pool]
     unit = "cores" if pool.accelerators.kind == "cpu" else "accelerators"
-    fit = pool.engines_of(rollout.tp)
-    if fit == 0:
+    most_engines = pool.engines_of(rollout.tp)
+    if most_engines == 0:
         yield Fault(
             "engine-wider-than-node",
-            (*at, "tp"),
+            (*location, "tp"),
             f"an engine of tp {rollout.tp} needs {rollout.tp} {unit} in one node, pool '{rollout.pool}' has "
             f"{pool.accelerators.per_node}",
             f"write at most {pool.accelerators.per_node}",
         )
-    elif rollout.engines > fit:
+    elif rollout.engines > most_engines:
         yield Fault(
             "too-many-engines",
-            (*at, "engines"),
+            (*location, "engines"),
             f"{rollout.engines} engines of tp {rollout.tp} need {rollout.engines * rollout.tp} {unit}, pool "
             f"'{rollout.pool}' has {pool.accelerators_total} in {pool.nodes} node(s)",
-            f"write at most {fit}",
+            f"write at most {most_engines}",
         )
 
 
 def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluster) -> Iterator[Fault]:
-    """A judge of its own needs accelerators that no engine has; one beside the engines, accelerators that they have."""
+    """Faults of a judge model without room: a judge of its own needs accelerators without an engine, and a judge
+    beside the engines needs the engines' accelerators."""
     pool = cluster.pools.get(rollout.pool)
     if pool is None:
         return
     decoding, judging = rollout.engines * rollout.tp, judge.instances * judge.tp
     room = decoding if judge.place == "beside" else pool.accelerators_total - decoding
     if judging > room:
-        has = f"a {kind} round's engines have {room}"
+        room_text = f"a {kind} round's engines have {room}"
         if judge.place == "own":
-            has = f"a {kind} round's engines leave {room} of pool '{rollout.pool}' free"
+            room_text = f"a {kind} round's engines leave {room} of pool '{rollout.pool}' free"
         yield Fault(
             "judge-without-room",
             ("job", "reward", "judge", "instances"),
-            f"{judge.instances} judge(s) of tp {judge.tp} need {judging} accelerators, {has}",
+            f"{judge.instances} judge(s) of tp {judge.tp} need {judging} accelerators, {room_text}",
             f"write at most {room // judge.tp}" if room >= judge.tp else "take fewer engines, or write place: beside",
         )
 
 
-def _narrower(each: int) -> str:
-    return f"one trainer alone takes {each} (tp x pp x cp): shard it less, or take a larger pool"
-
-
-def _train(at: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: Cluster, job: Job) -> Iterator[Fault]:
+def _train(location: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: Cluster, job: Job) -> Iterator[Fault]:
     longest = job.rollout.longest_tokens
     if train.micro_batch_tokens < longest:
         yield Fault(
             "micro-batch-too-small",
-            (*at, "micro_batch_tokens"),
+            (*location, "micro_batch_tokens"),
             f"is {train.micro_batch_tokens}, but a sequence may have {longest} tokens (max_prompt_tokens + "
             "max_response_tokens) and is never split",
             f"write at least {longest}",
@@ -149,11 +146,14 @@ def _train(at: Loc, train: UpdateLayout, rollout: RoundRollout, cluster: Cluster
     pool = cluster.pools.get(rollout.pool)
     if pool is not None and train.accelerators > pool.accelerators_total:
         unit = "cores" if pool.accelerators.kind == "cpu" else "accelerators"
-        each = train.accelerators // train.dp
+        per_trainer = train.accelerators // train.dp
+        remedy = f"write at most {pool.accelerators_total // per_trainer}"
+        if per_trainer > pool.accelerators_total:
+            remedy = f"one trainer alone takes {per_trainer} (tp x pp x cp): shard it less, or take a larger pool"
         yield Fault(
             "too-many-trainers",
-            (*at, "dp"),
+            (*location, "dp"),
             f"{train.dp} trainers need {train.accelerators} {unit}, pool '{rollout.pool}' has "
             f"{pool.accelerators_total}",
-            f"write at most {pool.accelerators_total // each}" if each <= pool.accelerators_total else _narrower(each),
+            remedy,
         )

@@ -1,8 +1,7 @@
-"""Rules on a plan's predictions: their digest, and figures that are computed again from the job and the cluster.
+"""Rules that compare a plan's predictions with its decisions, its job and its cluster. They read no file.
 
-A reviewer merges a plan by its predictions. `predictions_edited` finds every figure of `predicted` that was edited by
-hand, by one digest over all of them. The other rules compare figures with what is not in `predicted`. Figures are
-written with six digits, so they agree to `CLOSE`. The rules read no file.
+Figures are written with six digits, so two figures that should be equal agree to `CLOSE`. Figures of `predicted` that
+were edited by hand are found by their digest (`predictions_edited` in solved_rules.py).
 """
 
 from __future__ import annotations
@@ -21,95 +20,98 @@ from ..yaml.yaml_doc import Loc
 from .finding import Fault
 
 CLOSE = 1e-3
-"""Relative; less than any difference that a reviewer would act on, and far more than six digits leave."""
+"""Relative difference of figures that count as equal: too small to matter to a reviewer, and far above rounding."""
 
 NOISE = 0.005
-"""Of a length ratio: what its own simulation may be off beyond the budget that the program kept."""
+"""How far a length ratio may exceed its bias budget because of simulation noise."""
 
-AGAIN = "solve again; figures are not to be edited"
-
-
-def close(one: float, other: float) -> bool:
-    """Whether two figures are one but for their digits."""
-    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=1e-9)
+AGAIN = "solve again; do not edit the figures"
 
 
-def kinds_of(plan: Plan) -> list[tuple[Loc, PredictedRound]]:
-    """Predicted kinds of round, with their places."""
+def close(value: float, expected: float) -> bool:
+    """Whether two figures are equal but for rounding."""
+    return math.isclose(value, expected, rel_tol=CLOSE, abs_tol=1e-9)
+
+
+def predicted_kinds(plan: Plan) -> list[tuple[Loc, PredictedRound]]:
+    """The predicted kinds of round, with their locations in the plan."""
     rounds = plan.predicted.rounds
-    found: list[tuple[Loc, PredictedRound]] = [(("predicted", "rounds", "short"), rounds.short)]
+    kinds: list[tuple[Loc, PredictedRound]] = [(("predicted", "rounds", "short"), rounds.short)]
     if rounds.long is not None:
-        found.append((("predicted", "rounds", "long"), rounds.long))
-    return found
+        kinds.append((("predicted", "rounds", "long"), rounds.long))
+    return kinds
 
 
 def thin_trace(plan: Plan) -> Iterator[Fault]:
-    """A length trace that is too thin for what is predicted from it."""
+    """Faults of a length trace with too few responses for the plan's predictions."""
     predicted = plan.predicted
     if predicted.length_basis is None:
         return
-    for what in predicted.length_basis.thin_reasons(predicted.speedup):
+    for message in predicted.length_basis.thin_reasons(predicted.speedup):
         remedy = "measure more responses under the job's cap, of more prompts, and solve again"
-        yield Fault("thin-trace", ("predicted", "length_basis"), what, remedy)
+        yield Fault("thin-trace", ("predicted", "length_basis"), message, remedy)
 
 
-def lengths_of(plan: Plan, job: Job) -> Iterator[Fault]:
-    """Predicted lengths beyond the job's cap."""
+def length_faults(plan: Plan, job: Job) -> Iterator[Fault]:
+    """Faults of predicted lengths beyond the job's cap."""
     longest, cap = plan.predicted.lengths_tokens[-1], job.rollout.max_response_tokens
     if longest > cap:
-        what = f"is {longest}, and a response of the job ends at {cap} tokens (max_response_tokens)"
-        yield Fault("lengths-beyond-cap", ("predicted", "lengths_tokens", 20), what, "solve again")
+        message = f"is {longest}, and a response of the job ends at {cap} tokens (max_response_tokens)"
+        yield Fault("lengths-beyond-cap", ("predicted", "lengths_tokens", 20), message, "solve again")
 
 
 def bias_over_budget(plan: Plan) -> Iterator[Fault]:
-    off, budget = abs(1 - plan.predicted.length_ratio), plan.job.bias.budget
-    if off > budget + NOISE:
-        what = f"is {plan.predicted.length_ratio:.6g}, off by {off:.3g}, and the plan's own bias budget is {budget:.3g}"
+    """The fault of a predicted length ratio outside the plan's own bias budget."""
+    ratio, budget = plan.predicted.length_ratio, plan.job.bias.budget
+    deviation = abs(1 - ratio)
+    if deviation > budget + NOISE:
+        message = f"is {ratio:.6g}, off by {deviation:.3g}, and the plan's own bias budget is {budget:.3g}"
         remedy = "solve with a larger --bias-budget, or by a mode that is unbiased"
-        yield Fault("bias-over-budget", ("predicted", "length_ratio"), what, remedy)
+        yield Fault("bias-over-budget", ("predicted", "length_ratio"), message, remedy)
 
 
-def gap_of(plan: Plan) -> Iterator[Fault]:
+def gap_faults(plan: Plan) -> Iterator[Fault]:
+    """The fault of a gap that does not follow from the value reached and its bound."""
     solver, reached = plan.solver, plan.solver.reached
     gap = 1 - solver.bound / reached if reached > 0 else 0.0
-    # Of a bound below the optimum by the solver's own tolerance nothing is said.
+    # A difference as small as the solver's own tolerance is no fault.
     if abs(gap - solver.gap) > CLOSE:
-        what = f"is {solver.gap:.6g}, and {reached:.6g} reached over a bound of {solver.bound:.6g} make it {gap:.6g}"
-        yield Fault("gap-contradicts-bound", ("solver", "gap"), what, AGAIN)
+        message = f"is {solver.gap:.6g}, and {reached:.6g} reached over a bound of {solver.bound:.6g} make it {gap:.6g}"
+        yield Fault("gap-contradicts-bound", ("solver", "gap"), message, AGAIN)
 
 
 def nodes_taken(plan: Plan, pool: Pool) -> int:
-    """Nodes of `pool` that the accelerators of the engines and trainers of either kind of round take."""
+    """Nodes of `pool` that engines and trainers need for their accelerators, the maximum over both kinds of round."""
     rounds = plan.job.rounds
-    parts: list[tuple[RoundRollout, UpdateLayout]] = [(rounds.short.rollout, rounds.short.train)]
+    layouts: list[tuple[RoundRollout, UpdateLayout]] = [(rounds.short.rollout, rounds.short.train)]
     if rounds.long is not None:
-        parts.append((rounds.long.rollout, rounds.long.train))
+        layouts.append((rounds.long.rollout, rounds.long.train))
     return max(
         max(pool.nodes_of(rollout.engines, rollout.tp), pool.nodes_of(1, train.accelerators))
-        for rollout, train in parts
+        for rollout, train in layouts
     )
 
 
-def prices_of(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fault]:
-    """Nodes that are not what engines and trainers take of the pool, and a price that is not theirs.
+def price_faults(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fault]:
+    """Faults of a number of nodes that engines and trainers do not need, and of a price that is not that of the nodes.
 
-    `taken`: nodes for their accelerators and their host memory; None where the profile does not tell what host memory
-    they take, and then a plan may have more than their accelerators take.
+    `taken`: nodes that engines and trainers need for their accelerators and their host memory. None: the host memory
+    is unknown; then the plan may have more nodes than the accelerators need.
     """
     predicted, rounds = plan.predicted, plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is None:
         return
-    least = nodes_taken(plan, pool)
+    least_nodes = nodes_taken(plan, pool)
     if taken is None:
-        taken = max(least, predicted.nodes)
+        taken = max(least_nodes, predicted.nodes)
     if predicted.nodes != taken:
-        what = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
-        yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), what, AGAIN)
+        message = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
+        yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), message, AGAIN)
     price = predicted.nodes * usd_per_node_hour(pool)
     if not close(predicted.usd_per_hour, price):
-        what = (
+        message = (
             f"is {predicted.usd_per_hour:.6g}, and {predicted.nodes} node(s) of {usd_per_node_hour(pool):.6g} USD "
             f"are {price:.6g}"
         )
-        yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), what, AGAIN)
+        yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), message, AGAIN)

@@ -1,4 +1,4 @@
-"""What a plan asks of its cluster and job beside what it cannot start without: cores, splits, limits. Reads no file."""
+"""Rules on host cores, model splits and limits of a plan; a run can start without them. Reads no file."""
 
 from __future__ import annotations
 
@@ -14,60 +14,61 @@ from .finding import Fault
 from .plan_fit import heads_fault
 
 SLACK = 1e-4
-"""Relative; figures in a plan have six digits."""
+"""Relative difference that rounding explains: figures in a plan have six digits."""
 
 
-def round_trains(plan: Plan) -> list[tuple[Loc, UpdateLayout]]:
-    """The trainers of each kind of round, with their places."""
+def _trainers(plan: Plan) -> list[tuple[Loc, UpdateLayout]]:
+    """The trainers of each kind of round, with their locations in the plan."""
     rounds = plan.job.rounds
-    found: list[tuple[Loc, UpdateLayout]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
+    trainers: list[tuple[Loc, UpdateLayout]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
     if rounds.long is not None:
-        found.append((("job", "rounds", "long", "train"), rounds.long.train))
-    return found
+        trainers.append((("job", "rounds", "long", "train"), rounds.long.train))
+    return trainers
 
 
 def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
-    """Faults of engines of a size, or of a cutoff, outside the job's search: `solve` would not choose them."""
+    """Faults of an engine size or a cutoff that the job's search does not allow; `solve` would not choose it."""
     rounds = plan.job.rounds
     kinds = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
     for kind, rollout in kinds.items():
         if rollout.tp not in job.search.tp:
-            what = f"is {rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
-            yield Fault("not-in-search", ("job", "rounds", kind, "rollout", "tp"), what, "add it there, or solve again")
+            message = f"is {rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
+            yield Fault(
+                "not-in-search", ("job", "rounds", kind, "rollout", "tp"), message, "add it there, or solve again"
+            )
     cutoff_tokens, bounds = rounds.short.cutoff_tokens, job.search.cutoff_tokens
     if cutoff_tokens is not None and bounds is not None and not bounds.holds(cutoff_tokens):
         most = "" if bounds.max is None else f" to {bounds.max}"
-        what = f"is {cutoff_tokens}, and the job's search.cutoff_tokens is {bounds.min}{most}"
-        yield Fault("not-in-search", ("job", "rounds", "short", "cutoff_tokens"), what, "widen it, or solve again")
+        message = f"is {cutoff_tokens}, and the job's search.cutoff_tokens is {bounds.min}{most}"
+        yield Fault("not-in-search", ("job", "rounds", "short", "cutoff_tokens"), message, "widen it, or solve again")
 
 
 def over_issue_beyond(plan: Plan, job: Job) -> Iterator[Fault]:
-    """Rounds that issue more for each sample that they train than the job's search allows; `solve` considers none."""
-    most, step = job.search.max_over_issue, plan.job.issue
+    """Faults of rounds that issue more samples per trained sample than the job's search.max_over_issue allows."""
+    limit, step = job.search.max_over_issue, plan.job.issue
     rounds = plan.job.rounds
     issue = rounds.short.issue
-    times = issue.prompts * issue.samples / (step.prompts_per_step * step.samples_per_prompt)
+    ratio = issue.prompts * issue.samples / (step.prompts_per_step * step.samples_per_prompt)
     remedy = "raise it there if that is meant, or solve again"
-    if times > most * (1 + SLACK):
+    if ratio > limit * (1 + SLACK):
         yield Fault(
             "over-issue-beyond-search",
             ("job", "rounds", "short", "issue"),
-            f"{issue.prompts} x {issue.samples} samples are {times:.3g} times what is trained, and the job's "
-            f"search.max_over_issue is {most:g}",
+            f"{issue.prompts} x {issue.samples} samples are {ratio:.3g} times what is trained, and the job's "
+            f"search.max_over_issue is {limit:g}",
             remedy,
         )
-    if rounds.long is not None and rounds.long.issue.copies > most * (1 + SLACK):
+    if rounds.long is not None and rounds.long.issue.copies > limit * (1 + SLACK):
         yield Fault(
             "over-issue-beyond-search",
             ("job", "rounds", "long", "issue", "copies"),
-            f"{rounds.long.issue.copies} copies of a group at once, and the job's search.max_over_issue is {most:g}",
+            f"{rounds.long.issue.copies} copies of a group at once, and the job's search.max_over_issue is {limit:g}",
             remedy,
         )
 
 
 def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
-    """What is wrong, and what to do, if so many reward workers have no core each in the pool called `name`; None if
-    they have."""
+    """Message and remedy if the pool called `name` has fewer host cores than reward workers; None if it has enough."""
     cores = pool.nodes * pool.cores
     if workers <= cores:
         return None
@@ -75,33 +76,33 @@ def too_many_workers(workers: int, name: str, pool: Pool) -> str | None:
 
 
 def too_many_accelerators(pool: Pool) -> str | None:
-    """What is wrong, and what to do, if a pool has more accelerators than one job is planned on; None if it has not."""
+    """Message and remedy if a pool has more accelerators than rlplan simulates; None if it has not."""
     if pool.accelerators_total <= MOST_ACCELERATORS:
         return None
     most = MOST_ACCELERATORS // pool.accelerators.per_node
-    what = f"a pool of {pool.accelerators_total:,} accelerators is not simulated, one of {MOST_ACCELERATORS:,} is"
-    return f"{what}; write at most {most} nodes for this job"
+    message = f"a pool of {pool.accelerators_total:,} accelerators is not simulated, one of {MOST_ACCELERATORS:,} is"
+    return f"{message}; write at most {most} nodes for this job"
 
 
 def pools_too_large(cluster: Cluster) -> Iterator[Fault]:
-    """Pools of more accelerators than one job is planned on."""
+    """Faults of pools with more accelerators than rlplan simulates."""
     for name, pool in sorted(cluster.pools.items()):
         text = too_many_accelerators(pool)
         if text is not None:
-            what, _, remedy = text.partition("; ")
-            yield Fault("pool-too-large", ("pools", name, "nodes"), what, remedy)
+            message, _, remedy = text.partition("; ")
+            yield Fault("pool-too-large", ("pools", name, "nodes"), message, remedy)
 
 
-def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
-    """More reward workers than cores, kinds of round on two pools, trainers that split the model's heads unevenly, a
-    predicted p95 above the job's limit."""
+def resource_faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | None) -> Iterator[Fault]:
+    """Faults of too many reward workers, kinds of round on two pools, trainers that split the model's heads unevenly,
+    and a predicted p95 above the job's limit."""
     rounds = plan.job.rounds
     pool = cluster.pools.get(rounds.short.rollout.pool)
     if pool is not None and plan.job.reward.judge is None:
         text = too_many_workers(plan.job.reward.workers, rounds.short.rollout.pool, pool)
         if text is not None:
-            what, _, remedy = text.partition("; ")
-            yield Fault("too-many-reward-workers", ("job", "reward", "workers"), what, remedy)
+            message, _, remedy = text.partition("; ")
+            yield Fault("too-many-reward-workers", ("job", "reward", "workers"), message, remedy)
     if rounds.long is not None and rounds.long.rollout.pool != rounds.short.rollout.pool:
         yield Fault(
             "pools-differ",
@@ -110,8 +111,8 @@ def overdrawn(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, int] | N
             "both kinds take turns on the nodes of one",
             "name the same pool in both",
         )
-    for at, train in round_trains(plan):
-        fault = heads_fault(at, train.tp, heads) if heads is not None else None
+    for location, train in _trainers(plan):
+        fault = heads_fault(location, train.tp, heads) if heads is not None else None
         if fault is not None:
             yield fault
     limit = job.slo.step_p95_s

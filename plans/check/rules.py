@@ -1,4 +1,4 @@
-"""The catalogue of rules: what each is called and what it finds. Names are stable: scripts and reviews use them."""
+"""The catalogue of rules: the name of each rule and what it finds. Names are stable: scripts and reviews use them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Rule:
 
     @property
     def bad_input(self) -> bool:
-        """Whether such a file is no document: exit code 2, and nothing else of it is looked at."""
+        """Whether the rule finds files that are not valid documents: exit code 2, and no other rule checks them."""
         return self.family == "schema"
 
     @property
     def warning(self) -> bool:
-        """Whether such a plan can be run as it is: exit code 0, and a reviewer is told."""
+        """Whether the rule only warns: the plan can be run as it is, and the exit code stays 0."""
         return self.name in _WARNINGS
 
 
@@ -34,100 +34,100 @@ _TABLE = {
     "schema": """
 unreadable               a file that is missing, a folder, not text, or empty
 not-yaml                 text that is not YAML, or has repeated keys, anchors (even unused) or tags
-wrong-document           a file that is marked as no document of rlplan's
-unknown-key              a key that is not declared, misspelt, or of a wrong unit
-missing-key              a key that must be there
-wrong-type               a value of another type: text for a number, a list for a mapping
-out-of-range             a number below or above what it may be
-wrong-choice             a word that is none of those that may stand there
-wrong-form               text that does not have its form: a name, a digest, a version
+wrong-document           a file without the mark of one of rlplan's documents
+unknown-key              a key that is not declared, misspelt, or in a wrong unit
+missing-key              a required key that is missing
+wrong-type               a value of a wrong type: text for a number, a list for a mapping
+out-of-range             a number below its minimum or above its maximum
+wrong-choice             a word that is not one of the allowed words
+wrong-form               text in a wrong form: a name, a digest, a version
 wrong-length             a list with too few or too many items
 contradiction            two keys of one document that exclude each other
-mode-contradiction       rounds that are not what the bias mode needs
+mode-contradiction       rounds that do not fit the bias mode
 hand-over-contradiction  a hand-over that leaves no engine to go on decoding
-job-in-two-groups        a job that stands in two groups
-units-of-wrong-pool      a phase on units that are none of its pool's
+job-in-two-groups        a job that is in two groups
+units-of-wrong-pool      a phase on units that are not in its pool
 residency                more sleeping state on a node of a group than its host memory holds
-unknown-member           a timeline or a move that speaks of a job that is not there
+unknown-member           a timeline or a move of a job that is not in the group or the plan
 """,
     "inputs": """
-input-missing            a file that a plan or another document names and that is not there; inputs.previous may be gone
-input-changed            an input file that is no longer the one that the plan was solved from
-input-unreadable         an input file that is no document of its kind any more
-decisions-edited         decisions that are not those that were solved; predictions are of others
-predictions-edited       predicted figures that differ from those that were solved (by digest), or have no digest
+input-missing            a missing file that a plan or another document names (except inputs.previous)
+input-changed            an input file that has changed since the plan was solved
+input-unreadable         an input file that is no longer a valid document of its kind
+decisions-edited         decisions that were edited after solving; the predictions are of the solved decisions
+predictions-edited       predicted figures that were edited after solving (by digest), or that have no digest
 other-version            a plan solved by another version of rlplan
-rewards-assumed          reward seconds that nobody measured, and far from what such rewards take
+rewards-assumed          reward seconds that were not measured, and differ much from those of such rewards
 provenance-differs       a plan that calls its profile measured when it is not, or the other way round
 profile-of-other-job     a measured profile of a job with another name
 profile-of-other-machine a profile of other machines than the pool's
 profile-of-other-model   a derived profile of a model of another size than the job's
 profile-of-earlier-job   a profile measured before the job's model, data, reward or rollout section changed
-solved-at-unlikely       a plan whose time of solving is no time, or is still to come
+solved-at-unlikely       a plan whose time of solving is not a time, or is in the future
 profile-old              a profile measured longer ago than is allowed
 profile-undated          a profile without a date of measurement, or an unreadable or future one, where age is limited
 """,
     "physics": """
 wrong-job                a plan whose job has another name than job.yaml
-too-few-prompts          data with fewer prompts than a step trains, or than a plan's rounds want at a time
-prompts-miscounted       a number of prompts that is not that of the job's data file
-wrong-step-size          prompts per step or samples per prompt that are not the job's
+too-few-prompts          data with fewer prompts than a step trains, or than a plan's rounds issue at once
+prompts-miscounted       a data.prompts that differs from the number of prompts in the job's data file
+wrong-step-size          prompts per step or samples per prompt that differ from the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
-loss-divisor             samples or tokens to divide the loss by that no synchronous step of the job has
+loss-divisor             loss divisors (samples or tokens) that no synchronous step of the job has
 heads-not-divided        a tensor-parallel size that does not divide the model's heads
 unknown-pool             a pool that the cluster does not have
 engine-wider-than-node   an engine of more accelerators than a node has
 too-many-engines         more engines than the pool holds
 too-many-trainers        more trainers than the pool holds
 judge-without-room       a judge model on accelerators that are not free
-micro-batch-too-small    a micro-batch that does not hold the longest sequence
+micro-batch-too-small    a micro-batch that is shorter than the longest sequence
 train-layout             an update whose tp, pp, cp or ep does not divide the model
 too-many-reward-workers  more reward workers than host cores
 deadline-too-short       a reward deadline below the median seconds of such rewards; most scores would time out
-pools-differ             kinds of round on different pools; they take turns on one
-not-in-search            engines of a tensor-parallel size, or a cutoff, that the job's search does not have
+pools-differ             short and long rounds on different pools; they must share one pool
+not-in-search            a tensor-parallel size of engines, or a cutoff, that the job's search does not allow
 over-issue-beyond-search more samples, or copies, at once than the job's search.max_over_issue allows
-layout-unmeasured        engines that the profile has no costs of
-update-unmeasured        an update that the profile has no costs of
-batch-unmeasured         more sequences at once than were ever measured
+layout-unmeasured        an engine layout without costs in the profile
+update-unmeasured        an update layout without costs in the profile
+batch-unmeasured         more sequences at once than the profile measured
 drafts-unpriced          drafts without a stated acceptance
-judge-unpriced           a judge model that the profile has no costs of
+judge-unpriced           a judge model without costs in the profile
 kv-below-longest         an engine whose KV cache does not hold the longest sequence
-engine-memory            weights, KV cache and graphs of an engine that its accelerator does not hold
-kv-preempts              a KV cache that the sequences of a round outgrow, so that some are preempted
-train-memory             a trainer's peak, or its states beside engines, that its accelerator does not hold
-host-memory              engines, offloaded states of trainers and weights on their way that a node's host does not hold
-capacity-contradicts-inputs a memory's capacity that is not that of the profile's layout, or of the pool
-pool-too-large           a pool of more accelerators than one job is planned on
-accelerator-unlike-name  accelerators of a kind, or with more memory, that none of their name has
+engine-memory            weights, KV cache and graphs of an engine beyond the memory of its accelerator
+kv-preempts              a KV cache too small for the sequences of a round, so that some are preempted
+train-memory             a trainer's peak, or its states beside engines, beyond the memory of its accelerator
+host-memory              engines, offloaded trainer states and weights in transfer beyond the host memory of a node
+capacity-contradicts-inputs a memory capacity that differs from the profile's layout, or from the pool
+pool-too-large           a pool with more accelerators than rlplan simulates
+accelerator-unlike-name  accelerators whose kind or memory contradicts their name
 slo-missed               a predicted p95 of the step above the job's limit
 does-not-fit-pool        a phase of a workload whose nodes, slots or tp its pool does not have
 """,
     "predictions": """
-price-does-not-add-up    a price that is not nodes times the cluster's price
-nodes-do-not-add-up      a number of nodes that is not what engines and trainers take
+price-does-not-add-up    a price that is not the number of nodes times the cluster's price
+nodes-do-not-add-up      a number of nodes that engines and trainers do not need
 bias-over-budget         a predicted length ratio outside the plan's own bias budget
-gap-contradicts-bound    a gap that is not what value and bound make it
+gap-contradicts-bound    a gap that contradicts value and bound
 lengths-beyond-cap       a predicted length beyond the job's longest response
-thin-trace               a length trace of too few responses, or one that does not show the lengths that decide the plan
+thin-trace               a length trace with too few responses, or without the lengths that decide the plan
 """,
     "groups": """
 too-many-nodes           more nodes than a pool has, over all groups
-node-unlike-pool         a node with other slots or another host memory than its pool's
-state-beyond-memory      sleeping states, as the workload has them now, beyond a node's host memory
+node-unlike-pool         a node whose slots or host memory differ from those of its pool
+state-beyond-memory      sleeping states of the current workload beyond a node's host memory
 group-too-large          more jobs in a group than its rules allow
 units-held-twice         two jobs on one unit at one time in the timeline
 timeline-contradiction   a span that ends before it begins, leaves the timeline, or holds units that are not its job's
-bound-broken             a job that does not keep its bound on slowdown
-bound-changed            a bound that is no longer the workload's
+bound-broken             a job whose slowdown is above its bound
+bound-changed            a bound that differs from the workload's
 pace-beyond-bound        a pace that is slower than the bound allows
-way-changed              a phase whose pool, width or seconds are no longer those of its way in the workload
-job-missing              a job of the workload without a place
-job-unknown              a job that the workload does not have
-rules-changed            rules that are no longer the workload's
+way-changed              a phase whose pool, width or seconds differ from its way in the workload
+job-missing              a job of the workload without a group
+job-unknown              a job that is not in the workload
+rules-changed            rules that differ from the workload's
 state-contradicts-jobs   sleeping states of a node that are not those of the jobs on it
-workload-unsolvable      a workload with a source that cannot be read, or a state or a model that fits nowhere
-workload-too-large       a workload that its pools cannot hold whatever shares what
+workload-unsolvable      a workload with a source that cannot be read, or a state or a model that fits on no node
+workload-too-large       a workload that does not fit its pools, however its jobs share nodes
 """,
     "policy": """
 policy-usd-per-hour      a price per hour above the policy's
@@ -136,16 +136,16 @@ policy-bias              a length ratio, or a bias budget, beyond the policy's
 policy-mode              a mode that the policy forbids
 policy-step-p95          a predicted p95 of the step above the policy's
 policy-slo-required      a job without a limit on its p95, where the policy requires one
-policy-gap               a plan that is proven to a wider gap than the policy allows
+policy-gap               a plan whose proven gap is above the policy's
 policy-provenance        a profile of a provenance that the policy does not allow
-policy-assumed           lengths or reward seconds that nobody measured on the job, where the policy refuses them
-policy-memory-headroom   memory with less headroom than the policy wants
+policy-assumed           lengths or reward seconds that were not measured on the job, where the policy refuses them
+policy-memory-headroom   memory with less headroom than the policy requires
 policy-error             an expected error above the policy's
 policy-slowdown          a job in a group that is slower than the policy allows
-policy-bounds-kept       fewer bounds kept than the policy wants
+policy-bounds-kept       fewer kept bounds than the policy requires
 policy-nodes             more nodes of a pool than the policy allows
-policy-unknown-pool      a policy that limits nodes of pools none of which the cluster has
-policy-job-files         a job whose data or model is not there, where the policy wants them
+policy-unknown-pool      a policy whose limits on nodes name no pool of the cluster
+policy-job-files         a job whose data or model is missing, where the policy requires them
 """,
 }
 
@@ -156,7 +156,7 @@ RULES: dict[str, Rule] = {
     for family, lines in _TABLE.items()
     for name, _, finds in (line.partition(" ") for line in lines.strip().splitlines())
 }
-"""By name, in the order in which they are listed."""
+"""Rules by name, in the order of the list."""
 
 
 def table() -> str:

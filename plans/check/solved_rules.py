@@ -1,4 +1,4 @@
-"""Whether a plan's decisions and predictions are those that were solved, by which version of rlplan, and when."""
+"""Whether a plan was edited after it was solved, which version of rlplan solved it, and when."""
 
 from __future__ import annotations
 
@@ -14,65 +14,75 @@ from .finding import Fault
 
 
 def decisions_of(plan: Plan | GroupsPlan) -> str:
-    """Digest of the decisions as they stand in the plan."""
+    """Digest of the decisions that the plan has now."""
     return job_decisions(plan.job) if isinstance(plan, Plan) else groups_decisions(plan.groups)
 
 
 def predictions_of(plan: Plan | GroupsPlan) -> str:
-    """Digest of the predictions as they stand in the plan."""
+    """Digest of the predictions that the plan has now."""
     if isinstance(plan, Plan):
         return job_predictions(plan.predicted)
     return groups_predictions(plan.predicted, plan.groups)
 
 
-def edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
-    """Decisions that differ from those that were solved."""
-    if decisions_of(plan) != plan.decisions_sha256:
+def has_edited_decisions(plan: Plan | GroupsPlan) -> bool:
+    """Whether a plan's decisions were edited after it was solved."""
+    return decisions_of(plan) != plan.decisions_sha256
+
+
+def has_edited_predictions(plan: Plan | GroupsPlan) -> bool:
+    """Whether a plan's predictions were edited after it was solved; false if it has no digest of them."""
+    return plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256
+
+
+def decisions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
+    """The fault of decisions that differ from the solved decisions."""
+    if has_edited_decisions(plan):
         again = "run rlplan refresh, or solve again" if isinstance(plan, Plan) else "solve again"
         yield Fault(
             "decisions-edited",
             ("decisions_sha256",),
-            "the decisions were edited after they were solved, so that what is predicted is not of them",
+            "the decisions were edited after they were solved, so the predictions are not of these decisions",
             f"{again}, or say allow_edited: true in a policy",
         )
 
 
 def predictions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
-    """Figures of `predicted` that are not those that were solved, or of which nothing tells whether they are."""
+    """The fault of figures in `predicted` that differ from the solved figures, or that have no digest."""
     if plan.predicted_sha256 is None:
-        what = "the plan has no digest of its predictions, so that nothing tells whether they were edited"
-        yield Fault("predictions-edited", ("predicted",), what, "solve again")
-    elif predictions_of(plan) != plan.predicted_sha256:
-        what = "the figures under 'predicted' were edited after they were solved"
+        message = "the plan has no digest of its predictions, so an edit of them cannot be detected"
+        yield Fault("predictions-edited", ("predicted",), message, "solve again")
+    elif has_edited_predictions(plan):
+        message = "the figures under 'predicted' were edited after they were solved"
         yield Fault(
             "predictions-edited",
             ("predicted_sha256",),
-            what,
+            message,
             "restore them, or solve again: no command keeps edited figures",
         )
 
 
 def other_version(plan: Plan | GroupsPlan, installed: str = __version__) -> Iterator[Fault]:
-    """A plan of another major or minor version than the one installed, or of a newer one."""
-    wrote = plan.volatile.rlplan
-    then, now = _version(wrote), _version(installed)
-    if then[:2] == now[:2] and then <= now:
+    """The fault of a plan from another major or minor version than the installed version, or from a newer version."""
+    solved_by = plan.volatile.rlplan
+    solved, current = _version(solved_by), _version(installed)
+    if solved[:2] == current[:2] and solved <= current:
         return
-    newer = then > now
+    newer = solved > current
     yield Fault(
         "other-version",
         ("volatile", "rlplan"),
-        f"was solved by rlplan {wrote}, {'newer' if newer else 'older'} than the {installed} that is installed",
+        f"was solved by rlplan {solved_by}, {'newer' if newer else 'older'} than the {installed} that is installed",
         f"{'install that version' if newer else 'solve again'}, or say allow_other_versions: true in a policy",
     )
 
 
 CLOCKS_DAYS = 1.0
-"""By how much the clocks of two machines, or a date without its zone, may differ."""
+"""Days that a time may be in the future: clocks differ between machines, and a date may lack its time zone."""
 
 
 def days_since(written: str, now: datetime) -> float | None:
-    """Days from an ISO 8601 time (UTC where it names no zone) to `now`, negative of one to come; None if unreadable."""
+    """Days from an ISO 8601 time (UTC without a zone) to `now`, negative for a future time; None if unreadable."""
     try:
         then = datetime.fromisoformat(written)
         return (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds() / 86400
@@ -80,20 +90,22 @@ def days_since(written: str, now: datetime) -> float | None:
         return None
 
 
-def undated(plan: Plan | GroupsPlan, now: datetime) -> Iterator[Fault]:
-    """A plan whose time of solving is no time, or is still to come."""
+def solved_at_unlikely(plan: Plan | GroupsPlan, now: datetime) -> Iterator[Fault]:
+    """The fault of a plan whose `solved_at` is not a time, or is in the future."""
     days, written = days_since(plan.volatile.solved_at, now), plan.volatile.solved_at[:40]
     if days is None:
-        what = f"'{written}' is no ISO 8601 time"
+        message = f"'{written}' is not an ISO 8601 time"
     elif days < -CLOCKS_DAYS:
-        what = f"'{written}' is still to come"
+        message = f"'{written}' is in the future"
     else:
         return
-    yield Fault("solved-at-unlikely", ("volatile", "solved_at"), what, "solve again, or set the clock of this machine")
+    yield Fault(
+        "solved-at-unlikely", ("volatile", "solved_at"), message, "solve again, or set the clock of this machine"
+    )
 
 
 def _version(text: str) -> tuple[tuple[int, str], ...]:
-    """Major, minor and patch in a form that compares as the numbers do, however many digits they have."""
-    found = re.match(r"([0-9]+)\.([0-9]+)\.([0-9]+)", text)
-    assert found is not None, "volatile.rlplan has this form"
-    return tuple((len(digits), digits) for digits in (part.lstrip("0") for part in found.groups()))
+    """(digits, number) of major, minor and patch; such tuples compare like the versions, without int() of the text."""
+    match = re.match(r"([0-9]+)\.([0-9]+)\.([0-9]+)", text)
+    assert match is not None, "volatile.rlplan has this form"
+    return tuple((len(digits), digits) for digits in (part.lstrip("0") for part in match.groups()))

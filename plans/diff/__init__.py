@@ -1,8 +1,11 @@
 """The difference of two plans by meaning, for review.
 
-change          figures and trees of values that differ          error     how uncertain a difference is
-inputs          what changed in the files that plans come from   matching  which group is which
-jobs, groups    Plan, Plan -> PlanDiff; GroupsPlan, GroupsPlan -> GroupsDiff
-job_report, groups_report, alone        what is said about it, as a `Report`
-markdown, text  a `Report` for a pull request, for a terminal
+change, quantity_text         figures and trees of values that differ, and their text
+difference_error              the uncertainty of a difference
+input_diff                    changes in the files that the plans were solved from
+job_diff, groups_diff         Plan, Plan -> PlanDiff; GroupsPlan, GroupsPlan -> GroupsDiff
+job_report, groups_report     the `Report` on a difference
+one_plan                      the `Report` on a plan that was added or removed
+review                        `Report`: title, tables and remarks
+markdown, terminal_text       a `Report` as text for a pull request, for a terminal
 """

@@ -1,7 +1,7 @@
-"""What differs between two values: numbers with their uncertainty, and trees of plain values by dotted key.
+"""Differences of two values: numbers with their uncertainty, and trees of plain values by dotted key.
 
 Numbers are the same if they agree to the digits that rlplan writes, so that a plan in memory is the same as its file.
-Lists whose items can be told apart by what they are of (a layout, a pool) are compared by that and not by position.
+Items of a list are matched by the keys that identify them (a layout, a pool) and not by position.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Unit = Literal["s", "usd", "x", "ratio", "share", "count"]
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None where it is none or beyond what a float holds: unknown."""
+    """The value; None (unknown) if it is None, infinite or NaN."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def rounded(value: float) -> float:
-    """A number as a plan's file has it."""
+    """A number with the digits that a plan's file has."""
     return float(f"{value:.{WRITTEN_DIGITS}g}")
 
 
@@ -32,14 +32,15 @@ class Quantity:
     """A figure of two plans.
 
     Attributes:
-        key: dotted, as in the plan where it stands there.
-        label: in words.
+        key: dotted; the plan's key if the plan has the figure.
+        label: the name in tables.
         unit: of old, new and sigma.
-        old, new: None is unknown, or what `missing` says.
-        sigma: one standard deviation of `new - old`; None: not known, or there is none (a price, a count).
-        relative_sigma: one of `new / old`, which may be far surer than both sides; None as above.
-        better: -1 if less is better, 1 if more is, 0 if neither.
-        missing: what None means: `unknown`, or `none` of something that only one of the plans has.
+        old, new: the values; None has the meaning that `missing` says.
+        sigma: one standard deviation of `new - old`; None: unknown, or no error (a price, a count).
+        relative_sigma: one standard deviation of `new / old`, often much smaller than the errors of old and new; None
+            as for `sigma`.
+        better: -1 if less is better, 1 if more is better, 0 if neither.
+        missing: the meaning of None: `unknown`, or `none` if only one of the plans has such a thing.
     """
 
     key: str
@@ -59,26 +60,26 @@ class Quantity:
 
     @property
     def relative(self) -> float | None:
-        """The difference over the old value; None if unknown, or from nothing."""
+        """The difference divided by the old value; None if unknown, or if the old value is 0."""
         return None if self.delta is None or not self.old else finite(self.delta / self.old)
 
     @property
     def changed(self) -> bool:
-        """Whether the two differ in the digits that a plan has."""
+        """Whether old and new differ in the digits that a plan has."""
         if self.old is None or self.new is None:
             return self.old is not self.new
         return rounded(self.old) != rounded(self.new)
 
     @property
     def within_error(self) -> bool | None:
-        """Whether the relative difference is smaller than its uncertainty; None where either is not known."""
+        """Whether the relative difference is smaller than its uncertainty; None if one of the two is unknown."""
         if self.relative is None or self.relative_sigma is None:
             return None
         return self.changed and abs(self.relative) < self.relative_sigma
 
     @property
     def tone(self) -> int:
-        """1 better, -1 worse, 0 neither, unknown, or within the error."""
+        """1: better, -1: worse, 0: neither, unknown or within the error."""
         if self.delta is None or not self.changed or self.within_error:
             return 0
         return self.better if self.delta > 0 else -self.better
@@ -93,7 +94,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key whose value differs. Sections that only one side has are one change, with the section as value."""
+    """A key whose value differs. A section that only one side has is one change, with the section as value."""
 
     key: str
     old: Any
@@ -101,7 +102,7 @@ class KeyChange:
 
     @property
     def relative(self) -> float | None:
-        """Relative difference of two numbers; None of anything else."""
+        """Relative difference of two numbers; None for other values."""
         if not _number(self.old) or not _number(self.new) or not self.old:
             return None
         try:
@@ -115,7 +116,7 @@ class KeyChange:
 
 
 class _NotGiven:
-    """A key that one side does not have; where null and nothing mean the same, None is used instead."""
+    """Stands for the value of a key that one side does not have, where null has another meaning."""
 
     def __repr__(self) -> str:
         return "not given"
@@ -125,7 +126,7 @@ NOT_GIVEN = _NotGiven()
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: what is not given, infinities and NaN are null."""
+    """A value that JSON can hold: NOT_GIVEN, infinities and NaN become null."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -138,7 +139,7 @@ def _number(value: Any) -> bool:
 
 
 def same(old: Any, new: Any) -> bool:
-    """Whether two plain values mean the same: numbers to the written digits, mappings in any order."""
+    """Whether two plain values are the same: numbers to the written digits, mappings in any order."""
     if _number(old) and _number(new):
         try:
             return bool(old == new or rounded(old) == rounded(new))
@@ -151,50 +152,51 @@ def same(old: Any, new: Any) -> bool:
     return type(old) is type(new) and bool(old == new)
 
 
-# What tells the items of a list apart, where all of them have it: the layouts of a profile, the links of a cluster.
+# Keys that identify the items of a list if all items have them: the layouts of a profile, the links of a cluster.
 _IDENTITY = (
     "pool", "pools", "name", "tp", "engines", "dp", "pp", "cp", "ep", "micro_batch_tokens", "recompute", "offload",
     "phase", "job",
 )  # fmt: skip
 
 
-def changes(old: Any, new: Any, missing: Any = None, at: str = "") -> Iterator[KeyChange]:
-    """The keys in which two trees differ, in the order of the new one and then of the old.
+def changes(old: Any, new: Any, missing: Any = None, prefix: str = "") -> Iterator[KeyChange]:
+    """The keys whose values differ between two trees, in the order of the new tree, then of the old tree.
 
     Args:
-        missing: what a key stands for that one side does not have: None where null and nothing mean the same.
+        missing: the value of a key that one side does not have; None if null and a missing key mean the same.
+        prefix: dotted key of the trees, before every key.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*new, *(key for key in old if key not in new)]:
-            below = f"{at}.{key}" if at else str(key)
+            below = f"{prefix}.{key}" if prefix else str(key)
             yield from changes(old.get(key, missing), new.get(key, missing), missing, below)
         return
     if isinstance(old, list) and isinstance(new, list):
         named = _by_identity(old, new)
         if named is not None:
             for key in [*named[1], *(key for key in named[0] if key not in named[1])]:
-                yield from changes(named[0].get(key, missing), named[1].get(key, missing), missing, f"{at}[{key}]")
+                yield from changes(named[0].get(key, missing), named[1].get(key, missing), missing, f"{prefix}[{key}]")
             return
     if not same(old, new):
-        yield KeyChange(at, old, new)
+        yield KeyChange(prefix, old, new)
 
 
 def _by_identity(old: list[Any], new: list[Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The items of both lists by what they are of, or by position; None where they are no mappings."""
+    """The items of both lists by their identifying keys, else by position; None if the items are not mappings."""
     items = [*old, *new]
     if not items or not all(isinstance(item, dict) for item in items):
         return None
     fields = [key for key in _IDENTITY if all(key in item for item in items)]
-    telling = [key for key in fields if any(not same(item[key], items[0][key]) for item in items)] or fields[:1]
+    distinguishing = [key for key in fields if any(not same(item[key], items[0][key]) for item in items)] or fields[:1]
 
     def named(values: list[Any]) -> dict[str, Any]:
-        return {",".join(f"{key}={_word(item[key])}" for key in telling): item for item in values}
+        return {",".join(f"{key}={_text(item[key])}" for key in distinguishing): item for item in values}
 
     by_name = named(old), named(new)
-    if telling and len(by_name[0]) == len(old) and len(by_name[1]) == len(new):
+    if distinguishing and len(by_name[0]) == len(old) and len(by_name[1]) == len(new):
         return by_name
     return {str(i): item for i, item in enumerate(old)}, {str(i): item for i, item in enumerate(new)}
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,25 +1,24 @@
-"""How uncertain the difference of two predictions is.
+"""The uncertainty of the difference of two predictions.
 
 A plan states relative standard deviations of its mean seconds: c of the profile's costs, l of the length trace, and m
-of the simulation (`predicted.error`). What assumed reward times add counts with c, and what assumed lengths add with l.
+of the simulation (`predicted.error`). The error of assumed reward times is in c, the error of assumed lengths in l.
 With the seconds s1, s2 of two plans, d = s2 - s1 and r = s2 / s1, by the delta method:
 
-- Costs, where profile (same digest) and layouts are the same: one x is off in both, the true seconds are s1 (1 + x) and
-  s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
-- Costs elsewhere: nothing is known to be common, and they are taken as independent: sd(d) = hypot(c1 s1, c2 s2),
-  sd(r) = r hypot(c1, c2).
-- Lengths (what the trace's prompts, and responses longer than any of its, leave open), where length trace (same
-  digest) and mode are the same: one x is off in both, as with costs, since all rounds of a mode wait for the same long
-  responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. Elsewhere nothing is known to be common, and they are taken
-  as independent.
-- Sampling: two simulations are independent: sd(d) = hypot(m1 s1, m2 s2), sd(r) = r hypot(m1, m2). Where decisions and
-  predicted steps are the same, it is one simulation, and its error is common: sd(d) = max(m1, m2) |d|, sd(r) = 0.
+- Costs, same profile (by digest) and same layouts: both plans have the same error x, the true seconds are s1 (1 + x)
+  and s2 (1 + x). The ratio is certain and the difference scales: sd(d) = c |d| with c = max(c1, c2), sd(r) = 0.
+- Costs, otherwise: the errors are taken as independent: sd(d) = hypot(c1 s1, c2 s2), sd(r) = r hypot(c1, c2).
+- Lengths, same length trace (by digest) and same mode: both plans have the same error, as with costs, since all rounds
+  of a mode wait for the same long responses: sd(d) = l |d| with l = max(l1, l2), sd(r) = 0. (The error comes from the
+  choice of the trace's prompts, and from responses longer than any in the trace.)
+- Lengths, otherwise: the errors are taken as independent.
+- Sampling: two simulations are independent: sd(d) = hypot(m1 s1, m2 s2), sd(r) = r hypot(m1, m2). If decisions and
+  predicted steps are the same, it is one simulation with one error: sd(d) = max(m1, m2) |d|, sd(r) = 0.
 
 Costs, lengths and sampling are independent of each other and combine by hypot. A difference is within the error if
 |r - 1| is less than sd(r). Prices are exact, so USD per sample have the error of the seconds per sample.
 
-The errors are of the mean. Percentiles, single phases and the plain synchronous plan (so the speed-up over it) have
-none that a plan states, and lengths and memory neither; they are shown without.
+The errors are of the mean. A plan states no error for percentiles, single phases, lengths, memory and the plain
+synchronous plan (so for the speed-up over it); these differences are shown without an error.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from .change import finite, same
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of two plans' mean seconds, and which of them are one and the same.
+    """Relative errors of two plans' mean seconds, and which of these errors both plans have in common.
 
     Attributes:
         old, new: as the plans state them.
-        common_costs: both are priced by one profile in the same layouts.
-        one_simulation: decisions and predicted steps are the same.
-        common_lengths: both are simulated on the lengths of one trace, in one mode.
+        common_costs: whether both use one profile with the same layouts.
+        one_simulation: whether decisions and predicted steps are the same.
+        common_lengths: whether both use the lengths of one trace, in one mode.
     """
 
     old: PredictedError
@@ -53,34 +52,36 @@ class Errors:
 
     def sigma(self, old: float, new: float) -> float | None:
         """One standard deviation of `new - old`, two means in seconds or in proportion to them."""
-        parts = (
-            max(a, b) * abs(new - old) if common else math.hypot(a * old, b * new) for a, b, common in self._parts()
+        deviations = (
+            max(a, b) * abs(new - old) if common else math.hypot(a * old, b * new) for a, b, common in self._sources()
         )
-        return finite(math.hypot(*parts))
+        return finite(math.hypot(*deviations))
 
     def ratio_sigma(self, old: float, new: float) -> float | None:
-        """One standard deviation of `new / old`; None if that is unknown."""
+        """One standard deviation of `new / old`; None if `old` is 0."""
         if not old:
             return None
-        return finite(new / old * math.hypot(*(0.0 if common else math.hypot(a, b) for a, b, common in self._parts())))
-
-    def words(self) -> str:
-        """What stands behind each ±."""
-        costs, lengths, sampling = (
-            " and ".join(dict.fromkeys(map(percent, (old, new)))) for old, new, _ in self._parts()
+        return finite(
+            new / old * math.hypot(*(0.0 if common else math.hypot(a, b) for a, b, common in self._sources()))
         )
-        parts = [(f"the profile's costs ({costs})", self.common_costs)]
+
+    def sentence(self) -> str:
+        """The sentence that explains each ±."""
+        costs, lengths, sampling = (
+            " and ".join(dict.fromkeys(map(percent, (old, new)))) for old, new, _ in self._sources()
+        )
+        sources = [(f"the profile's costs ({costs})", self.common_costs)]
         if self.old.of_lengths or self.new.of_lengths:
-            parts.append((f"the lengths ({lengths})", self.common_lengths))
-        own = [text for text, shared in parts if not shared] + [f"the simulations ({sampling})"]
-        common = [text for text, shared in parts if shared]
-        said = f"± is one standard deviation, of {' and of '.join(own)}"
-        said += ", taken as independent" if len(own) > 1 else ""
+            sources.append((f"the lengths ({lengths})", self.common_lengths))
+        own = [text for text, shared in sources if not shared] + [f"the simulations ({sampling})"]
+        common = [text for text, shared in sources if shared]
+        explanation = f"± is one standard deviation, of {' and of '.join(own)}"
+        explanation += ", taken as independent" if len(own) > 1 else ""
         if common:
-            said += (
+            explanation += (
                 f"; the error of {' and of '.join(common)} is common to both plans and leaves percentages as they are"
             )
-        return said
+        return explanation
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
@@ -89,7 +90,7 @@ class Errors:
             "common_lengths": self.common_lengths, "one_simulation": self.one_simulation,
         }  # fmt: skip
 
-    def _parts(self) -> tuple[tuple[float, float, bool], ...]:
+    def _sources(self) -> tuple[tuple[float, float, bool], ...]:
         return (
             (self.old.of_costs, self.new.of_costs, self.common_costs),
             (self.old.of_lengths, self.new.of_lengths, self.common_lengths),
@@ -98,16 +99,16 @@ class Errors:
 
 
 def errors_of(old: Plan, new: Plan) -> Errors:
-    """How the errors of two plans combine."""
+    """The errors of two plans, and which of them are common."""
     profile = old.inputs.profile.sha256 == new.inputs.profile.sha256 and old.inputs.rewards == new.inputs.rewards
-    common = profile and _layouts(old) == _layouts(new)
+    common_costs = profile and _layouts(old) == _layouts(new)
     lengths = old.inputs.lengths.sha256 == new.inputs.lengths.sha256 and old.job.bias.mode == new.job.bias.mode
-    one = common and lengths and same(_simulated(old), _simulated(new))
-    return Errors(old.predicted.error, new.predicted.error, common, one, lengths)
+    one_simulation = common_costs and lengths and same(_simulated(old), _simulated(new))
+    return Errors(old.predicted.error, new.predicted.error, common_costs, one_simulation, lengths)
 
 
 def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:
-    """What the profile's entries are chosen by: layouts of engines and of trainers, over all kinds of round."""
+    """The layouts that select entries of the profile: engines, trainers and judge, over all kinds of round."""
     rounds = [kind for kind in (plan.job.rounds.short, plan.job.rounds.long) if kind is not None]
     engines = {f"{kind.rollout.pool} {kind.rollout.engines} {kind.rollout.tp} {kind.rollout.drafts}" for kind in rounds}
     trainers = {f"{kind.train} {kind.hand_over}" for kind in rounds}
@@ -115,6 +116,6 @@ def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:
 
 
 def _simulated(plan: Plan) -> dict[str, Any]:
-    """What is decided, and the steps that were simulated of it."""
+    """The decisions, and the predicted steps of their simulation."""
     steps = plan.predicted.model_dump(mode="json", include={"step_s", "seconds_per_sample", "phases_s", "rounds"})
     return {**steps, "job": plan.job.model_dump(mode="json", exclude={"why"})}

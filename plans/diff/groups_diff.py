@@ -1,7 +1,7 @@
-"""The difference of two plans of groups: who arrived, left and moved, what each job pays in slowdown, and the price.
+"""The difference of two plans of groups: jobs that arrived, left or moved, the slowdown of each job, and the price.
 
-Groups are matched by their jobs (match_groups), so that a group that bears another id with the same members is no
-difference. What else counts, and what does not, is as in job_diff.py.
+Groups are matched by their jobs (match_groups), so a group with the same jobs under another id is no difference.
+Otherwise the same things count as in job_diff.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import networkx as nx
 
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..schema.groups_plan import GroupsPlan, Move
 from ..schema.sections.planned_group import GroupMember, PlannedGroup
 from .change import KeyChange, Quantity, changes
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
-from .job_diff import NOWHERE, edited, figures_edited, found_by, sides_of
+from .job_diff import NO_FILES, sides_of, solver_changes
 
 Status = Literal["arrived", "left", "moved", "other nodes", "stays"]
 
@@ -27,12 +28,12 @@ class JobChange:
     """A job of either plan.
 
     Attributes:
-        name: the job's.
-        status: `moved`: to a group that is not its old one; `other nodes`: in its group, but on another pool, in
-            another way, or by a move that the plan names.
-        old_group, new_group: ids in either plan; None where it is not.
-        old, new: its members.
-        move: what the new plan says about its move; None: nothing.
+        name: the job's name.
+        status: `moved`: to another group; `other nodes`: in the same group, but on another pool, in another way, or by
+            a move that the plan lists.
+        old_group, new_group: ids of its group in each plan; None if the plan does not have the job.
+        old, new: its entry in each group.
+        move: its move as listed in the new plan; None if it has none.
     """
 
     name: str
@@ -45,7 +46,7 @@ class JobChange:
 
     @property
     def mean(self) -> Quantity:
-        """Slowdown in the long run."""
+        """Mean slowdown."""
         return self._slowdown("mean")
 
     @property
@@ -54,18 +55,18 @@ class JobChange:
         return self._slowdown("p95")
 
     @property
-    def breaks(self) -> bool:
-        """Whether the new plan does not keep its bound."""
+    def breaks_bound(self) -> bool:
+        """Whether the new plan breaks the job's bound."""
         return self.new is not None and not self.new.slowdown.keeps
 
     @property
-    def newly(self) -> bool:
-        """Whether it breaks its bound, and did not in the old plan."""
-        return self.breaks and (self.old is None or self.old.slowdown.keeps)
+    def newly_broken(self) -> bool:
+        """Whether the new plan breaks the job's bound and the old plan did not."""
+        return self.breaks_bound and (self.old is None or self.old.slowdown.keeps)
 
     @property
     def differs(self) -> bool:
-        """Whether anything about it changed."""
+        """Whether anything of the job changed."""
         if self.status != "stays" or self.old is None or self.new is None:
             return True
         return any(changes(self.old.model_dump(mode="json"), self.new.model_dump(mode="json")))
@@ -94,17 +95,17 @@ class GroupsDiff:
 
     Attributes:
         old, new: the plans.
-        same: whether they mean the same.
+        same: whether nothing differs that counts.
         effects: prices, nodes by pool, numbers of jobs and groups, bounds broken.
         jobs: each job of either plan, most important first.
-        matched: id in the new plan to id in the old one, of groups that are one and the same by their jobs.
+        matched: ids of matched groups: id in the new plan to id in the old plan.
         rules: rules that differ, dotted below `rules`.
         inputs: files that differ by digest.
-        stale: input files of the new plan that are not what it was solved from, by name.
-        solver: how it was found differently.
-        edited: sides whose decisions were edited since they were solved.
-        figures_edited: sides whose predictions were edited since they were solved.
-        moves_from_old: whether the new plan's moves begin from the old plan; None: it has none, or that is not known.
+        stale: input files of the new plan that have changed since it was solved, or are missing, by name.
+        solver: keys of `solver` that differ.
+        edited: sides (`old`, `new`) whose decisions were edited after they were solved.
+        figures_edited: sides whose predictions were edited after they were solved.
+        moves_from_old: whether the new plan's moves begin from the old plan; None: no moves, or unknown.
     """
 
     old: GroupsPlan
@@ -122,25 +123,25 @@ class GroupsDiff:
     moves_from_old: bool | None
 
     def count(self, status: Status) -> int:
-        """Jobs with this status."""
+        """Number of jobs with this status."""
         return sum(job.status == status for job in self.jobs)
 
     def effect(self, key: str) -> Quantity:
         """The figure with this key."""
-        return next(each for each in self.effects if each.key == key)
+        return next(quantity for quantity in self.effects if quantity.key == key)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
         return {
             "kind": "groups",
             "same": self.same,
-            "effects": {each.key: each.as_dict() for each in self.effects},
-            "jobs": [each.as_dict() for each in self.jobs],
+            "effects": {quantity.key: quantity.as_dict() for quantity in self.effects},
+            "jobs": [job.as_dict() for job in self.jobs],
             "groups": dict(self.matched),
-            "rules": [each.as_dict() for each in self.rules],
-            "inputs": [each.as_dict() for each in self.inputs],
+            "rules": [change.as_dict() for change in self.rules],
+            "inputs": [change.as_dict() for change in self.inputs],
             "stale": dict(self.stale),
-            "solver": [each.as_dict() for each in self.solver],
+            "solver": [change.as_dict() for change in self.solver],
             "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
             "edited": list(self.edited),
             "figures_edited": list(self.figures_edited),
@@ -152,30 +153,30 @@ class GroupsDiff:
 def diff_groups(
     old: GroupsPlan,
     new: GroupsPlan,
-    old_files: InputFiles = NOWHERE,
-    new_files: InputFiles = NOWHERE,
+    old_files: InputFiles = NO_FILES,
+    new_files: InputFiles = NO_FILES,
     old_sha256: str | None = None,
 ) -> GroupsDiff:
-    """What differs from `old` to `new`.
+    """The difference from `old` to `new`.
 
     Args:
-        old_files, new_files: what says what changed in the inputs, as far as they are at hand.
-        old_sha256: digest of the old plan's bytes, which tells whether the new plan's moves begin from it.
+        old_files, new_files: input files, to compare those that are at hand.
+        old_sha256: digest of the old plan's file, to find out whether the new plan's moves begin from the old plan.
     """
     matched = match_groups(old, new)
     previous = new.inputs.previous
     from_old = None if previous is None or old_sha256 is None else previous.sha256 == old_sha256
     inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
-    if from_old:  # that the old plan is what the new one was solved from is no difference between them
+    if from_old:  # the old plan as an input of the new plan is no difference between the two
         inputs = tuple(change for change in inputs if change.name != "previous")
-    solver = found_by(old, new)
-    sides = sides_of(edited(old), edited(new))
+    solver = solver_changes(old, new)
+    edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
     return GroupsDiff(
         old=old,
         new=new,
-        same=not (inputs or solver or altered(stale) or any(changes(*meanings))) and len(sides) != 1,
+        same=not (inputs or solver or altered(stale) or any(changes(*meanings))) and len(edited_sides) != 1,
         effects=_effects(old, new),
         jobs=_jobs(old, new, matched, moved={move.job: move for move in new.moves if from_old is not False}),
         matched=matched,
@@ -183,14 +184,14 @@ def diff_groups(
         inputs=inputs,
         stale=stale,
         solver=solver,
-        edited=sides,
-        figures_edited=sides_of(figures_edited(old), figures_edited(new)),
+        edited=edited_sides,
+        figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
         moves_from_old=from_old,
     )
 
 
 def _meaning(plan: GroupsPlan, names: Mapping[str, str]) -> dict[str, Any]:
-    """All that counts in a plan but inputs and solver, with its groups under the ids of the old plan."""
+    """The values of a plan that count as differences, without inputs and solver; `names` renames the groups."""
     groups = {
         names.get(key, f"new {key}"): group.model_dump(mode="json", exclude={"why"})
         for key, group in plan.groups.items()
@@ -204,6 +205,7 @@ def _meaning(plan: GroupsPlan, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _effects(old: GroupsPlan, new: GroupsPlan) -> tuple[Quantity, ...]:
+    """Figures of the whole plan: prices, broken bounds, and numbers of jobs, groups and nodes."""
     a, b = old.predicted.plan, new.predicted.plan
     nodes = _nodes(old), _nodes(new)
     broken = [
@@ -229,35 +231,35 @@ def _nodes(plan: GroupsPlan) -> Counter[str]:
 
 
 def nodes_text(group: PlannedGroup) -> str:
-    """`2 h20 + 2 h800`."""
+    """The nodes of a group by pool: `2 h20 + 2 h800`."""
     return " + ".join(f"{count} {pool}" for pool, count in Counter(node.pool for node in group.nodes).items())
 
 
 def _jobs(
     old: GroupsPlan, new: GroupsPlan, matched: Mapping[str, str], moved: Mapping[str, Move]
 ) -> tuple[JobChange, ...]:
-    was = {name: key for key, group in old.groups.items() for name in group.jobs}
-    is_ = {name: key for key, group in new.groups.items() for name in group.jobs}
-    found = []
-    for name in sorted(was.keys() | is_.keys()):
-        before, after = was.get(name), is_.get(name)
-        a = None if before is None else old.groups[before].jobs[name]
-        b = None if after is None else new.groups[after].jobs[name]
+    old_group_of = {name: key for key, group in old.groups.items() for name in group.jobs}
+    new_group_of = {name: key for key, group in new.groups.items() for name in group.jobs}
+    job_changes = []
+    for name in sorted(old_group_of.keys() | new_group_of.keys()):
+        old_group, new_group = old_group_of.get(name), new_group_of.get(name)
+        old_member = None if old_group is None else old.groups[old_group].jobs[name]
+        new_member = None if new_group is None else new.groups[new_group].jobs[name]
         status: Status = "stays"
-        if before is None:
+        if old_group is None:
             status = "arrived"
-        elif after is None:
+        elif new_group is None:
             status = "left"
-        elif matched.get(after) != before:
+        elif matched.get(new_group) != old_group:
             status = "moved"
-        elif name in moved or (a and b and _place(a) != _place(b)):
+        elif name in moved or (old_member and new_member and _place(old_member) != _place(new_member)):
             status = "other nodes"
-        found.append(JobChange(name, status, before, after, a, b, moved.get(name)))
-    return tuple(sorted(found, key=_importance))
+        job_changes.append(JobChange(name, status, old_group, new_group, old_member, new_member, moved.get(name)))
+    return tuple(sorted(job_changes, key=_importance))
 
 
 def _place(member: GroupMember) -> tuple[Any, ...]:
-    """Where a job runs, whatever the numbers of its group's nodes."""
+    """Pools, ways and numbers of units of a job; the numbers of the nodes in its group do not count."""
     phases = ((phase.pool, phase.way, len(phase.units)) for phase in (member.rollout, member.train))
     return *phases, member.tail_from, member.tail_units
 
@@ -267,7 +269,7 @@ _ORDER: tuple[Status, ...] = ("arrived", "left", "moved", "other nodes", "stays"
 
 def _importance(job: JobChange) -> tuple[int, int, float, str]:
     return (
-        0 if job.newly else 1 if job.breaks else 2,
+        0 if job.newly_broken else 1 if job.breaks_bound else 2,
         _ORDER.index(job.status),
         -abs(job.p95.relative or 0.0),
         job.name,
@@ -275,11 +277,11 @@ def _importance(job: JobChange) -> tuple[int, int, float, str]:
 
 
 def match_groups(old: GroupsPlan, new: GroupsPlan) -> dict[str, str]:
-    """Id in `new` to id in `old`, for groups that have a job in common and are paired.
+    """Ids of matched groups: id in `new` to id in `old`.
 
-    Groups are paired by their jobs, since a group's id says nothing: so that as many jobs as possible stay in their
-    group (a maximum weight matching); among such pairings the one that keeps most ids. A job whose group is not paired
-    with its old one has moved.
+    Groups are matched by their jobs and not by their ids: the matching keeps as many jobs as possible in their group (a
+    maximum weight matching), and among such matchings it keeps the most ids. A job has moved if its new group is not
+    matched with its old group.
     """
     home = {job: key for key, group in old.groups.items() for job in group.jobs}
     graph: nx.Graph[tuple[str, str]] = nx.Graph()

@@ -1,4 +1,4 @@
-"""What a reviewer reads about the difference of two plans of groups."""
+"""The `Report` on the difference of two plans of groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from .change import Quantity
 from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
-from .job_report import edited_warnings, effects_section, found_by_text, inputs_section, out_of_date, stale_warnings
+from .job_report import edited_warnings, effects_section, inputs_section, out_of_date, solver_text, stale_warnings
 from .quantity_text import figure, key_values, relative_text
 from .review import Column, Report, Row, Section
 
@@ -24,11 +24,12 @@ _ALWAYS = ("usd_per_hour", "usd_per_unit", "bounds_broken")
 
 
 def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = False) -> Report:
-    """What to show.
+    """The report on a difference.
 
     Args:
-        name, title: path of the new plan, and what is compared; no title: the name.
-        full: jobs and figures that did not change, too.
+        name: path of the new plan.
+        title: title of the report; empty: the name.
+        full: whether to show jobs and figures that did not change, too.
     """
     if diff.same and not full:
         return Report(name, title or name, groups_verdict(diff), _warnings(diff), (), ())
@@ -49,26 +50,26 @@ def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = Fal
         remarks=(
             "prices are exact; a plan of groups states no error of its slowdowns",
             *_moves(diff),
-            *found_by_text(diff, full),
+            *solver_text(diff, full),
         ),
     )
 
 
 def groups_verdict(diff: GroupsDiff) -> str:
-    """The one line that matters."""
+    """The difference in one line."""
     if diff.same:
         return "same: groups, predictions, rules, inputs and solver do not differ"
     hour, unit = diff.effect("usd_per_hour"), diff.effect("usd_per_unit")
-    parts = [_price(hour, "USD per hour"), _price(unit, "USD per unit"), _bounds(diff)]
-    what = [f"{count(jobs, 'job')} {verb}" for status, verb in _VERBS.items() if (jobs := diff.count(status))]
-    end = ", ".join(what) or "no job arrived, left or moved"
+    prices = [_price(hour, "USD per hour"), _price(unit, "USD per unit"), _bounds(diff)]
+    job_counts = [f"{count(jobs, 'job')} {verb}" for status, verb in _VERBS.items() if (jobs := diff.count(status))]
+    end = ", ".join(job_counts) or "no job arrived, left or moved"
     if diff.inputs:
         names = ", ".join(change.name for change in diff.inputs[:3])
         more = f" and {len(diff.inputs) - 3} more" if len(diff.inputs) > 3 else ""
         verb = "differs" if len(diff.inputs) == 1 else "differ"
         end += f"; {count(len(diff.inputs), 'input')} ({names}{more}) {verb}"
     first = out_of_date(diff)
-    return f"{first + '; ' if first else ''}{', '.join(parts)}; {end}"
+    return f"{first + '; ' if first else ''}{', '.join(prices)}; {end}"
 
 
 def _price(price: Quantity, unit: str) -> str:
@@ -80,24 +81,25 @@ def _price(price: Quantity, unit: str) -> str:
 
 
 def _bounds(diff: GroupsDiff) -> str:
-    broken = [job for job in diff.jobs if job.breaks]
+    broken = [job for job in diff.jobs if job.breaks_bound]
     if not broken:
         return "every bound is kept"
-    newly = sum(job.newly for job in broken)
+    newly = sum(job.newly_broken for job in broken)
     return f"{count(len(broken), 'bound')} broken" + (f" ({newly} newly)" if newly != len(broken) else "")
 
 
 def _warnings(diff: GroupsDiff) -> tuple[str, ...]:
-    before = {job.name: " as before" for job in diff.jobs if not job.newly}
-    found = groups_warnings(diff.new, before) + edited_warnings(diff.edited, diff.figures_edited)
-    found += stale_warnings(diff.new, diff.stale)
+    before = {job.name: " as before" for job in diff.jobs if not job.newly_broken}
+    warnings = groups_warnings(diff.new, before) + edited_warnings(diff.edited, diff.figures_edited)
+    warnings += stale_warnings(diff.new, diff.stale)
     if diff.new.solver.status == "limit" and diff.old.solver.status != "limit":
-        found.append("the search for the new plan ended at a limit: nothing says that it is the best")
-    return tuple(found)
+        warnings.append("the search for the new plan ended at a limit: it may not be the best plan")
+    return tuple(warnings)
 
 
 def groups_warnings(plan: GroupsPlan, before: Mapping[str, str] | None = None) -> list[str]:
-    """Bounds that a plan breaks; `before`: what is to be said behind, by job. New ones come first."""
+    """A warning for each bound that a plan breaks; `before`: " as before" by job, for bounds that the old plan broke
+    too. Other jobs come first."""
     broken = [
         (name, member.slowdown)
         for group in plan.groups.values()
@@ -115,8 +117,8 @@ def _jobs(diff: GroupsDiff, full: bool) -> Section:
     rows = []
     names = _Names(diff)
     for job in diff.jobs:
-        if full or job.differs or job.breaks:
-            tone = -1 if job.newly else job.p95.tone
+        if full or job.differs or job.breaks_bound:
+            tone = -1 if job.newly_broken else job.p95.tone
             cells = (job.name, _where(job, names), _pair(job.mean), _pair(job.p95), _bound(job))
             rows.append(Row(cells, _status(job), tone=tone))
     columns = (
@@ -127,24 +129,24 @@ def _jobs(diff: GroupsDiff, full: bool) -> Section:
 
 
 def _status(job: JobChange) -> str:
-    return "breaks its bound" if job.breaks else job.status
+    return "breaks its bound" if job.breaks_bound else job.status
 
 
 @dataclass(frozen=True)
 class _Names:
-    """Groups by name, so that an id that is another group's in the other plan misleads nobody: `g1 (now g5)`."""
+    """Texts for groups whose ids differ between the two plans: `g1 (now g5)`."""
 
     diff: GroupsDiff
 
     def new(self, key: str | None) -> str:
-        """A group of the new plan."""
+        """The text for a group of the new plan."""
         was = self.diff.matched.get(key or "")
         if was is None:
             return f"{key} (new)" if key in self.diff.old.groups else f"{key}"
         return was if was == key else f"{was} (now {key})"
 
     def old(self, key: str | None) -> str:
-        """A group of the old plan."""
+        """The text for a group of the old plan."""
         now = next((new for new, old in self.diff.matched.items() if old == key), None)
         if now is None:
             return f"{key} (gone)" if key in self.diff.new.groups else f"{key}"
@@ -173,11 +175,11 @@ def _pair(quantity: Quantity) -> str:
 def _bound(job: JobChange) -> str:
     sides = [side.slowdown.slo for side in (job.old, job.new) if side is not None]
     text = " -> ".join(dict.fromkeys(f"{slo:.3f}x" for slo in sides))
-    return f"{text} broken" if job.breaks else text
+    return f"{text} broken" if job.breaks_bound else text
 
 
 def _groups(diff: GroupsDiff, full: bool) -> Section:
-    """Groups whose nodes or members differ."""
+    """A table of the groups whose nodes or jobs differ."""
     rows = []
     names = _Names(diff)
     back = {old: new for new, old in diff.matched.items()}
@@ -194,26 +196,27 @@ def _groups(diff: GroupsDiff, full: bool) -> Section:
 
 
 def _members(new: set[str], old: set[str]) -> str:
-    """`+a -b, 3 stay`."""
+    """Jobs that joined and left a group, and the number of the others: `+a -b; 3 stay`."""
     signs = [f"+{name}" for name in sorted(new - old)] + [f"-{name}" for name in sorted(old - new)]
     stay = len(new & old)
-    words = [shorten(" ".join(signs), 100)] if signs else []
-    return "; ".join(words + ([f"{stay} stay"] if stay else []))
+    clauses = [shorten(" ".join(signs), 100)] if signs else []
+    return "; ".join(clauses + ([f"{stay} stay"] if stay else []))
 
 
 def _moves(diff: GroupsDiff) -> list[str]:
-    found = []
+    """Remarks on the price of the moves, and on moves that the solver declined."""
+    remarks = []
     moves, declined = diff.new.moves, diff.new.declined
     if moves:
         text = f"{count(len(moves), 'move')} for {usd(sum(move.price_usd for move in moves))} USD once"
         if diff.moves_from_old is False:
-            text += ", counted from another running plan than the old one"
-        found.append(text)
+            text += ", starting from another plan than the old one"
+        remarks.append(text)
     elif diff.count("moved") and diff.new.inputs.previous is None:
-        found.append("the new plan was not solved from the old one: what the moves cost is unknown")
+        remarks.append("the new plan was not solved from the old one: the price of the moves is unknown")
     if declined is not None:
-        found.append(
+        remarks.append(
             f"moves of {count(len(declined.jobs), 'job')} that would save {usd(declined.saves_usd_per_hour)} USD per "
             f"hour are not made ({declined.reason})"
         )
-    return found
+    return remarks

@@ -1,8 +1,8 @@
-"""The difference of two plans of one job: what changes in seconds, USD, bias and memory, and what it comes from.
+"""The difference of two plans of one job: changes of seconds, USD, bias and memory, and their causes.
 
-Two plans are the same if decisions, predictions, inputs (by digest) and solver are. Wording alone (`why`), when and by
-which version a plan was solved (`volatile`), the order of keys and the spelling of numbers do not count. A new plan
-whose input file has changed since it was solved is not the same: it no longer holds for what it names.
+Two plans are the same if decisions, predictions, inputs (by digest) and solver are the same. The texts of `why`, time
+and version of solving (`volatile`), the order of keys and the spelling of numbers do not count. A new plan whose input
+file has changed since it was solved is not the same: it does not fit the file that it names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..check.solved_rules import decisions_of, predictions_of
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.phase_names import PHASE_NAMES
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
@@ -26,9 +26,9 @@ class Decision:
     """A decision that differs.
 
     Attributes:
-        change: below the plan's `job`.
+        change: its key is dotted below the plan's `job`.
         block: `short round`, `long round` or `job`.
-        why: what the new plan says about it; "" if nothing, or if it was edited since.
+        why: the new plan's reason for the decision; "" if it gives none, or if its decisions were edited.
     """
 
     change: KeyChange
@@ -46,17 +46,17 @@ class PlanDiff:
 
     Attributes:
         old, new: the plans.
-        same: whether they mean the same.
-        errors: how the errors of both combine.
+        same: whether nothing differs that counts.
+        errors: the errors of both plans, to combine.
         effects: figures of the whole plan.
         phases: mean seconds of a step by phase, and of a step by kind of round.
         inputs: files that differ by digest.
-        stale: input files of the new plan that are not what it was solved from, by name.
-        decisions: what is done differently.
-        solver: how it was found differently, and the provenance of the profile, by dotted key of the plan.
-        predictions: all that is predicted differently, dotted below `predicted`.
-        edited: sides (`old`, `new`) whose decisions were edited since they were solved.
-        figures_edited: sides whose predictions were edited since they were solved.
+        stale: input files of the new plan that have changed since it was solved, or are missing, by name.
+        decisions: decisions that differ.
+        solver: keys of `solver` that differ, and the provenance of the profile, dotted from the top of the plan.
+        predictions: keys of `predicted` that differ, dotted below `predicted`.
+        edited: sides (`old`, `new`) whose decisions were edited after they were solved.
+        figures_edited: sides whose predictions were edited after they were solved.
     """
 
     old: Plan
@@ -75,7 +75,7 @@ class PlanDiff:
 
     def effect(self, key: str) -> Quantity:
         """The figure with this key."""
-        return next(each for each in (*self.effects, *self.phases) if each.key == key)
+        return next(quantity for quantity in (*self.effects, *self.phases) if quantity.key == key)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
@@ -84,38 +84,38 @@ class PlanDiff:
             "job": self.new.job.name,
             "same": self.same,
             "error": self.errors.as_dict(),
-            "effects": {each.key: each.as_dict() for each in self.effects},
-            "phases": {each.key: each.as_dict() for each in self.phases},
-            "inputs": [each.as_dict() for each in self.inputs],
+            "effects": {quantity.key: quantity.as_dict() for quantity in self.effects},
+            "phases": {quantity.key: quantity.as_dict() for quantity in self.phases},
+            "inputs": [change.as_dict() for change in self.inputs],
             "stale": dict(self.stale),
-            "decisions": [each.as_dict() for each in self.decisions],
-            "solver": [each.as_dict() for each in self.solver],
-            "predictions": [each.as_dict() for each in self.predictions],
+            "decisions": [decision.as_dict() for decision in self.decisions],
+            "solver": [change.as_dict() for change in self.solver],
+            "predictions": [change.as_dict() for change in self.predictions],
             "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
             "edited": list(self.edited),
             "figures_edited": list(self.figures_edited),
         }
 
 
-NOWHERE = InputFiles(None)
-"""For plans whose inputs are not at hand."""
+NO_FILES = InputFiles(None)
+"""For plans whose input files are not at hand."""
 
 
-def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: InputFiles = NOWHERE) -> PlanDiff:
-    """What differs from `old` to `new`; the files say what changed in the inputs, as far as they are at hand."""
+def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NO_FILES, new_files: InputFiles = NO_FILES) -> PlanDiff:
+    """The difference from `old` to `new`. `old_files`, `new_files`: input files, to compare those that are at hand."""
     errors = errors_of(old, new)
     inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
-    sides = sides_of(edited(old), edited(new))
-    decisions = _decisions(old, new, stale="new" in sides)
-    solver = found_by(old, new) + tuple(
-        changes(old.inputs.profile.provenance, new.inputs.profile.provenance, at="inputs.profile.provenance")
+    edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
+    decisions = _decisions(old, new, stale="new" in edited_sides)
+    solver = solver_changes(old, new) + tuple(
+        changes(old.inputs.profile.provenance, new.inputs.profile.provenance, prefix="inputs.profile.provenance")
     )
     predictions = tuple(changes(_dump(old.predicted), _dump(new.predicted)))
     stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     return PlanDiff(
         old=old,
         new=new,
-        same=not (inputs or decisions or solver or predictions or altered(stale)) and len(sides) != 1,
+        same=not (inputs or decisions or solver or predictions or altered(stale)) and len(edited_sides) != 1,
         errors=errors,
         effects=_effects(old, new, errors),
         phases=_phases(old.predicted, new.predicted),
@@ -124,29 +124,19 @@ def diff_jobs(old: Plan, new: Plan, old_files: InputFiles = NOWHERE, new_files: 
         decisions=decisions,
         solver=solver,
         predictions=predictions,
-        edited=sides,
-        figures_edited=sides_of(figures_edited(old), figures_edited(new)),
+        edited=edited_sides,
+        figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
     )
 
 
-def edited(plan: Plan | GroupsPlan) -> bool:
-    """Whether a plan's decisions were changed since it was solved."""
-    return decisions_of(plan) != plan.decisions_sha256
-
-
-def figures_edited(plan: Plan | GroupsPlan) -> bool:
-    """Whether a plan's predictions were changed since it was solved; false where it has no digest of them."""
-    return plan.predicted_sha256 is not None and predictions_of(plan) != plan.predicted_sha256
-
-
 def sides_of(old: bool, new: bool) -> tuple[str, ...]:
-    """The sides of which something holds: `old`, `new`, both or none."""
+    """The sides whose argument is true: `old`, `new`, both or none."""
     return ("old",) * old + ("new",) * new
 
 
-def found_by(old: Plan | GroupsPlan, new: Plan | GroupsPlan) -> tuple[KeyChange, ...]:
-    """How the two were found differently, by dotted key of the plan."""
-    return tuple(changes(_dump(old.solver), _dump(new.solver), at="solver"))
+def solver_changes(old: Plan | GroupsPlan, new: Plan | GroupsPlan) -> tuple[KeyChange, ...]:
+    """Keys of `solver` that differ, dotted from the top of the plan."""
+    return tuple(changes(_dump(old.solver), _dump(new.solver), prefix="solver"))
 
 
 def _dump(model: Any, **options: Any) -> Any:
@@ -157,47 +147,55 @@ _BLOCKS = {"rounds.short": "short round", "rounds.long": "long round"}
 
 
 def _decisions(old: Plan, new: Plan, stale: bool) -> tuple[Decision, ...]:
-    found = changes(_dump(old.job, exclude={"why"}), _dump(new.job, exclude={"why"}))
-    blocks = [(next((b for at, b in _BLOCKS.items() if change.key.startswith(at)), "job"), change) for change in found]
+    key_changes = changes(_dump(old.job, exclude={"why"}), _dump(new.job, exclude={"why"}))
+    decisions = [
+        Decision(change, _block_of(change.key), "" if stale else why_of(change.key, new.job.why))
+        for change in key_changes
+    ]
     order = ["job", *_BLOCKS.values()]
-    blocks.sort(key=lambda item: order.index(item[0]))
-    return tuple(Decision(change, block, "" if stale else why_of(change.key, new.job.why)) for block, change in blocks)
+    return tuple(sorted(decisions, key=lambda decision: order.index(decision.block)))
 
 
-_FOLLOWS = "max_num_seqs"  # from what is issued and how many engines there are; no reason of the layout is its own
+def _block_of(key: str) -> str:
+    return next((block for prefix, block in _BLOCKS.items() if key.startswith(prefix)), "job")
+
+
+_DERIVED = "max_num_seqs"
+"""A key that follows from the samples and the engines: the reason for its layout does not explain it."""
 
 
 def why_of(key: str, why: Mapping[str, str]) -> str:
-    """What a plan says about the decision `key`: what stands under it, else under the nearest key above it."""
-    parts = key.split(".")
-    if parts[-1] == _FOLLOWS:
+    """The reason that a plan gives for the decision `key`: that of `key`, else that of the nearest key above it; "" if
+    there is none."""
+    path = key.split(".")
+    if path[-1] == _DERIVED:
         return why.get(key, "")
-    for end in range(len(parts), 0, -1):
-        above = ".".join(parts[:end])
-        # `rounds` speaks of the share of long rounds and of nothing else.
+    for end in range(len(path), 0, -1):
+        above = ".".join(path[:end])
+        # The reason of `rounds` is only about the share of long rounds.
         if above in why and (above != "rounds" or key == "rounds.long"):
             return why[above]
     return ""
 
 
 def speedup(predicted: Predicted) -> float | None:
-    """Times as fast as the plain synchronous plan, per sample."""
+    """How many times faster than the plain synchronous plan, by seconds per sample; None if unknown."""
     return finite(predicted.baseline.seconds_per_sample / predicted.seconds_per_sample)
 
 
-def headroom(bars: list[MemoryBar | None]) -> float | None:
-    """The least share that stays free over some memories; None if one of them is not known."""
-    known = [bar.headroom for bar in bars if bar is not None]
-    return finite(min(known)) if known and len(known) == len(bars) else None
+def _least_headroom(bars: list[MemoryBar | None]) -> float | None:
+    """The least free share of several memories; None if one of them is unknown."""
+    headrooms = [bar.headroom for bar in bars if bar is not None]
+    return finite(min(headrooms)) if headrooms and len(headrooms) == len(bars) else None
 
 
-def memory(predicted: Predicted) -> dict[str, float | None]:
-    """Headroom of KV cache, of training, and of the host: the least over kinds of round."""
+def free_memory(predicted: Predicted) -> dict[str, float | None]:
+    """Free shares of KV cache, training memory and host memory, each the minimum over the kinds of round."""
     rounds = [kind for kind in (predicted.rounds.short, predicted.rounds.long) if kind is not None]
     return {
-        "kv": headroom([kind.memory.kv for kind in rounds]),
-        "train": headroom([kind.memory.train for kind in rounds]),
-        "host": headroom([predicted.host_memory]),
+        "kv": _least_headroom([kind.memory.kv for kind in rounds]),
+        "train": _least_headroom([kind.memory.train for kind in rounds]),
+        "host": _least_headroom([predicted.host_memory]),
     }
 
 
@@ -212,9 +210,9 @@ def _quantity(
 
 def _effects(old: Plan, new: Plan, errors: Errors) -> tuple[Quantity, ...]:
     a, b = old.predicted, new.predicted
-    free = memory(a), memory(b)
+    free = free_memory(a), free_memory(b)
 
-    # What is neither certain nor states its error is neither called better nor worse.
+    # `better` stays 0 for a figure that is uncertain and has no stated error.
 
     def of(
         key: str,
@@ -253,11 +251,11 @@ def _phases(old: Predicted, new: Predicted) -> tuple[Quantity, ...]:
         if any(side is not None for side in sides):
             means = [None if side is None else side.step_s.mean for side in sides]
             pairs.append((f"rounds.{kind}.step_s.mean", f"· {kind} round, mean", means[0], means[1]))
-    # A kind of round that one of the plans does not have takes no unknown time: there is none of it.
-    found = [Quantity(key, label, "s", finite(a), finite(b), missing="none") for key, label, a, b in pairs]
+    # A plan may have no rounds of a kind: its time is then "none" and not "unknown".
+    quantities = [Quantity(key, label, "s", finite(a), finite(b), missing="none") for key, label, a, b in pairs]
     sides = old.rounds.long, new.rounds.long
     if any(side is not None for side in sides):
-        # A plan without long rounds has none of them, which is known.
+        # The share of long rounds in a plan without long rounds is 0, not unknown.
         shares = [0.0 if side is None else side.share for side in sides]
-        found.append(Quantity("rounds.long.share", "· long rounds' share", "share", shares[0], shares[1]))
-    return tuple(found)
+        quantities.append(Quantity("rounds.long.share", "· long rounds' share", "share", shares[0], shares[1]))
+    return tuple(quantities)

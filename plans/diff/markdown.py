@@ -1,7 +1,7 @@
-"""A report as GitHub markdown for a pull request: 40 lines at most, whatever differs.
+"""A report as GitHub markdown for a pull request: 40 lines at most.
 
-The first line is a comment that is not shown and by which a CI step finds its own earlier comment. Text of the
-documents stands in code spans, or is escaped: it opens no link, mentions nobody and breaks no table.
+The first line is a hidden comment; a CI step finds its earlier comment by it. Text from documents is escaped or in code
+spans, so that it opens no link, mentions nobody and breaks no table.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from ..phrases.sentences import one_line, shorten
 from .review import Report, Row, Section, fold
 
 MAX_LINES = 40
-_CELL = 120  # characters; a path or a sentence beyond it hides what stands beside it
+_CELL = 120  # characters; a longer cell would hide the other cells of its row
 _NOTE = 140
 _MOST_WARNINGS = 4
-_LEAST_ROWS = 2  # of a table: the first, and how many there are more
+_LEAST_ROWS = 2  # of a table: the first row, and the number of the other rows
 
 
 def marker(name: str) -> str:
-    """The first line; the same for the same plan, whatever differs."""
+    """The first line of the report: the same for every report on the plan `name`."""
     return f"<!-- rlplan diff: {re.sub(r'[^A-Za-z0-9_./+: -]|--+', '_', shorten(name, 200))} -->"
 
 
 def markdown(report: Report, max_lines: int | None = MAX_LINES) -> str:
-    """The report; lists are folded so that it has at most `max_lines` lines (None: all of everything)."""
+    """The report as markdown; tables are cut so that it has at most `max_lines` lines (None: no limit)."""
     warnings = [f"- ⚠️ {escape(shorten(text, 300))}" for text in report.warnings]
     if max_lines is not None and len(warnings) > _MOST_WARNINGS:
         warnings = [*warnings[: _MOST_WARNINGS - 1], f"- ⚠️ … and {len(warnings) - _MOST_WARNINGS + 1} more"]
@@ -46,29 +46,29 @@ def markdown(report: Report, max_lines: int | None = MAX_LINES) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _share(wanted: Sequence[int], room: int) -> list[int]:
-    """Lines for each table: an equal share for each that wants it, what is left to the first ones."""
-    equal = max(_LEAST_ROWS, room // max(1, len(wanted)))
-    given = [min(each, equal) for each in wanted]
-    left = room - sum(given)
-    for index, each in enumerate(wanted):
-        more = max(0, min(each - given[index], left))
-        given[index] += more
+def _share(row_counts: Sequence[int], room: int) -> list[int]:
+    """Lines for each table: an equal share each, then the unused lines for the first tables that need more."""
+    equal = max(_LEAST_ROWS, room // max(1, len(row_counts)))
+    rooms = [min(count, equal) for count in row_counts]
+    left = room - sum(rooms)
+    for index, count in enumerate(row_counts):
+        more = max(0, min(count - rooms[index], left))
+        rooms[index] += more
         left -= more
-    return given
+    return rooms
 
 
 def _table(section: Section, room: int) -> list[str]:
     noted = any(row.note for row in section.rows)
-    # The last line says what is left out, so that it takes a row itself.
+    # The line with the number of cut rows needs a row itself.
     rows, left = fold(section.rows, room if len(section.rows) <= room else room - 1)
     titles = [column.title for column in section.columns] + ([section.note_title] if noted else [])
     rules = ["--:" if column.right else ":--" for column in section.columns] + ([":--"] if noted else [])
     lines = [_line(titles), _line(rules)]
-    said = ""
+    previous_note = ""
     for row in rows:
-        lines.append(_line([*_cells(section, row), *([_note(row, said)] if noted else [])]))
-        said = row.note
+        lines.append(_line([*_cells(section, row), *([_note(row, previous_note)] if noted else [])]))
+        previous_note = row.note
     if left:
         lines.append(_line([f"… and {left} more", *[""] * (len(titles) - 1)]))
     return [*lines, "", escape(section.rest)] if section.rest else lines
@@ -81,8 +81,8 @@ def _cells(section: Section, row: Row) -> list[str]:
     ]
 
 
-def _note(row: Row, said: str) -> str:
-    return "″" if row.note and row.note == said else escape(shorten(row.note, _NOTE))
+def _note(row: Row, previous_note: str) -> str:
+    return "″" if row.note and row.note == previous_note else escape(shorten(row.note, _NOTE))
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A code span, also of text with backticks and pipes in it; nothing of nothing."""
+    """A code span, also for text with backticks and pipes; empty for empty text."""
     text = one_line(text)
     if not text:
         return ""

@@ -1,12 +1,13 @@
-"""What a reviewer reads about a plan that only one side has: a new one, or one that is gone.
+"""The `Report` on a plan that only one side has: a plan that was added or removed.
 
-A new plan stands beside what would be done without it: the plain synchronous plan of the job, or each job alone.
+The report compares a plan with its alternative: the plain synchronous plan of the job, or each job on its own nodes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.numbers import count
 from ..phrases.phase_names import PHASE_NAMES
 from ..phrases.sentences import shorten
@@ -15,32 +16,34 @@ from ..schema.plan import Plan
 from .change import Unit
 from .groups_report import groups_warnings
 from .input_diff import InputFiles, stale_inputs
-from .job_diff import edited, figures_edited, memory, sides_of, speedup
+from .job_diff import free_memory, sides_of, speedup
 from .job_report import edited_warnings, stale_warnings
 from .quantity_text import figure, relative_text
 from .review import Column, Report, Row, Section
 
 
-def alone_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
-    """A plan that has come, or (`new` is false) gone."""
-    warnings = edited_warnings(sides_of(False, new and edited(plan)), sides_of(False, new and figures_edited(plan)))
+def one_plan_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
+    """The report on a plan that was added (`new`) or removed."""
+    warnings = edited_warnings(
+        sides_of(False, new and has_edited_decisions(plan)), sides_of(False, new and has_edited_predictions(plan))
+    )
     if new and files.folder is not None:
         warnings += stale_warnings(plan, stale_inputs(plan, files))
-    what = "new plan" if new else "plan removed"
+    change = "new plan" if new else "plan removed"
     if isinstance(plan, GroupsPlan):
         warnings += groups_warnings(plan) if new else []
         return Report(
-            name, name, f"{what}: {_groups_line(plan)}", tuple(warnings), (_beside_others(plan), _jobs(plan)), ()
+            name, name, f"{change}: {_groups_line(plan)}", tuple(warnings), (_beside_others(plan), _jobs(plan)), ()
         )
     error = (
         f"relative error of its mean seconds, one standard deviation: {figure(plan.predicted.error.total, 'share')}",
     )
     sections = (_beside_sync(plan), _why(plan)) if new else (_beside_sync(plan),)
-    return Report(name, name, f"{what}: {_job_line(plan)}", tuple(warnings), sections, error)
+    return Report(name, name, f"{change}: {_job_line(plan)}", tuple(warnings), sections, error)
 
 
-def alone_dict(plan: Plan | GroupsPlan, new: bool) -> dict[str, Any]:
-    """For JSON."""
+def one_plan_dict(plan: Plan | GroupsPlan, new: bool) -> dict[str, Any]:
+    """The plan that was added (`new`) or removed, for JSON."""
     exclude = {"inputs", "volatile", "rlplan", "rlplan_groups"}
     return {
         "kind": "groups" if isinstance(plan, GroupsPlan) else "job",
@@ -81,7 +84,7 @@ def _beside_sync(plan: Plan) -> Section:
     ]
     rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
-    rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in memory(p).items()]
+    rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
     columns = (
         Column("figure"), Column("plain synchronous", right=True), Column("this plan", right=True),
         Column("change", right=True),

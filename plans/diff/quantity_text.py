@@ -1,4 +1,4 @@
-"""Figures as a reviewer reads them: three or four digits, one unit in a row, the sign always, unknown never 0."""
+"""Figures as text: three or four digits, one unit in a row, differences with a sign, unknown figures never as 0."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def figure(value: float | None, unit: Unit, milli: bool = False) -> str:
 
 def values(quantity: Quantity) -> tuple[str, str]:
     """Old and new in the same unit."""
-    known = [abs(side) for side in (quantity.old, quantity.new) if side is not None]
-    milli = quantity.unit == "s" and bool(known) and max(known) < 1
+    milli = _in_milliseconds(quantity)
     old, new = (
         quantity.missing if side is None else figure(side, quantity.unit, milli)
         for side in (quantity.old, quantity.new)
@@ -39,23 +38,29 @@ def values(quantity: Quantity) -> tuple[str, str]:
     return old, new
 
 
+def _in_milliseconds(quantity: Quantity) -> bool:
+    """Whether old and new are shown in milliseconds: both are below one second."""
+    sizes = [abs(side) for side in (quantity.old, quantity.new) if side is not None]
+    return quantity.unit == "s" and bool(sizes) and max(sizes) < 1
+
+
 def delta_text(quantity: Quantity) -> str:
-    """The difference in the unit of the row, with its sign; a share's in points of a hundred."""
+    """The difference in the unit of the row, with its sign; for a share, in percentage points."""
     delta = quantity.delta
     if delta is None or not quantity.changed:
         return ""
     if quantity.unit == "share":
         return f"{signed(100 * delta)} points"
-    known = [abs(side) for side in (quantity.old, quantity.new) if side is not None]
-    milli = quantity.unit == "s" and max(known) < 1
     size = abs(delta)
     return ("-" if delta < 0 else "+") + (
-        f"{size:.2g}" if quantity.unit == "ratio" and size < 0.0005 else figure(size, quantity.unit, milli)
+        f"{size:.2g}"
+        if quantity.unit == "ratio" and size < 0.0005
+        else figure(size, quantity.unit, _in_milliseconds(quantity))
     )
 
 
 def change_text(quantity: Quantity) -> str:
-    """The difference over the old value, with its uncertainty: `-6.9% ±4.1%`; `-1.2%, within ±3.1%`, the error."""
+    """The relative difference with its uncertainty: `-6.9% ±4.1%`; `-1.2%, within ±3.1%` if it is within the error."""
     if quantity.old is None or quantity.new is None:
         return "" if quantity.old is quantity.new or quantity.missing != UNKNOWN else UNKNOWN
     if not quantity.changed:
@@ -70,12 +75,12 @@ def change_text(quantity: Quantity) -> str:
 
 
 def relative_text(relative: float) -> str:
-    """`-6.9%`, `+0.04%`; from eleven times as much on and below a hundredth, `12.3 times`."""
+    """A relative difference: `-6.9%`, `+0.04%`; for ratios of 11 and more or below 0.01, the ratio: `12.3 times`."""
     return f"{relative + 1:.3g} times" if _in_times(relative) else f"{signed(100 * relative)}%"
 
 
 def sigma_text(relative: float, sigma: float) -> str:
-    """The uncertainty of `relative_text`, in its unit: `±4.1%`, `±0.5`."""
+    """The uncertainty of `relative_text` in the same unit: `±4.1%`, `±0.5`."""
     return f"±{sigma:.2g}" if _in_times(relative) else f"±{unsigned(100 * sigma)}%"
 
 
@@ -104,7 +109,7 @@ def value_text(value: Any, width: int = 60) -> str:
 
 
 def key_values(change: KeyChange, width: int = 60) -> tuple[str, str]:
-    """Old and new of a key, the relative difference behind the new one where both are numbers."""
+    """Old and new value of a key; after the new value the relative difference if both are numbers."""
     relative = change.relative
     behind = f" ({relative_text(relative)})" if relative and isinstance(change.new, float) else ""
     return value_text(change.old, width), value_text(change.new, width) + behind

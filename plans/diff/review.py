@@ -1,6 +1,6 @@
-"""A difference as titles, tables and remarks: what the terminal and a pull request both show.
+"""`Report`: a difference as title, tables and remarks, for the terminal and for a pull request.
 
-markdown.py and terminal_text.py turn a `Report` into text; job_report.py, groups_report.py and one_plan.py make it.
+job_report.py, groups_report.py and one_plan.py make a `Report`; markdown.py and terminal_text.py turn it into text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ class Column:
 
     Attributes:
         title: its head.
-        right: numbers, right-aligned.
-        code: keys and values of documents, and not words.
+        right: whether it is right-aligned, as numbers are.
+        code: whether it holds keys and values of documents, shown as code.
     """
 
     title: str
@@ -30,9 +30,9 @@ class Row:
 
     Attributes:
         cells: one text for each column.
-        block: rows of one block stand together, and each block keeps a row when a table is folded.
-        note: what explains it; the table's last column, or a line of its own.
-        tone: 1 good news, -1 bad news, 0 neither.
+        block: rows of one block follow each other; if a table is cut, each block keeps its first rows.
+        note: an explanation, shown as the last column or on a line of its own.
+        tone: 1: better, -1: worse, 0: neither.
     """
 
     cells: tuple[str, ...]
@@ -46,9 +46,9 @@ class Section:
     """A table.
 
     Attributes:
-        columns, rows: what it holds.
-        note_title: head of the notes.
-        rest: a line below it.
+        columns, rows: its content.
+        note_title: title of the column of notes.
+        rest: a line below the table.
     """
 
     columns: tuple[Column, ...]
@@ -59,15 +59,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What is shown.
+    """A report on a difference, independent of its output format.
 
     Attributes:
-        name: path of the plan; by it a CI step finds its earlier comment.
-        title: what is compared.
-        verdict: the one line that matters.
-        warnings: what a reviewer must not miss.
-        sections: most important first; empty ones are left out.
-        remarks: small print.
+        name: path of the plan; a CI step finds its earlier comment by it.
+        title: the plans that are compared.
+        verdict: the difference in one line.
+        warnings: warnings that a reviewer must see.
+        sections: tables, most important first; tables without rows are not shown.
+        remarks: details, shown last.
     """
 
     name: str
@@ -79,8 +79,8 @@ class Report:
 
 
 def fold(rows: Sequence[Row], room: int) -> tuple[list[Row], int]:
-    """At most `room` of the rows, and how many are left out: the first of each block as long as there is room, then
-    the second of each, and so on; in their order."""
+    """(at most `room` rows in their order, the number of rows left out). The first row of each block is kept first,
+    then the second row of each block, and so on."""
     if len(rows) <= room:
         return list(rows), 0
     seen: dict[str, int] = {}

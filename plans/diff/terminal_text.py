@@ -1,4 +1,4 @@
-"""A report in the terminal: tables that read well at 80 columns and without colour."""
+"""A report for the terminal: tables that are readable at 80 columns and without colour."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _MOST_ROWS = 20  # of a table, without --full
 
 
 def render(report: Report, full: bool) -> Group:
-    """The report; tables are cut to twenty rows unless `full`."""
-    parts: list[RenderableType] = [_line(report.title, "bold"), _line(report.verdict, "bold")]
-    parts += [_line(f"! {warning}", "yellow") for warning in report.warnings]
+    """The report as text for rich; tables are cut to twenty rows unless `full`."""
+    renderables: list[RenderableType] = [_line(report.title, "bold"), _line(report.verdict, "bold")]
+    renderables += [_line(f"! {warning}", "yellow") for warning in report.warnings]
     for section in report.sections:
         if not section.rows:
             continue
         rows, left = (list(section.rows), 0) if full else fold(section.rows, _MOST_ROWS)
         noted = any(row.note for row in rows)
-        parts += [Text(), *(_list(section, rows) if noted else [_table(section, rows)])]
+        renderables += [Text(), *(_list(section, rows) if noted else [_table(section, rows)])]
         if left:
-            parts.append(Text(f"… and {left} more; --full shows them", style="dim"))
+            renderables.append(Text(f"… and {left} more; --full shows them", style="dim"))
         if section.rest:
-            parts.append(_line(section.rest, "dim"))
+            renderables.append(_line(section.rest, "dim"))
     if report.remarks:
-        parts.append(Text())
-    parts += [_line(remark, "dim") for remark in report.remarks]
-    return Group(*parts)
+        renderables.append(Text())
+    renderables += [_line(remark, "dim") for remark in report.remarks]
+    return Group(*renderables)
 
 
 def _table(section: Section, rows: list[Row]) -> Table:
@@ -45,15 +45,15 @@ def _table(section: Section, rows: list[Row]) -> Table:
 
 
 def _list(section: Section, rows: list[Row]) -> list[RenderableType]:
-    """Rows with notes: key, old -> new, and below it the note."""
+    """Rows with notes: on one line key, old -> new; below it the note."""
     titles = [column.title for column in section.columns]
-    found: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]
+    renderables: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]
     for row in rows:
         key, *sides = row.cells
-        found.append(_line(f"{key}  {' -> '.join(sides)}", _STYLE[row.tone]))
+        renderables.append(_line(f"{key}  {' -> '.join(sides)}", _STYLE[row.tone]))
         if row.note:
-            found.append(Padding(_line(row.note, "dim"), (0, 0, 0, 4), expand=False))
-    return found
+            renderables.append(Padding(_line(row.note, "dim"), (0, 0, 0, 4), expand=False))
+    return renderables
 
 
 def _line(text: str, style: str) -> Text:

@@ -1,4 +1,4 @@
-"""A model's attention heads: how many its folder says there are, and what splits them evenly."""
+"""A model's attention heads: their number from the model's folder, and the tensor-parallel sizes that divide them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..yaml.input_files import read_text
 
 
 def tp_divides(tp: int, heads: tuple[int, int]) -> bool:
-    """Whether `tp` ranks can hold these (attention, key-value) heads; ranks share key-value heads that are fewer."""
+    """Whether `tp` divides these (attention, key-value) heads; more ranks than key-value heads share them evenly."""
     attention, kv = heads
     return attention % tp == 0 and (kv % tp == 0 or tp % kv == 0)
 

@@ -1,4 +1,4 @@
-"""The prompts: JSONL, one object a row with `id`, `prompt` and `answer`. Further keys of a row are left alone."""
+"""Read the prompts: JSONL, one object a row with `id`, `prompt` and `answer`. Further keys of a row are ignored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Prompt:
     Attributes:
         id: unique in the file.
         prompt: text, or chat messages as dicts with `role` and `content`.
-        answer: whatever the reward needs; any JSON value.
+        answer: what the reward compares a response with; any JSON value.
     """
 
     id: str
@@ -31,15 +31,15 @@ class Prompt:
 
 
 MOST_FAULTS = 20
-"""Rows whose faults are told one by one; a file with more of them is best mended by whoever wrote it."""
+"""The most rows whose faults are listed; the number of further rows with faults is only counted."""
 
 
 def read_prompts(path: str | Path, kind: RewardKind = "function") -> list[Prompt]:
     """The rows in file order; empty lines are skipped.
 
     Args:
-        kind: of the job's reward. `math` and `code` compare a response with the row's answer, so that must be there and
-            say something; a reward function is given whatever stands there, also null.
+        kind: of the job's reward. `math` and `code` compare a response with the row's answer, so the answer must not be
+            empty; a reward function gets any answer, also null.
 
     Raises InputError with a line for each bad row: one that is no JSON object, lacks a key, has a prompt that is
     neither text nor messages, lacks the answer that the reward needs, or repeats an id. Without a line: a missing file,
@@ -62,8 +62,8 @@ def read_prompts(path: str | Path, kind: RewardKind = "function") -> list[Prompt
             faults.append(error)
             continue
         if prompt.id in first_line:
-            what = f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own"
-            faults.append(InputError(what, str(path), number))
+            message = f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own"
+            faults.append(InputError(message, str(path), number))
             continue
         first_line[prompt.id] = number
         prompts.append(prompt)
@@ -77,16 +77,16 @@ def read_prompts(path: str | Path, kind: RewardKind = "function") -> list[Prompt
 
 
 def _is_table(line: str) -> bool:
-    """Whether the file's first line is the header of a table: words with commas or tabs between them, and no JSON."""
-    words = [word.strip().strip('"') for word in re.split("[,;\t]", line)]
-    return len(words) > 1 and all(re.fullmatch(r"[A-Za-z_][\w .-]*", word) for word in words)
+    """Whether the file's first line is the header of a table: column names with commas or tabs between them."""
+    columns = [column.strip().strip('"') for column in re.split("[,;\t]", line)]
+    return len(columns) > 1 and all(re.fullmatch(r"[A-Za-z_][\w .-]*", column) for column in columns)
 
 
 def enough_prompts(job: Job, data: str | Path) -> int:
-    """How many prompts the job's data file holds.
+    """The number of prompts in the job's data file.
 
-    Raises InputError as `read_prompts` does, and if they are fewer than a step trains: prompts of a step differ, so no
-    step could ever be whole.
+    Raises InputError as `read_prompts` does, and if there are fewer prompts than a step trains: the prompts of a step
+    must all be different.
     """
     rows, needed = len(read_prompts(data, job.reward.kind)), job.rollout.prompts_per_step
     if rows < needed:
@@ -99,7 +99,7 @@ def enough_prompts(job: Job, data: str | Path) -> int:
 
 
 def data_file(job: Job, job_path: str | Path) -> Path:
-    """Absolute path of the job's prompts, for what needs them: measuring and training. Raises InputError without."""
+    """Absolute path of the job's prompts, for measuring and training. Raises InputError if the file is missing."""
     data = job_paths(job, job_path).data
     if data is None:
         fault = dict(missing_files(job, job_path, to_train=True))["data", "path"]
@@ -108,14 +108,14 @@ def data_file(job: Job, job_path: str | Path) -> Path:
 
 
 def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
-    """How many prompts a plan of the job may count on: the rows of its data, or `data.prompts` where it is not here.
+    """The number of prompts to plan with: the rows of the data file, or `data.prompts` if there is no file here.
 
-    `paths`: as from `job_paths(job, job_path)`. Raises InputError as `enough_prompts` does, and when `data.prompts` is
-    not the number of rows of the file.
+    `paths`: from `job_paths(job, job_path)`. Raises InputError as `enough_prompts` does, and if `data.prompts` differs
+    from the number of rows of the file.
     """
     stated = job.data.prompts
     if paths.data is None:
-        assert stated is not None, "job_paths has refused a job without data"
+        assert stated is not None, "job_paths refuses a job without data"
         return stated
     rows = enough_prompts(job, paths.data)
     if stated is not None and stated != rows:
@@ -124,7 +124,7 @@ def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
 
 
 def other_count(job: Job, rows: int) -> str:
-    """What is wrong with a `data.prompts` that is not the `rows` of the data file, and what to do."""
+    """The message for a `data.prompts` that differs from the number of `rows` of the data file."""
     return f"is {job.data.prompts}, and '{job.data.path}' has {rows} rows; write {rows}, or remove data.prompts"
 
 

@@ -1,4 +1,4 @@
-"""Whether a path is the folder of a run, and what to say to somebody who gave something else."""
+"""Check that a path is the folder of a run; the error for another path says what to give instead."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _GIVE = "give the --out of rlplan execute"
 
 
 def must_be_run_folder(path: Path) -> None:
-    """Raise InputError unless `path` is a folder; of a file it says what that is. What is in the folder is not looked
-    at."""
+    """Raise InputError unless `path` is a folder; for a file, the message names its kind. The folder's content is not
+    checked."""
     if os.path.isdir(path):  # noqa: PTH112 (pathlib raises for what can be no path)
         return
     if not os.path.exists(path):  # noqa: PTH110
@@ -22,7 +22,7 @@ def must_be_run_folder(path: Path) -> None:
     try:
         mark = document_kind(path)
     except InputError:
-        mark = None  # no text: it is called a file
+        mark = None  # not a text file
     kind = kind_of_mark(mark) if mark else ""
     if kind == "plan":
         raise InputError(f"is a plan, and the folder of a run is needed; execute the plan, then {_GIVE}", str(path))

@@ -1,8 +1,8 @@
-"""Text to models and back.
+"""Read and write documents: YAML text to models, and models to YAML text.
 
-yaml_doc, yaml_write, yaml_io   YAML with the line of every key, canonical text, models read and written
-errors, fault_lines             errors that are answers, and the line that a fault of a document is told in
-canonical_form, editor_schemas  documents rewritten, and JSON Schemas beside them
-input_files, output_files       what may be read, and where results may be written
-json_text                       a row of JSON
+yaml_doc, yaml_write, yaml_io   YAML with the line of every key; canonical text; models read and written
+errors, fault_lines, key_units  the errors that a command prints; their messages for faults in a document
+canonical_form, editor_schemas  edited documents rewritten in canonical form; JSON Schemas for editors
+input_files, output_files       open input files; check that output files can be written
+json_text                       parse a row of JSON
 """

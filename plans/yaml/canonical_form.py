@@ -1,12 +1,11 @@
-"""Canonical form of a document that somebody edited: keys in order, one spelling of each value, comments kept.
+"""Canonical form of an edited document: keys in order, one spelling of each value, comments kept.
 
-What rlplan computes (plans, profiles) is written out with all its keys. What people write (job, cluster, workload,
-policy) keeps the keys that it has and its single blank lines. Canonical text of canonical text is the same text, and
-says what the text before said.
+Documents that rlplan computes (plans, profiles) are written with all their keys. Documents that people write (job,
+cluster, workload, policy) keep only the keys that they have, and single blank lines. The canonical form has the same
+values as the text before it, and the canonical form of a canonical text is the same text.
 
-Comments are placed by the key that they belong to, since keys move. ruamel.yaml (0.19) was tried for this and does not
-keep them: it drops a comment inside a flow mapping, and stores one between two keys with the key before it, so that it
-moves away with that key.
+Each comment belongs to a key and moves with that key. ruamel.yaml (0.19) was tried and does not keep comments: it drops
+a comment inside a flow mapping, and it stores a comment between two keys with the first of the keys.
 """
 
 from __future__ import annotations
@@ -44,7 +43,13 @@ def canonical(text: str, model: type[M], path: str = "<text>") -> str:
 
 @dataclass
 class _Remarks:
-    """Comments by the location that they belong to; an empty one is a blank line."""
+    """Comments by the location that they belong to; an empty comment is a blank line.
+
+    Attributes:
+        before: on lines of their own above the key.
+        beside: at the end of the key's line.
+        after: on lines of their own below the key; those of location () end the document.
+    """
 
     before: dict[Loc, list[str]]
     beside: dict[Loc, list[str]]
@@ -52,13 +57,13 @@ class _Remarks:
 
 
 def _remarks(text: str, document: Document, blank_lines: bool) -> _Remarks:
-    """What stands in `text` that its value does not hold."""
-    found = _Remarks({}, {}, {})
-    # By line, of each line the outermost key; a location is known by where it begins.
+    """Comments and, if `blank_lines`, blank lines of `text`, by the location that they belong to."""
+    remarks = _Remarks({}, {}, {})
+    # For each line, the location of the outermost key that begins on it.
     starts: dict[int, Loc] = {}
-    for loc, at_line in document.lines.items():
-        if loc and (at_line not in starts or len(loc) < len(starts[at_line])):
-            starts[at_line] = loc
+    for location, at_line in document.lines.items():
+        if location and (at_line not in starts or len(location) < len(starts[at_line])):
+            starts[at_line] = location
     numbers = sorted(starts)
     source = text.lstrip("\ufeff").splitlines()
     marks = _comment_columns(text.lstrip("\ufeff"))
@@ -69,23 +74,24 @@ def _remarks(text: str, document: Document, blank_lines: bool) -> _Remarks:
         if column is None and (line.strip() or not blank_lines):
             continue
         comment = "" if column is None else line[column:].rstrip()
-        here = bisect_left(numbers, number)
+        index = bisect_left(numbers, number)
         if column is not None and line[:column].strip():
-            at = here if here < len(numbers) and numbers[here] == number else here - 1
-            found.beside.setdefault(starts[numbers[at]] if at >= 0 else (), []).append(comment)
+            if index == len(numbers) or numbers[index] != number:
+                index -= 1
+            remarks.beside.setdefault(starts[numbers[index]] if index >= 0 else (), []).append(comment)
             continue
-        below = numbers[here] if here < len(numbers) else None
-        above = starts[numbers[here - 1]] if here else None
+        below = numbers[index] if index < len(numbers) else None
+        above = starts[numbers[index - 1]] if index else None
         deeper = column is not None and below is not None and column > _indent(source[below - 1])
         if below is None:
             if comment:
-                found.after.setdefault(starts[numbers[-1]] if column and numbers else (), []).append(comment)
+                remarks.after.setdefault(starts[numbers[-1]] if column and numbers else (), []).append(comment)
         elif deeper and above is not None and starts[below][: len(above)] != above:
-            # Indented like what stands above it: it belongs there, and not to the next key.
-            found.after.setdefault(above, []).append(comment)
+            # A comment that is indented deeper than the next key belongs to the key above it.
+            remarks.after.setdefault(above, []).append(comment)
         else:
-            found.before.setdefault(starts[below], []).append(comment)
-    return found
+            remarks.before.setdefault(starts[below], []).append(comment)
+    return remarks
 
 
 def _indent(line: str) -> int:
@@ -93,7 +99,7 @@ def _indent(line: str) -> int:
 
 
 def _comment_columns(text: str) -> dict[int, int]:
-    """By line from 1, the column of its comment's `#`."""
+    """The column of the `#` of each line that has a comment, by line number from 1."""
     inside: list[tuple[int, int]] = []
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         if isinstance(token, yaml.ScalarToken):
@@ -114,26 +120,27 @@ def _comment_columns(text: str) -> dict[int, int]:
 
 
 def _written(value: dict[str, object], remarks: _Remarks) -> str:
+    """Canonical text of a document with its comments."""
     canonical_lines = lines(value)
-    places = {line.loc: index for index, line in enumerate(canonical_lines)}
+    places = {line.location: index for index, line in enumerate(canonical_lines)}
 
-    def place(loc: Loc) -> int:
-        while loc and loc not in places:
-            loc = loc[:-1]
-        return places.get(loc, 0)
+    def place(location: Loc) -> int:
+        while location and location not in places:
+            location = location[:-1]
+        return places.get(location, 0)
 
     before: dict[int, list[str]] = {}
     beside: dict[int, list[str]] = {}
     after: dict[int, list[str]] = {}
-    for there, held in ((before, remarks.before), (beside, remarks.beside), (after, remarks.after)):
-        for loc, comments in held.items():
-            if held is remarks.after and not loc:
+    for by_index, by_location in ((before, remarks.before), (beside, remarks.beside), (after, remarks.after)):
+        for location, comments in by_location.items():
+            if by_location is remarks.after and not location:
                 continue  # the end of the document
-            there.setdefault(place(loc), []).extend(comments)
+            by_index.setdefault(place(location), []).extend(comments)
     out: list[str] = []
     for index, line in enumerate(canonical_lines):
         indent = " " * (len(line.text) - len(line.text.lstrip(" ")))
-        # One comment fits beside a line; those of values that came to stand on one line go above it.
+        # A line has one comment beside it; if values of several lines are now on one line, the other comments go above.
         aside = beside.get(index, [])
         for comment in before.get(index, []) + aside[1:]:
             if comment:

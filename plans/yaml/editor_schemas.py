@@ -1,7 +1,7 @@
-"""JSON Schemas for editors: generated from the models, shipped in schemas/, put beside the documents that we write.
+"""JSON Schemas for editors: generated from the models, shipped in schemas/, copied beside the documents that we write.
 
-A document's first line names `.rlplan/NAME.schema.json` beside it, so that it reads the same on every machine. The
-folder ignores itself in git, as caches do: any command that writes a document makes it anew.
+The first line of a document names `.rlplan/NAME.schema.json`, relative to the document, so that it is the same on every
+machine. Git ignores the folder `.rlplan`; each command that writes a document writes the schema again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def schema_of(model: type[BaseModel]) -> str:
 
 
 def write_document(model: BaseModel, path: str | Path, digits: int | None = None) -> None:
-    """`dump` a whole document to `path`, and put its schema beside it."""
+    """`dump` a whole document to `path`, and write its schema beside it."""
     dump(model, path, digits)
     name = document_name(type(model))
     assert name is not None, "a part of a document has no file"
-    if Path(path).is_file():  # beside standard output, a device or a pipe nobody edits
+    if Path(path).is_file():  # no schema for standard output, a device or a pipe
         place_schema(Path(path).parent, name)
 
 
 def place_schema(folder: Path, name: str) -> None:
-    """Put the schema of a kind of document into `folder`/.rlplan. Where that fails, it is a warning: nothing needs it
-    but editors."""
+    """Write the schema of a kind of document into `folder`/.rlplan. A failure gives only a warning: only editors need
+    the schema."""
     text = read_text(SHIPPED / f"{name}.schema.json")
     target = folder / SCHEMA_FOLDER / f"{name}.schema.json"
     try:

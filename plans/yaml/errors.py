@@ -1,10 +1,10 @@
-"""The errors that a command reports as an answer and not as a crash.
+"""The errors that a command reports with a message and an exit code, and not as a crash.
 
-`InputError` is one line that names file, line, what is wrong and what to do; the CLI prints it and exits with 2. Where
-one reading finds several faults, the first carries the others, and the CLI prints a line for each.
-`Infeasible` says that the inputs are sound and no plan satisfies them; the CLI exits with 3.
-`RunFailed` says that plan and inputs are sound and the machines failed them; the CLI exits with 1.
-This module imports nothing of ours, so that a command can catch these before it has loaded anything heavy.
+`InputError` is one line that names file, line, what is wrong and what to do; the CLI prints it and exits with 2. If a
+document has several faults, the first error holds the others, and the CLI prints a line for each.
+`Infeasible` says that the inputs are valid and no plan satisfies them; the CLI exits with 3.
+`RunFailed` says that plan and inputs are valid and the run failed on its machines; the CLI exits with 1.
+This module imports nothing else of rlplan, so that a command can catch these errors before it loads heavy modules.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """Something that the user wrote is wrong. `str()` is the whole line: `FILE:LINE: message`.
+    """The user's input is wrong. `str()` is the whole line: `FILE:LINE: message`.
 
     Args:
-        message: what is wrong and what to do about it, on one line, without the place.
-        path: the file as the user named it; None when the fault is in no file (a command line option).
-        line: line in that file, counted from 1; None when no single line is at fault (a missing file).
-        others: further faults that were found in the same reading, in the order in which they are to be told.
+        message: what is wrong and what to do, on one line, without file and line number.
+        path: the file as the user named it; None if the fault is in no file (a command line option).
+        line: line in that file, counted from 1; None if no single line is wrong (a missing file).
+        others: further errors that were found together with this one, in the order in which they are printed.
     """
 
     def __init__(
@@ -33,60 +33,60 @@ class InputError(ValueError):
         others: Sequence[InputError] = (),
     ) -> None:
         assert line is None or path is not None, "a line number without a file"
-        # A value quoted from the user's file may hold line breaks; the promise is one line.
+        # A value quoted from the user's file may hold line breaks; the message must be one line.
         self.message = " ".join(message.split())
         self.path = path
         self.line = line
-        # Flat, so that whoever joins errors that were joined already loses none and nests none.
-        self.others: tuple[InputError, ...] = tuple(one for error in others for one in error.each())
+        # Flat: an error in `others` may itself have others.
+        self.others: tuple[InputError, ...] = tuple(single for error in others for single in error.each())
         shown = None if path is None else path.replace("\n", "\\n").replace("\r", "\\r")
         place = "" if shown is None else f"{shown}: " if line is None else f"{shown}:{line}: "
         super().__init__(place + self.message)
 
     def each(self) -> tuple[InputError, ...]:
-        """This fault, without the others, and each of the others."""
+        """This error without its others, then each of the others."""
         return (InputError(self.message, self.path, self.line) if self.others else self, *self.others)
 
     def lines(self) -> list[str]:
-        """A line for each fault, this one first."""
+        """A line for each error, this one first."""
         return [str(error) for error in (self, *self.others)]
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None, int | None, tuple[InputError, ...]]]:
-        # Exceptions pickle by `args`, which holds the finished line here; without this a Ray worker's error would
-        # come back with its place inside the message.
+        # Exceptions pickle by `args`, which here is the whole line. Without this method, an error from a Ray worker
+        # would have file and line number twice.
         return (InputError, (self.message, self.path, self.line, self.others))
 
 
-class Faults:
-    """Gathers the faults of several readings, so that one look mends them all."""
+class ErrorCollector:
+    """Collects the InputErrors of several reads, so that the user sees all of them at once."""
 
     def __init__(self) -> None:
-        self.found: list[InputError] = []
+        self.errors: list[InputError] = []
 
-    def of(self, read: Callable[[], T]) -> T | None:
-        """What `read` gives; None, with the fault kept, where it raises InputError."""
+    def try_read(self, read: Callable[[], T]) -> T | None:
+        """The result of `read`; if `read` raises InputError, the error is collected and the result is None."""
         try:
             return read()
         except InputError as error:
-            self.found.append(error)
+            self.errors.append(error)
             return None
 
     def raise_any(self) -> None:
-        """Raise InputError with all of them, if there are any."""
-        if self.found:
-            raise joined(self.found)
+        """Raise one InputError with all collected errors, if there are any."""
+        if self.errors:
+            raise joined(self.errors)
 
 
-def joined(faults: Sequence[InputError]) -> InputError:
-    """Faults that were found together as one error, of which each is told on its own line; at least one."""
-    assert faults, "nothing is wrong"
-    first, *others = (one for fault in faults for one in fault.each())
+def joined(errors: Sequence[InputError]) -> InputError:
+    """One error that holds all `errors` (at least one); each is printed on its own line."""
+    assert errors, "nothing is wrong"
+    first, *others = (single for error in errors for single in error.each())
     return InputError(first.message, first.path, first.line, others)
 
 
 class Infeasible(Exception):
-    """No plan satisfies the constraints. The message names the constraint that binds and what would relax it."""
+    """No plan satisfies the constraints. The message names the binding constraint and how to relax it."""
 
 
 class RunFailed(RuntimeError):
-    """The run cannot go on. The message names whom it waited for or what died."""
+    """The run cannot continue. The message names the process that it waited for or that died."""

@@ -1,8 +1,8 @@
-"""From pydantic's list of errors to the lines that tell the user what to write instead, one for each fault.
+"""Turn pydantic's list of errors into messages, one for each fault, that tell the user what to write instead.
 
-Order of precedence: unknown keys (a misspelt key also makes the right one missing), then wrong values, then missing
-keys; within each, by line. Units get most care: `deadline_ms: 2000`, `deadline: 2` and `deadline_s: 2 min` each get the
-right key and number.
+Order: unknown keys first (a misspelt key also makes the right key missing), then wrong values, then missing keys; each
+kind by line. For wrong units (`deadline_ms: 2000`, `deadline: 2`, `deadline_s: 2 min`) the message gives the right key
+and the converted number.
 """
 
 from __future__ import annotations
@@ -21,66 +21,68 @@ from ..schema.base import GROUP_ID_PATTERN, NAME_PATTERN
 from .key_units import UNIT_NAMES, in_unit, is_number, not_a_number, rounded, unit_factor, unit_of_key
 from .yaml_doc import Document, Loc
 
-# Prices that take each other's place: which one is meant cannot be told from a misspelt key.
+# Two keys for the price of a node: a misspelt key may mean either, so the message names both.
 _OR = dict.fromkeys(("usd_per_node_hour", "usd_per_gpu_hour"), "usd_per_node_hour' or 'usd_per_gpu_hour")
 _RANK = {"extra_forbidden": 0, "missing": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """One fault that pydantic found; `rule`: the error's type, or the rule that a `cross_error` names."""
+class ExplainedFault:
+    """A fault that pydantic found, with its message. `rule`: pydantic's error type, or the rule of a `cross_error`."""
 
     rule: str
-    loc: Loc
+    location: Loc
     line: int
     message: str
 
 
-def explain_all(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Explained]:
-    """All faults, the one to be mended first in front."""
+def explain_all(error: ValidationError, document: Document, model: type[BaseModel]) -> list[ExplainedFault]:
+    """All faults in the order in which the user should fix them."""
     ranked: list[tuple[int, int, int, Loc, Any]] = []
     for item in error.errors(include_url=False):
-        loc: Loc = tuple(item["loc"])
+        location: Loc = tuple(item["loc"])
         ctx = item.get("ctx", {})
         if item["type"] == "cross_field" and ctx["field"]:
             for part in ctx["field"].split("."):
-                listed = part.isdigit() and (*loc, int(part)) in document.lines
-                loc = (*loc, int(part) if listed else part)
-        line = document.line_of(loc)
-        if item["type"] == "missing" and document.line_of(loc[:-1]) == 1 and len(loc) == 1:
+                listed = part.isdigit() and (*location, int(part)) in document.lines
+                location = (*location, int(part) if listed else part)
+        line = document.line_of(location)
+        if item["type"] == "missing" and document.line_of(location[:-1]) == 1 and len(location) == 1:
             line = document.last_line  # missing at the top: the place to add it is the end
-        ranked.append((_RANK.get(item["type"], 1), line, len(ranked), loc, item))
+        ranked.append((_RANK.get(item["type"], 1), line, len(ranked), location, item))
     ranked.sort(key=lambda entry: entry[:3])
     # A misspelt key is one fault, though it also makes the right key missing.
-    meant = {(*loc[:-1], _meant(loc, model)) for *_, loc, item in ranked if item["type"] == "extra_forbidden"}
+    meant = {
+        (*location[:-1], _meant(location, model)) for *_, location, item in ranked if item["type"] == "extra_forbidden"
+    }
     return [
-        Explained(
+        ExplainedFault(
             item["ctx"]["rule"] if item["type"] == "cross_field" else item["type"],
-            loc,
+            location,
             line,
-            _message(loc, item, document, model),
+            _message(location, item, document, model),
         )
-        for _, line, _, loc, item in ranked
-        if item["type"] != "missing" or loc not in meant
+        for _, line, _, location, item in ranked
+        if item["type"] != "missing" or location not in meant
     ]
 
 
-def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) -> str:
-    key = ".".join(str(part) for part in loc if part != "[key]")
+def _message(location: Loc, item: Any, document: Document, model: type[BaseModel]) -> str:
+    key = ".".join(str(part) for part in location if part != "[key]")
     kind, ctx, value = item["type"], item.get("ctx", {}), item["input"]
-    field = _field_at(model, loc)
+    field = _field_at(model, location)
     about = _about(field)
     if kind == "extra_forbidden":
-        return _unknown_key(loc, value, model)
+        return _unknown_key(location, value, model)
     if kind == "missing":
-        cut = "; the file may be truncated" if document.torn or len(loc) == 1 else ""
+        cut = "; the file may be truncated" if document.torn or len(location) == 1 else ""
         return f"missing key '{key}'{about}; add it{cut}"
     if kind == "cross_field":
         return f"{key}: {ctx['text']}"
     shown = _show(value)
     if kind == "string_pattern_mismatch" and ctx["pattern"] == GROUP_ID_PATTERN:
         return f"{key}: {shown} is no id of a group; write g and a number, such as g1"
-    if "[key]" in loc or (kind == "string_pattern_mismatch" and ctx["pattern"] == NAME_PATTERN):
+    if "[key]" in location or (kind == "string_pattern_mismatch" and ctx["pattern"] == NAME_PATTERN):
         return (
             f"{key}: {shown} is no name; write letters, digits, '_', '.' and '-', beginning with a letter or digit, "
             "at most 64"
@@ -92,10 +94,10 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
         return f"{key}: must be {ctx['expected']}, not {shown}{hint}"
     if kind in ("float_type", "int_type", "int_from_float", "float_parsing", "int_parsing"):
         whole = kind.startswith("int")
-        return f"{key}: {not_a_number(str(loc[-1]), value, whole, shown)}{about}"
+        return f"{key}: {not_a_number(str(location[-1]), value, whole, shown)}{about}"
     if kind in _BOUNDS:
         word, name = _BOUNDS[kind]
-        return f"{key}: must be {word} {rounded(ctx[name])}{in_unit(str(loc[-1]))}, not {shown}{about}"
+        return f"{key}: must be {word} {rounded(ctx[name])}{in_unit(str(location[-1]))}, not {shown}{about}"
     if kind == "finite_number":
         return f"{key}: must be a finite number, not {shown}{about}"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
@@ -117,11 +119,11 @@ def _message(loc: Loc, item: Any, document: Document, model: type[BaseModel]) ->
 
 
 _SYNONYMS = {"gpu": "cuda", "gpus": "cuda", "nvidia": "cuda", "core": "cpu", "cores": "cpu"}
-"""Words that people write for one of our choices and that are spelt like another one."""
+"""Other words for one of our choices whose spelling is nearer to another choice."""
 
 
 def _meant_choice(value: str, choices: list[str]) -> str | None:
-    """The choice that `value` stands for: another word for it, or nearly spelt so."""
+    """The choice that the user probably meant by `value`: a synonym or a similar spelling; None if there is none."""
     synonym = _SYNONYMS.get(value.lower())
     if synonym in choices:
         return synonym
@@ -136,33 +138,34 @@ _BOUNDS = {
 }
 
 
-def _known(loc: Loc, model: type[BaseModel]) -> list[str]:
-    parent = _model_at(model, loc[:-1])
+def _declared_keys(location: Loc, model: type[BaseModel]) -> list[str]:
+    parent = _model_at(model, location[:-1])
     return list(parent.model_fields) if parent else []
 
 
-def _meant(loc: Loc, model: type[BaseModel]) -> str | None:
-    """The declared key that the unknown one at `loc` stands for: the same but for its unit, or nearly spelt so."""
-    name, known = str(loc[-1]), _known(loc, model)
-    same = [candidate for candidate in known if unit_factor(name, candidate) is not None]
-    near = [key for key in difflib.get_close_matches(name, known, 3, 0.6) if _alike(name, key)]
+def _meant(location: Loc, model: type[BaseModel]) -> str | None:
+    """The declared key that the user probably meant by the unknown key at `location`: the same key in another unit, or
+    a similar spelling; None if there is none."""
+    name, declared = str(location[-1]), _declared_keys(location, model)
+    same = [candidate for candidate in declared if unit_factor(name, candidate) is not None]
+    near = [key for key in difflib.get_close_matches(name, declared, 3, 0.6) if _alike(name, key)]
     return next(iter(same or near), None)
 
 
 def _alike(name: str, near: str) -> bool:
-    """Whether one may be a slip for the other: not only a word that many keys begin or end with is the same."""
+    """Whether `name` may be a misspelling of `near`: the keys are also similar without the words that both share."""
     shared = set(name.lower().split("_")) & set(near.lower().split("_"))
-    one, other = ("_".join(w for w in text.lower().split("_") if w not in shared) for text in (name, near))
-    return not one or not other or difflib.SequenceMatcher(None, one, other).ratio() >= 0.5
+    rests = ["_".join(word for word in key.lower().split("_") if word not in shared) for key in (name, near)]
+    return not all(rests) or difflib.SequenceMatcher(None, rests[0], rests[1]).ratio() >= 0.5
 
 
-def _unknown_key(loc: Loc, value: Any, model: type[BaseModel]) -> str:
-    key = ".".join(str(part) for part in loc)
-    meant = _meant(loc, model)
+def _unknown_key(location: Loc, value: Any, model: type[BaseModel]) -> str:
+    key = ".".join(str(part) for part in location)
+    meant = _meant(location, model)
     if meant is None:
-        known = _known(loc, model)
-        return f"unknown key '{key}'; remove it" + (f", the keys here are {', '.join(known)}" if known else "")
-    conversion = unit_factor(str(loc[-1]), meant)
+        declared = _declared_keys(location, model)
+        return f"unknown key '{key}'; remove it" + (f", the keys here are {', '.join(declared)}" if declared else "")
+    conversion = unit_factor(str(location[-1]), meant)
     if conversion is None:
         return f"unknown key '{key}'; did you mean '{_OR.get(meant, meant)}'?"
     suffix = unit_of_key(meant)
@@ -193,19 +196,19 @@ def _about(field: Any) -> str:
     return f" ({first.rstrip('.')})"
 
 
-def _field_at(model: type[BaseModel], loc: Loc) -> Any:
-    """The FieldInfo that `loc` leads to (for an item of a list or mapping, that of the whole), or None."""
-    for end in range(len(loc), 0, -1):
-        parent = _model_at(model, loc[: end - 1])
+def _field_at(model: type[BaseModel], location: Loc) -> Any:
+    """The FieldInfo of the key at `location`, or of the list or mapping with the item at it; None if unknown."""
+    for end in range(len(location), 0, -1):
+        parent = _model_at(model, location[: end - 1])
         if parent is not None:
-            return parent.model_fields.get(str(loc[end - 1]))
+            return parent.model_fields.get(str(location[end - 1]))
     return None
 
 
-def _model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel] | None:
-    """The model class of the mapping at `loc`, or None where there is none."""
+def _model_at(model: type[BaseModel], location: Loc) -> type[BaseModel] | None:
+    """The model class of the mapping at `location`; None if there is none."""
     current: Any = model
-    for part in loc:
+    for part in location:
         if isinstance(current, type) and issubclass(current, BaseModel):
             field = current.model_fields.get(str(part))
             current = _strip(field.annotation) if field else None
@@ -218,7 +221,7 @@ def _model_at(model: type[BaseModel], loc: Loc) -> type[BaseModel] | None:
 
 
 def _strip(annotation: Any) -> Any:
-    """The annotation without Annotated, and of a union the part that is no None."""
+    """The annotation without Annotated and without `| None`."""
     while True:
         origin = typing.get_origin(annotation)
         if origin is typing.Annotated:

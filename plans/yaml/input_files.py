@@ -1,7 +1,7 @@
-"""How every input is opened: a regular file of a limited size, else one clear line.
+"""Open input files: only regular files of a limited size; anything else raises an InputError.
 
 A pipe may never end and a device (`/dev/zero`) has no end, so neither is read. A file is opened without waiting, and
-what was opened is looked at, so that a file that turns into a pipe between two calls is refused as well.
+the open file is checked and not its path, so that a path that becomes a pipe in between is refused as well.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def opened(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[io.FileIO
     """
     try:
         with open(_descriptor(path), "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            if stat.S_ISDIR(found.st_mode):
+            status = os.fstat(file.fileno())
+            if stat.S_ISDIR(status.st_mode):
                 raise IsADirectoryError
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 raise InputError("is a pipe or a device; a file is needed", str(path))
-            if found.st_size > most_bytes:
-                raise InputError(too_large(found.st_size, most_bytes), str(path))
+            if status.st_size > most_bytes:
+                raise InputError(too_large(status.st_size, most_bytes), str(path))
             yield file
     except FileNotFoundError:
         raise InputError("no such file", str(path)) from None
@@ -45,7 +45,7 @@ def opened(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[io.FileIO
 
 
 def _descriptor(path: str | Path) -> int:
-    # Opening a pipe waits for its other end, unless it is told not to.
+    # Without O_NONBLOCK, opening a pipe waits for its other end.
     flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
     try:
         return os.open(path, flags)
@@ -54,7 +54,7 @@ def _descriptor(path: str | Path) -> int:
 
 
 def too_large(size: int, most_bytes: int) -> str:
-    """What is said of a file of `size` bytes where at most `most_bytes` are read."""
+    """The message for a file of `size` bytes if at most `most_bytes` are read."""
     return (
         f"has {size / 2**20:,.0f} MiB, and at most {most_bytes / 2**20:,.0f} MiB are read; "
         "check that it is the right file"
@@ -62,8 +62,8 @@ def too_large(size: int, most_bytes: int) -> str:
 
 
 def chunks(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[bytes]:
-    """The bytes of the regular file at `path`, part by part. Raises InputError as `opened` does, also for a file that
-    has more bytes than it said (those of /proc say 0)."""
+    """The bytes of the regular file at `path`, chunk by chunk. Raises InputError as `opened` does, also for a file that
+    holds more bytes than its size says (files of /proc have size 0)."""
     with opened(path, most_bytes) as file:
         read = 0
         while chunk := file.read(_CHUNK_BYTES):
@@ -80,7 +80,7 @@ def read_bytes(path: str | Path, most_bytes: int = DATA_BYTES) -> bytes:
 
 def read_text(path: str | Path, most_bytes: int = DOCUMENT_BYTES) -> str:
     """The file's text (UTF-8; a byte order mark is skipped). Raises InputError as `read_bytes` does, and with the line
-    of the first byte that is no text."""
+    of the first byte that is not UTF-8."""
     try:
         return read_bytes(path, most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -89,6 +89,6 @@ def read_text(path: str | Path, most_bytes: int = DOCUMENT_BYTES) -> str:
 
 
 def must_be_readable(path: str | Path, most_bytes: int = DATA_BYTES) -> None:
-    """Raise InputError as `opened` does, for what is then read by a module that cannot ask (`rounds`)."""
+    """Raise InputError as `opened` does, before a module of `rounds` reads the file: such a module makes no checks."""
     with opened(path, most_bytes):
         return

@@ -1,4 +1,4 @@
-"""JSON as it stands in the rows of data and of traces, with whatever is wrong with it as one ValueError in words."""
+"""Parse the JSON rows of data files and traces; every fault is one ValueError with a message for the user."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def parse_json(text: str) -> Any:
-    """The JSON value of `text`. Raises ValueError, whose message says what is wrong: no JSON, nested too deeply, an
-    integer that Python does not read, or half of a surrogate pair, which no file and no tokenizer takes."""
+    """The JSON value of `text`. Raises ValueError with a message for the user: no JSON, nested too deeply, an
+    integer that Python does not read, or half of a surrogate pair, which files and tokenizers refuse."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Units that keys end with, and numbers that were written in another unit: `deadline_ms: 2000` for `deadline_s: 2`."""
+"""Units at the end of keys, and numbers in a wrong unit: `deadline_ms: 2000` for `deadline_s: 2`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 _UNITS: dict[str, tuple[str, float]] = {
-    # unit -> (suffix of our keys, how many of that it is)
+    # unit -> (suffix of our keys, factor from the unit to that of the suffix)
     **{u: ("s", 1e-9) for u in ("ns", "nanoseconds")},
     **{u: ("s", 1e-6) for u in ("us", "microseconds")},
     **{u: ("s", 1e-3) for u in ("ms", "msec", "millis", "milliseconds")},
@@ -36,7 +36,7 @@ UNIT_NAMES = {
 
 
 def unit_factor(name: str, candidate: str) -> float | None:
-    """Factor from the unit of `name` to that of `candidate`; None unless they are one key but for the unit."""
+    """Factor from the unit of `name` to that of `candidate`; None unless both are the same key in two units."""
     suffix = unit_of_key(candidate)
     if suffix is None:
         return None
@@ -59,13 +59,13 @@ def unit_of_key(key: str) -> str | None:
 
 
 def in_unit(key: str) -> str:
-    """Return the unit of a key in words, to stand behind a number; empty without one."""
+    """Return the unit of a key as text to follow a number, with a space before it; empty without a unit."""
     suffix = unit_of_key(key)
     return f" {UNIT_NAMES[suffix]}" if suffix else ""
 
 
 def not_a_number(key: str, value: Any, whole: bool, shown: str) -> str:
-    """Return what is wrong with a value that is no number, with the number to write where its unit can be converted."""
+    """Return the message for a value that is not a number, with the number to write if its unit can be converted."""
     kind = "a whole number" if whole else "a number"
     suffix = unit_of_key(key)
     of = f" of {UNIT_NAMES[suffix]}" if suffix else ""
@@ -87,5 +87,5 @@ def is_number(value: Any) -> bool:
 
 
 def rounded(value: float) -> str:
-    """Return a number as it is written in a message: whole, or with six digits."""
+    """Return a number as text for a message: as an integer, or with six digits."""
     return str(int(value)) if abs(value) < 1e300 and value == int(value) else f"{value:.6g}"

@@ -1,6 +1,6 @@
-"""Where results are written: whether a file or a folder can be made there, asked before the work and not after it.
+"""Check, before the work starts, that a result file or folder can be written.
 
-A file that rlplan did not write is not overwritten: what looks like a slip (`--out notes.txt`) would cost the notes.
+A file that rlplan did not write is not overwritten: a wrong option (`--out notes.txt`) must not destroy a user's file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import InputError
 from .yaml_io import STDOUT, kind_of_mark
 
 Written = Literal["plan", "profile", "lengths", "page", "timeline", "schema", "document"]
-"""What rlplan writes into files that a user names; `document`: a cluster, a job, a workload or a policy."""
+"""What rlplan writes into files that a user names; `document`: a cluster, a job, a workload or site rules."""
 
 _PROBE_BYTES = 1 << 16  # more than a plan has, so that a full disk is noticed before the work
 _HEAD_BYTES = 1 << 14
@@ -37,7 +37,7 @@ def must_take_file(path: Path, kind: Written | None = None, force: bool = False)
         if not path.parent.is_dir():
             raise InputError("cannot be written: its folder does not exist", str(path))
         if path.exists() and not path.is_file():
-            return  # a device or a pipe takes what it is given, and needs no file beside it
+            return  # a device or a pipe is written to directly, without a temporary file beside it
         _must_take_files(path.parent, path)
         if path.exists() and not force:
             _must_be_ours(path, kind)
@@ -47,30 +47,30 @@ def must_take_file(path: Path, kind: Written | None = None, force: bool = False)
 
 def must_take_folder(path: Path) -> None:
     """Raise InputError unless `path` is a folder, or can become one, in which files can be written."""
-    what = "cannot be a run folder: it is a file, or lies where nothing can be written"
+    message = "cannot be a run folder: it is a file, or lies where nothing can be written"
     if path == STDOUT:
         raise InputError("is standard output, and a folder is needed; name one", str(path))
     _must_have_room_for_its_name(path)
     try:
         existing = next(p for p in (path, *path.absolute().parents) if p.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise InputError(what, str(path))
+            raise InputError(message, str(path))
         with tempfile.NamedTemporaryFile(prefix=".rlplan-", dir=existing):
             pass
-    except OSError as error:  # permissions alone do not tell: /proc has them and takes no file
-        raise InputError(f"{what} ({error.strerror})", str(path)) from None
+    except OSError as error:  # the permission check is not enough: /proc is writable but takes no files
+        raise InputError(f"{message} ({error.strerror})", str(path)) from None
 
 
 def _must_have_room_for_its_name(path: Path) -> None:
-    """File systems take names of so many bytes (mostly 255), and the system paths of so many (mostly 4096)."""
+    """Raise InputError if a name in the path has more than 255 bytes, or the path 4096 or more: the usual limits."""
     if "\0" in str(path):
         raise InputError("is no path: it holds a null character", str(path).replace("\0", "?"))
-    most = 255
+    most_bytes = 255
     longest = max(path.parts, key=lambda part: len(os.fsencode(part)), default="")
     size = len(os.fsencode(longest))
-    if size > most:
+    if size > most_bytes:
         shown = f"{str(path)[:60]}…"
-        raise InputError(f"a name in it has {size} bytes, and a file's name may have {most}; shorten it", shown)
+        raise InputError(f"a name in it has {size} bytes, and a file's name may have {most_bytes}; shorten it", shown)
     if len(os.fsencode(path)) >= 4096:
         raise InputError("has 4096 bytes or more, and a path may have 4095; shorten it", f"{str(path)[:60]}…")
 
@@ -81,30 +81,30 @@ def _must_take_files(folder: Path, path: Path) -> None:
             probe.write(bytes(_PROBE_BYTES))
             probe.flush()
             os.fsync(probe.fileno())
-    except OSError as error:  # permissions alone do not tell: some file systems take no new files whatever they say
+    except OSError as error:  # the permission check is not enough: some file systems still take no new files
         why = f"its folder takes no new file ({error.strerror})"
         raise InputError(f"cannot be written: {why}; name another folder, or make room", str(path)) from None
 
 
 def _must_be_ours(path: Path, kind: Written | None) -> None:
-    """Raise InputError if the file at `path` is of another kind than what is to be written, or none of ours."""
-    found = written_kind(path)
-    if found == "empty" or (found is not None and kind in (None, found)):
+    """Raise InputError if rlplan did not write the file at `path`, or if the file is of another kind than `kind`."""
+    existing = written_kind(path)
+    if existing == "empty" or (existing is not None and kind in (None, existing)):
         return
-    if found is None:
-        what = f"exists and is no {kind} of rlplan's" if kind else "exists and was not written by rlplan"
+    if existing is None:
+        message = f"exists and is no {kind} of rlplan's" if kind else "exists and was not written by rlplan"
     else:
-        what = f"exists and is a {found}, and a {kind} is to be written"
-    raise InputError(f"{what}; choose another name, or say --force", str(path))
+        message = f"exists and is a {existing}, and a {kind} is to be written"
+    raise InputError(f"{message}; choose another name, or say --force", str(path))
 
 
 def written_kind(path: Path) -> Written | Literal["empty"] | None:
-    """Of which kind the regular file at `path` is, by how it begins; None: none that rlplan writes, or unreadable."""
+    """The kind of the regular file at `path`, from its first bytes; None: not written by rlplan, or unreadable."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
-        return None  # what cannot be read is not known to be ours
+        return None  # an unreadable file may be the user's own
     if not head.strip():
         return "empty"
     text = head.decode("utf-8", "replace")
@@ -114,10 +114,10 @@ def written_kind(path: Path) -> Written | Literal["empty"] | None:
 def _document(text: str) -> Written | None:
     from ..schema.groups_plan import MARK
 
-    found = MARK.search(text)
-    if found is None:
+    match = MARK.search(text)
+    if match is None:
         return None
-    kind = kind_of_mark(found[2])
+    kind = kind_of_mark(match[2])
     kinds: dict[str, Written] = {"plan": "plan", "groups": "plan", "profile": "profile"}
     return kinds.get(kind, "document")
 

@@ -2,7 +2,7 @@
 
 Scalars follow YAML 1.2's core schema (PyYAML's own resolver is 1.1, where `1e-3` is a string and `no` is false), so
 `1e-3` is a float, `no` is a string, and an integer may hold underscores. Anchors, aliases and tags are refused: a
-document that is reviewed line by line should say what it says where it says it, and an alias may expand without bound.
+document is reviewed line by line, so each line must show its own value, and an alias may expand without bound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Document:
         value: mappings as dict with str keys, sequences as list, scalars as str, int, float, bool or None.
         lines: for each location (path of keys and indices) the line that its key, or its list item, stands on, from 1.
         last_line: number of the last line of the text.
-        torn: the text does not end in a line break, so it may be the head of a longer one.
+        torn: whether the text has no line break at its end, so that the file may be truncated.
     """
 
     value: Any
@@ -42,11 +42,11 @@ class Document:
     last_line: int
     torn: bool
 
-    def line_of(self, loc: Loc) -> int:
-        """Line of `loc`, or of the nearest enclosing key that the document has."""
-        while loc not in self.lines:
-            loc = loc[:-1]
-        return self.lines[loc]
+    def line_of(self, location: Loc) -> int:
+        """Line of the key at `location`, or of the nearest enclosing key in the document."""
+        while location not in self.lines:
+            location = location[:-1]
+        return self.lines[location]
 
 
 def plain_value(text: str) -> Any:
@@ -71,23 +71,23 @@ class _Builder:
     def fail(self, node: yaml.Node, message: str) -> InputError:
         return InputError(message, self.path, node.start_mark.line + 1)
 
-    def build(self, node: yaml.Node, loc: Loc) -> Any:
+    def build(self, node: yaml.Node, location: Loc) -> Any:
         if isinstance(node, yaml.MappingNode):
             self.check_tag(node, "tag:yaml.org,2002:map")
-            return self.mapping(node, loc)
+            return self.mapping(node, location)
         if isinstance(node, yaml.SequenceNode):
             self.check_tag(node, "tag:yaml.org,2002:seq")
             items: list[Any] = []
             for index, item in enumerate(node.value):
-                self.lines[(*loc, index)] = item.start_mark.line + 1
-                items.append(self.build(item, (*loc, index)))
+                self.lines[(*location, index)] = item.start_mark.line + 1
+                items.append(self.build(item, (*location, index)))
             return items
         assert isinstance(node, yaml.ScalarNode)
         self.check_tag(node, "tag:yaml.org,2002:str")
         self.check_text(node)
         return plain_value(node.value) if node.style is None else node.value
 
-    def mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, location: Loc) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value
@@ -96,12 +96,12 @@ class _Builder:
             self.check_text(key_node)
             if key in result:
                 raise self.fail(key_node, f"key '{key}' is given twice; remove one of the two")
-            self.lines[(*loc, key)] = key_node.start_mark.line + 1
-            result[key] = self.build(value_node, (*loc, key))
+            self.lines[(*location, key)] = key_node.start_mark.line + 1
+            result[key] = self.build(value_node, (*location, key))
         return result
 
     def check_text(self, node: yaml.ScalarNode) -> None:
-        """Escapes can write half of a surrogate pair, which no file or terminal takes."""
+        """Raise InputError for half of a surrogate pair (from an escape): no file and no terminal can show it."""
         if any("\ud800" <= char <= "\udfff" for char in node.value):
             raise self.fail(node, "text holds half of a surrogate pair; write the character itself")
 
@@ -111,11 +111,11 @@ class _Builder:
 
 
 class Refused(Exception):
-    """YAML that is sound and that no document of ours holds: what is wrong, and its line."""
+    """Valid YAML that rlplan's documents must not contain. Arguments: the message and the line."""
 
 
 class _Nodes:
-    """Resolves no implicit tags (every scalar arrives as a string; `plain_value` decides) and bounds the depth."""
+    """Composes nodes without implicit tags (every scalar stays a string for `plain_value`), and limits the depth."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own shape)
 
@@ -125,8 +125,10 @@ class _Nodes:
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         if getattr(event, "anchor", None) is not None:
-            what = f"anchors and aliases are not taken; write the value out at each place instead of '{event.anchor}'"
-            raise Refused(what, event.start_mark.line + 1)
+            message = (
+                f"anchors and aliases are not taken; write the value out at each place instead of '{event.anchor}'"
+            )
+            raise Refused(message, event.start_mark.line + 1)
         if self.depth > _MAX_DEPTH:
             mark = event.start_mark
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {_MAX_DEPTH}", mark)
@@ -141,7 +143,7 @@ class _Nodes:
 
 
 class _Loader(_Nodes, yaml.SafeLoader):
-    """In Python throughout: what the messages about broken files were written for."""
+    """The pure Python loader, for its messages about broken files."""
 
 
 if yaml.__with_libyaml__:
@@ -173,8 +175,8 @@ def parse(text: str, path: str) -> Document:
         line = min(mark.line + 1, last_line) if mark else last_line
         at_end = mark is not None and (mark.index >= len(text.rstrip()) or mark.line + 1 >= last_line)
         remedy = "the file ends too early; it may be truncated, so write it again" if at_end else "correct the syntax"
-        what = (error.problem or error.context or "syntax error").removeprefix("but ")
-        raise InputError(f"not valid YAML: {what}; {remedy}", path, line) from None
+        message = (error.problem or error.context or "syntax error").removeprefix("but ")
+        raise InputError(f"not valid YAML: {message}; {remedy}", path, line) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
@@ -187,9 +189,9 @@ def parse(text: str, path: str) -> Document:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """The document's root node. Raises Refused, or YAMLError in the words of PyYAML's own parser."""
+    """The document's root node. Raises Refused, or YAMLError with the message of PyYAML's own parser."""
     if yaml.__with_libyaml__:
-        # libyaml words its errors in another way, and takes or refuses some rare texts that PyYAML treats otherwise.
+        # libyaml has other messages, and disagrees with PyYAML on some rare texts: PyYAML then decides.
         with contextlib.suppress(yaml.YAMLError, UnicodeError):
             return _composed(_FastLoader(text))
     return _composed(_Loader(text))

@@ -1,7 +1,7 @@
 """Read and write rlplan's documents: pydantic models as YAML files.
 
-Reading turns every fault into an `InputError` with file, line, key and remedy; the faults of one document are told
-together. Writing is canonical: equal models give equal bytes, so digests, diffs and reviews mean something.
+Reading turns every fault into an `InputError` with file, line, key and remedy; all faults of a document are raised
+together. Writing is canonical: equal models give equal bytes, so that digests and diffs show only real changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def load(path: str | Path, model: type[M]) -> M:
-    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for each thing that is wrong."""
+    """Read the YAML file at `path` as a `model`. Raises InputError with file and line for each fault."""
     return loads(read_text(path), model, str(path))
 
 
@@ -37,12 +37,12 @@ def loads(text: str, model: type[M], path: str = "<text>") -> M:
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        found = explain_all(error, document, model)
-        raise joined([InputError(fault.message, path, fault.line) for fault in found]) from None
+        faults = explain_all(error, document, model)
+        raise joined([InputError(fault.message, path, fault.line) for fault in faults]) from None
 
 
 def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:
-    """Say so when the file is a document of another kind: a list of unknown keys would be true and useless."""
+    """Raise InputError if the file is a document of another kind: one message instead of a list of unknown keys."""
     if not isinstance(document.value, dict):
         raise InputError("must be a mapping of keys to values at the top", path, 1)
     marker = next(iter(model.model_fields))
@@ -55,27 +55,27 @@ def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:
         )
 
 
-def error_at(path: str | Path, loc: Loc, message: str) -> InputError:
-    """An InputError at the line of `loc` in the YAML file, for faults that only show beside other files.
+def error_at(path: str | Path, location: Loc, message: str) -> InputError:
+    """An InputError at the line of `location` in the YAML file, for faults that are found after the file was read.
 
-    The file is parsed again: line numbers are no part of a model, and errors are rare. Without the file, no line.
+    The file is parsed again, since a model has no line numbers; if it cannot be parsed, the error has no line.
     """
     try:
-        line: int | None = parse(read_text(path), str(path)).line_of(loc)
+        line: int | None = parse(read_text(path), str(path)).line_of(location)
     except InputError:
         line = None
     return InputError(message, str(path), line)
 
 
 WRITTEN_DIGITS = 6
-"""Significant digits of floats in documents that rlplan computes: no cost is known better, and reviews are readable."""
+"""Significant digits of floats in documents that rlplan computes; no cost is known more precisely."""
 
 
 def dump(model: BaseModel, path: str | Path | None = None, digits: int | None = None) -> str:
     """Canonical YAML of `model` (yaml_write.py has the rules); with `path`, also written there atomically.
 
-    `load(dump(m)) == m` and `dump(load(dump(m))) == dump(m)`. `digits`: floats are rounded to so many significant ones
-    first; None: every float is written as it is. Of a whole document the first line names its JSON Schema, for editors.
+    `load(dump(m)) == m` and `dump(load(dump(m))) == dump(m)`. `digits`: significant digits that floats are rounded to;
+    None: every float is written in full. The first line of a whole document names its JSON Schema, for editors.
     """
     text = header(type(model)) + write(model.model_dump(mode="python"), digits)
     if path is not None:
@@ -84,17 +84,17 @@ def dump(model: BaseModel, path: str | Path | None = None, digits: int | None = 
 
 
 SCHEMA_FOLDER = ".rlplan"
-"""Beside a document: its JSON Schema, put there by commands that write documents (schemas.py)."""
+"""The folder beside a document for its JSON Schema; commands that write documents write it (editor_schemas.py)."""
 
 
 def document_name(model: type[BaseModel]) -> str | None:
-    """`plan`, `job`, … of a model that is a whole document; None of a part of one."""
+    """`plan`, `job`, … for the model of a whole document; None for the model of a part."""
     marker = next(iter(model.model_fields))
     return kind_of_mark(marker) if marker.startswith("rlplan") else None
 
 
 def kind_of_mark(mark: str) -> str:
-    """`job` of the mark `rlplan_job`, and so on; `plan` of `rlplan`."""
+    """The kind of document that a mark names: `job` for `rlplan_job`, `plan` for `rlplan`."""
     return mark.removeprefix("rlplan").removeprefix("_") or "plan"
 
 
@@ -113,14 +113,14 @@ def sha256_file(path: str | Path) -> str:
 
 
 STDOUT = Path("-")
-"""As the name of an output: standard output."""
+"""The name of an output that means standard output."""
 
 
 def atomic_write(path: str | Path, text: str) -> None:
-    """Write `text` (UTF-8, LF) so that a reader, and a crash, see the old file or the new one and nothing between.
+    """Write `text` (UTF-8, LF) atomically: a reader, also after a crash, sees the whole old file or the whole new file.
 
-    A link stays one: what it leads to is written. What is no regular file (a device, a pipe) is written to as it is,
-    and `-` is standard output. Raises InputError when it cannot be written (a full disk, a name that is too long).
+    A symbolic link stays, and its target is written. A device or a pipe is written to directly, and `-` is standard
+    output. Raises InputError if the file cannot be written (a full disk, a name that is too long).
     """
     if Path(path) == STDOUT:
         sys.stdout.flush()
@@ -145,7 +145,7 @@ def _remedy(error: OSError) -> str:
 
 
 def _replace(target: Path, text: str) -> None:
-    # The target's name is no part of the temporary one: beside a name of 250 bytes nothing longer could be made.
+    # The temporary name does not contain the target's name, which may already be as long as a name may be.
     descriptor, name = tempfile.mkstemp(prefix=".rlplan-", dir=target.parent)
     temporary = Path(name)
     try:

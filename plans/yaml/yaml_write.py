@@ -2,8 +2,8 @@
 
 The rules: keys in the order they come in; two spaces of indentation; a list of scalars, and a mapping of scalars below
 the root that holds no prose and fits a line, in flow style (as an item of a list also if it holds lists of scalars);
-floats in the shortest form that reads back the same, or rounded to so many significant digits first; strings quoted
-only where YAML 1.1 or 1.2 may take them for something else; no aliases; LF; one line break at the end.
+floats in the shortest form that reads back as the same value, after rounding if `digits` is given; strings quoted only
+if YAML 1.1 or 1.2 might read them as another type; no aliases; LF; one line break at the end.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import yaml
 
 from .yaml_doc import Loc, plain_value
 
-_WIDTH = 140  # holds {path, sha256, provenance} of an input with room for the path, so that these stay in one line
+_WIDTH = 140  # wide enough for {path, sha256, provenance} of an input on one line
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
 _IMPLICIT = yaml.SafeLoader.yaml_implicit_resolvers
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """A float in a form that YAML 1.1 and 1.2 both read as one; `digits`: significant ones, None: all that it takes."""
+    """A float as text that YAML 1.1 and 1.2 both read as a float; `digits`: significant digits, None: all digits."""
     assert math.isfinite(value), "documents hold finite numbers only"
     text = repr((value if digits is None else float(f"{value:.{digits}g}")) + 0.0)  # + 0.0 turns -0.0 into 0.0
     mantissa, e, exponent = text.partition("e")
@@ -33,7 +33,7 @@ def number(value: float, digits: int | None = None) -> str:
 
 
 def string(value: str) -> str:
-    """A string, bare where that is safe, else in double quotes on one line."""
+    """A string as YAML: without quotes where that is safe, else in double quotes on one line."""
     if _PLAIN.fullmatch(value) and plain_value(value) == value and not _implicit_in_yaml_1_1(value):
         return value
     return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else _escape(c)) for c in value) + '"'
@@ -62,7 +62,7 @@ def _scalar(value: Any, digits: int | None) -> str:
 
 
 def _flow(value: Any, digits: int | None, listed: bool = False) -> str | None:
-    """`value` in flow style, or None where it must be a block; `listed`: it is an item of a list."""
+    """`value` in flow style; None if it must be a block. `listed`: whether it is an item of a list."""
     if isinstance(value, dict):
         nested = [v for v in value.values() if isinstance(v, (dict, list, tuple))]
         if any(isinstance(v, dict) or not listed or _flow(v, digits) is None for v in nested):
@@ -78,13 +78,13 @@ def _flow(value: Any, digits: int | None, listed: bool = False) -> str | None:
 
 
 class Line(NamedTuple):
-    """A line of a document, and the location of the key or list item that it begins with."""
+    """A line of a document, and the location of the key or list item at its start."""
 
     text: str
-    loc: Loc
+    location: Loc
 
 
-def _block(value: Any, indent: str, loc: Loc, out: list[Line], digits: int | None) -> None:
+def _block(value: Any, indent: str, location: Loc, out: list[Line], digits: int | None) -> None:
     pairs: list[tuple[str, str | int, Any]]
     if isinstance(value, dict):
         # PyYAML reads a key of at most 1024 characters.
@@ -96,10 +96,10 @@ def _block(value: Any, indent: str, loc: Loc, out: list[Line], digits: int | Non
         flow = _flow(item, digits, head == "-")
         breakable = isinstance(item, dict) and bool(item)
         if flow is not None and (not breakable or len(indent) + len(head) + 1 + len(flow) <= _WIDTH):
-            out.append(Line(f"{indent}{head} {flow}", (*loc, key)))
+            out.append(Line(f"{indent}{head} {flow}", (*location, key)))
         else:
-            out.append(Line(f"{indent}{head}", (*loc, key)))
-            _block(item, indent + "  ", (*loc, key), out, digits)
+            out.append(Line(f"{indent}{head}", (*location, key)))
+            _block(item, indent + "  ", (*location, key), out, digits)
 
 
 def lines(value: dict[str, Any], digits: int | None = None) -> list[Line]:

@@ -15,7 +15,7 @@ from rlplan.cli.main import cli
 from rlplan.plans.check.annotations import annotation
 from rlplan.plans.check.finding import Finding
 from rlplan.plans.check.rules import RULES
-from rlplan.plans.schema.policy import POLICY_NAME, find_policy
+from rlplan.plans.schema.site_rules import SITE_RULES_NAME, find_site_rules
 
 from ..workloads import write_workload
 from .command_line import refused, rlplan
@@ -98,16 +98,16 @@ def test_annotations_are_escaped_as_github_wants(monkeypatch, tmp_path):
 
 
 def test_the_nearest_policy_holds_up_to_the_root_of_the_repository(solved):
-    (solved.parent / POLICY_NAME).write_text("rlplan_policy: 1\nmax_usd_per_hour: 1.0\n")
+    (solved.parent / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_usd_per_hour: 1.0\n")
     code, out = check(solved / "groups.yaml")
-    assert code == 1 and "[policy-usd-per-hour]" in out and f"{POLICY_NAME}:2 has max_usd_per_hour: 1" in out
-    (solved / POLICY_NAME).write_text("rlplan_policy: 1\nmax_usd_per_hour: 1000.0\n")
+    assert code == 1 and "[policy-usd-per-hour]" in out and f"{SITE_RULES_NAME}:2 has max_usd_per_hour: 1" in out
+    (solved / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_usd_per_hour: 1000.0\n")
     code, out = check(solved / "groups.yaml")
-    assert code == 0 and f"policy {solved / POLICY_NAME}" in out
-    assert check(solved / "groups.yaml", "--policy", solved.parent / POLICY_NAME)[0] == 1
-    (solved / POLICY_NAME).unlink()
+    assert code == 0 and f"policy {solved / SITE_RULES_NAME}" in out
+    assert check(solved / "groups.yaml", "--policy", solved.parent / SITE_RULES_NAME)[0] == 1
+    (solved / SITE_RULES_NAME).unlink()
     (solved / ".git").mkdir()
-    assert find_policy(solved / "groups.yaml") is None
+    assert find_site_rules(solved / "groups.yaml") is None
     assert check(solved / "groups.yaml")[0] == 0
 
 
@@ -115,12 +115,16 @@ def test_a_policy_that_cannot_be_read_is_bad_input_in_one_line(solved):
     refused(rlplan("check", solved / "groups.yaml", "--policy", solved / "none.yaml"), "none.yaml", "no such file")
     refused(rlplan("check", solved / "groups.yaml", "--policy", solved), "is a folder")
     refused(rlplan("check", solved / "groups.yaml", "--policy", solved / "cluster.yaml"), "cluster", "policy is needed")
-    (solved / POLICY_NAME).write_text("rlplan_policy: 1\nmax_usd_per_h: 3\n")
+    (solved / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_usd_per_h: 3\n")
     refused(
-        rlplan("check", solved / "groups.yaml", "--policy", solved / POLICY_NAME), f"{POLICY_NAME}:2", "max_usd_per_h"
+        rlplan("check", solved / "groups.yaml", "--policy", solved / SITE_RULES_NAME),
+        f"{SITE_RULES_NAME}:2",
+        "max_usd_per_h",
     )
     code, out = check(solved / "groups.yaml", solved / "cluster.yaml")
-    assert code == 2 and out.count("[unknown-key]") == 1 and f"{POLICY_NAME}:2" in out and "groups.yaml: ok" not in out
+    assert (
+        code == 2 and out.count("[unknown-key]") == 1 and f"{SITE_RULES_NAME}:2" in out and "groups.yaml: ok" not in out
+    )
     assert "groups.yaml: not held against its policy" in out
 
 
@@ -158,9 +162,9 @@ def test_a_policy_that_is_misnamed_or_a_link_to_nowhere_is_not_passed_over(solve
     code, out = check(solved / "groups.yaml")
     assert code == 2 and "a policy is called rlplan.policy.yaml" in out
     (solved / "rlplan.policy.yml").unlink()
-    (solved / POLICY_NAME).symlink_to("nowhere.yaml")
+    (solved / SITE_RULES_NAME).symlink_to("nowhere.yaml")
     code, out = check(solved / "groups.yaml")
-    assert code == 2 and f"{solved / POLICY_NAME}: [unreadable] no such file" in out
+    assert code == 2 and f"{solved / SITE_RULES_NAME}: [unreadable] no such file" in out
 
 
 def test_an_anchor_is_refused_though_nothing_uses_it_and_an_empty_word_is_no_file(solved):

@@ -11,7 +11,7 @@ from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.check.plan_check import faults
+from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import dump, loads
@@ -51,7 +51,7 @@ def test_exact_beats_sync_by_a_third_on_heavy_tails_and_race_beats_exact(given, 
     baseline = plan.predicted.baseline.seconds_per_sample
     assert baseline / plan.predicted.seconds_per_sample >= 1.3
     assert plan.predicted.length_ratio == pytest.approx(1.0, abs=0.05)
-    assert list(faults(plan, make_cluster(), make_job(), (8, 8))) == []
+    assert list(misfits(plan, make_cluster(), make_job(), (8, 8))) == []
     assert loads(dump(plan), Plan) is not None
     race = solve(*arguments, SolveOptions(mode="race")).plan
     assert race.predicted.seconds_per_sample < plan.predicted.seconds_per_sample
@@ -100,7 +100,7 @@ def test_for_usd_a_plan_on_gpus_may_leave_nodes_unused(given, make_job, make_clu
         1000 * cheap.predicted.seconds_per_sample * 40.0 / 3600, rel=1e-4
     )
     assert fast.job.rounds.short.train.accelerators == 16
-    assert list(faults(cheap, cluster, job, None)) == []
+    assert list(misfits(cheap, cluster, job, None)) == []
 
 
 def test_the_front_trades_bias_for_speed_and_holds_the_plan(given, make_job) -> None:

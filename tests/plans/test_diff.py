@@ -1,4 +1,4 @@
-"""The difference of two plans of one job: what counts, what it is in seconds and dollars, and how sure that is."""
+"""The difference of two plans of one job: which changes count, their seconds and dollars, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rlplan.plans.diff.change import NOT_GIVEN, Quantity, changes
 from rlplan.plans.diff.difference_error import Errors
 from rlplan.plans.diff.input_diff import InputFiles
-from rlplan.plans.diff.job_diff import NOWHERE, PlanDiff, diff_jobs, why_of
+from rlplan.plans.diff.job_diff import NO_FILES, PlanDiff, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report
 from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
-from rlplan.plans.diff.one_plan import alone_report
+from rlplan.plans.diff.one_plan import one_plan_report
 from rlplan.plans.diff.quantity_text import change_text, values
 from rlplan.plans.diff.review import Row, fold
 from rlplan.plans.facts.digest import job_decisions, job_predictions
@@ -34,7 +34,7 @@ def plan(folder: Any) -> Plan:
 
 
 def edited(plan: Plan, *replacements: tuple[str, str], resolved: bool = True) -> Plan:
-    """The plan with text replaced; `resolved`: as if it had been solved so, and not edited by hand."""
+    """The plan with text replaced; `resolved`: with new digests, as if it was solved and not edited by hand."""
     text = dump(plan)
     for old, new in replacements:
         assert old in text, old
@@ -48,7 +48,7 @@ def shown(diff: PlanDiff) -> str:
 
 
 def rescaled(plan: Plan, factor: float, **predicted: Any) -> Plan:
-    """Each of the plan's seconds per sample, and the price, times a factor."""
+    """The plan with its seconds per sample and its price multiplied by a factor."""
     p = plan.predicted
     changed = p.model_copy(
         update={
@@ -147,7 +147,7 @@ def test_a_plan_edited_by_hand_is_called_out_and_its_reasons_are_not_repeated(pl
     diff = diff_jobs(plan, new)
     assert diff.edited == ("new",) and diff.decisions[0].why == ""
     assert "edited after it was solved" in shown(diff)
-    assert "**edited by hand: the figures are of the decisions before; solve again; 1 decision differs**" in shown(diff)
+    assert "**edited by hand: the figures are of the solved decisions; solve again; 1 decision differs**" in shown(diff)
     assert "as fast as before" not in shown(diff)
     assert "the old plan was edited by hand" in shown(diff_jobs(new, plan))
     assert diff_jobs(plan, edited(plan, ("cutoff_tokens: 288", "cutoff_tokens: 200"))).decisions[0].why
@@ -162,7 +162,7 @@ def test_what_no_input_explains_is_another_seed_version_or_solver(plan: Plan) ->
 
 
 def refreshed(plan: Plan) -> Plan:
-    """The plan as `rlplan refresh` writes an edited one."""
+    """The plan as `rlplan refresh` writes it after an edit."""
     update = {"refreshed": True, "status": "feasible", "gap": 0.03}
     return plan.model_copy(update={"solver": plan.solver.model_copy(update=update)})
 
@@ -192,7 +192,7 @@ def test_edited_predictions_are_called_out_and_no_plan_is_called_faster_for_them
     assert "as fast as before" not in text and "another seed" not in text
     assert "the predictions of the old plan were edited by hand" in shown(diff_jobs(new, plan))
     assert diff_jobs(plan, plan).figures_edited == ()
-    alone = alone_report(new, "plan.yaml", True, NOWHERE)
+    alone = one_plan_report(new, "plan.yaml", True, NO_FILES)
     assert any("predictions of the new plan were edited" in line for line in alone.warnings)
 
 
@@ -273,7 +273,7 @@ def test_the_error_of_a_small_ratio_is_small(plan: Plan) -> None:
 def test_the_deviations_are_those_of_drawn_errors(
     shares: list[float], ratio: float, common: tuple[bool, bool, bool]
 ) -> None:
-    """Both are linear in the six errors: their squares are the sums of the squares of what each adds alone."""
+    """Both are linear in the six errors, so their squares are sums of squares, one for each error."""
     pairs = [(shares[2 * k], shares[2 * k] if both else shares[2 * k + 1], both) for k, both in enumerate(common)]
     (c1, c2, _), (l1, l2, _), (m1, m2, _) = pairs
     old = PredictedError(costs=c1, lengths=l1, sampling=m1)
@@ -385,11 +385,11 @@ def test_text_of_a_plan_breaks_no_table_opens_no_link_and_mentions_nobody() -> N
 
 
 def test_a_new_plan_stands_beside_the_plain_synchronous_one(plan: Plan) -> None:
-    text = markdown(alone_report(plan, "plans/a.yaml", True, NOWHERE))
+    text = markdown(one_plan_report(plan, "plans/a.yaml", True, NO_FILES))
     assert "new plan: keyhunt by mode exact" in text.replace("**", "") and "1.47 times as fast" in text
     assert "| seconds per sample | 73.4 ms | 50.0 ms | -31.9% |" in text
     assert "| training memory free |  | unknown |" in text and "`rounds.short.cutoff_tokens`" in text
-    gone = markdown(alone_report(plan, "plans/a.yaml", False, NOWHERE))
+    gone = markdown(one_plan_report(plan, "plans/a.yaml", False, NO_FILES))
     assert "plan removed" in gone
 
 
@@ -443,4 +443,4 @@ def test_any_two_plans_have_a_difference_of_at_most_forty_lines_and_finite_json(
         assert all(line.endswith("|") for line in tables)
     if diff.decisions:
         assert diff.decisions[0].change.key in text
-    assert len(markdown(alone_report(a, "a", True, NOWHERE)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_plan_report(a, "a", True, NO_FILES)).splitlines()) <= MAX_LINES

@@ -1,4 +1,4 @@
-"""The difference of two plans of groups: who arrived, left and moved, whatever the groups are called."""
+"""The difference of two plans of groups: jobs that arrived, left or moved, whatever the ids of the groups."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from rlplan.plans.diff.groups_diff import diff_groups
 from rlplan.plans.diff.groups_report import groups_report, groups_verdict
-from rlplan.plans.diff.job_diff import NOWHERE
+from rlplan.plans.diff.job_diff import NO_FILES
 from rlplan.plans.diff.markdown import MAX_LINES, markdown
-from rlplan.plans.diff.one_plan import alone_report
+from rlplan.plans.diff.one_plan import one_plan_report
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.yaml.yaml_io import dump, loads
 
@@ -59,7 +59,7 @@ def test_jobs_that_arrive_leave_and_move_are_told_apart() -> None:
         and "| `e` | left g2 |" in text
     )
     assert "| g1 (now g5) |" in text and "+f -c; 2 stay" in text
-    assert "what the moves cost is unknown" in text
+    assert "the price of the moves is unknown" in text
 
 
 def test_groups_are_matched_so_that_fewest_jobs_move() -> None:
@@ -90,14 +90,17 @@ def test_moves_have_a_price_and_begin_from_the_old_plan_or_from_another_one() ->
     elsewhere = diff_groups(OLD, plan, old_sha256="b" * 64)
     assert elsewhere.moves_from_old is False and [change.name for change in elsewhere.inputs] == ["previous"]
     text = markdown(groups_report(elsewhere, "groups.yaml"))
-    assert "another running plan" in text and "| `c` | g1 -> g2 |" in text
+    assert "starting from another plan" in text and "| `c` | g1 -> g2 |" in text
 
 
 def test_a_bound_that_breaks_is_a_warning_and_newly_broken_ones_come_first() -> None:
     old = groups_plan({"g1": group({"a": member(), "z": member(p95=1.9)})})
     new = groups_plan({"g1": group({"a": member(p95=1.6), "z": member(p95=1.9)})})
     diff = diff_groups(old, new)
-    assert [(job.name, job.breaks, job.newly) for job in diff.jobs] == [("a", True, True), ("z", True, False)]
+    assert [(job.name, job.breaks_bound, job.newly_broken) for job in diff.jobs] == [
+        ("a", True, True),
+        ("z", True, False),
+    ]
     assert "2 bounds broken (1 newly)" in groups_verdict(diff)
     text = shown(old, new)
     assert text.index("a breaks its bound: p95 1.600x of at most 1.500x") < text.index("z breaks its bound as before")
@@ -134,7 +137,7 @@ def test_two_hundred_jobs_that_all_move_fit_into_forty_lines_and_say_how_many_th
     assert json.loads(json.dumps(diff_groups(old, new).as_dict(), allow_nan=False))["same"] is False
     full = markdown(groups_report(diff_groups(old, new), "groups.yaml", full=True), None)
     assert all(f"| `{name}` |" in full for name in jobs)
-    assert len(markdown(alone_report(new, "groups.yaml", True, NOWHERE)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_plan_report(new, "groups.yaml", True, NO_FILES)).splitlines()) <= MAX_LINES
 
 
 @relaxed
@@ -154,7 +157,7 @@ def test_any_two_plans_have_a_difference_of_at_most_forty_lines_and_finite_json(
     text = markdown(groups_report(diff, "groups.yaml", full=full))
     assert len(text.splitlines()) <= MAX_LINES
     assert "USD per hour" in text or diff.same
-    assert len(markdown(alone_report(a, "groups.yaml", True, NOWHERE)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_plan_report(a, "groups.yaml", True, NO_FILES)).splitlines()) <= MAX_LINES
 
 
 @relaxed

@@ -18,11 +18,11 @@ from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.schema.policy import Policy
+from rlplan.plans.schema.site_rules import SiteRules
 from rlplan.plans.schema.workload import Workload
 from rlplan.plans.yaml.editor_schemas import SHIPPED, place_schema, schema_of
 
-DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan, Policy)
+DOCUMENTS: tuple[type[BaseModel], ...] = (Cluster, Job, Plan, Workload, GroupsPlan, SiteRules)
 PLAN_SCHEMA = SHIPPED / "plan.schema.json"
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("cli", "executor", "planner", "plans", "profiles", "rounds")

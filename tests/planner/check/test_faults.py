@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlplan.plans.check.rules import RULES
-from rlplan.plans.schema.policy import POLICY_NAME
+from rlplan.plans.schema.site_rules import SITE_RULES_NAME
 from rlplan.plans.yaml.errors import InputError
 
 from .conftest import run
@@ -225,11 +225,11 @@ POLICIES = [
 @pytest.mark.parametrize(("rule", "which", "key"), POLICIES)
 def test_a_breach_of_policy_is_found_by_name_and_names_both_places(rule, which, key, solved):
     folder = solved(which)
-    (folder / POLICY_NAME).write_text(f"# ours\nrlplan_policy: 1\n{key}\n")
+    (folder / SITE_RULES_NAME).write_text(f"# ours\nrlplan_policy: 1\n{key}\n")
     report = check(folder / PLAN)
     assert rules(report) == {rule}
     for finding in report.findings:
-        assert f"{POLICY_NAME}:3" in finding.text and key.split(":")[0] in finding.text and finding.line
+        assert f"{SITE_RULES_NAME}:3" in finding.text and key.split(":")[0] in finding.text and finding.line
 
 
 # rule, plan, the policy's text, edits of the plan
@@ -249,7 +249,7 @@ def test_a_breach_that_no_solved_plan_has_here_is_found_too(rule, which, key, ed
     edit(folder / PLAN, edits)
     resign(folder)
     assert rules(check(folder / PLAN)) == set()
-    (folder / POLICY_NAME).write_text(f"rlplan_policy: 1\n{key}\n")
+    (folder / SITE_RULES_NAME).write_text(f"rlplan_policy: 1\n{key}\n")
     assert rules(check(folder / PLAN)) == {rule}
 
 
@@ -258,9 +258,9 @@ def test_fewer_bounds_kept_than_a_policy_wants_and_as_many_as_it_wants(solved):
     edit(folder / PLAN, {f"{MEMBER}.slowdown.keeps": False, "predicted.plan.slo_attained": 0.5})
     resign(folder)
     assert rules(check(folder / PLAN)) == {"bound-broken"}
-    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.9\n")
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.9\n")
     assert rules(check(folder / PLAN)) == {"policy-bounds-kept"}
-    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.4\n")
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmin_slo_attained: 0.4\n")
     assert rules(check(folder / PLAN)) == set()
 
 
@@ -272,14 +272,14 @@ def test_an_input_that_changed_in_nothing_that_the_solver_reads_is_a_note_and_no
     report = check(folder / PLAN)
     assert rules(report) == set()
     assert [note.split("'")[1] for note in report.notes] == [CLUSTER, JOB, PROFILE]
-    assert all("in nothing that the solver reads" in note for note in report.notes)
+    assert all("not in anything that the solver reads" in note for note in report.notes)
 
 
 def test_a_policy_may_allow_edits_and_other_versions(solved):
     folder = solved("laptop")
     edit(folder / PLAN, {f"{KIND}.rollout.max_num_seqs": 3, "volatile.rlplan": "7.0.0"})
     assert rules(check(folder / PLAN)) == {"decisions-edited", "other-version"}
-    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nallow_edited: true\nallow_other_versions: true\n")
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nallow_edited: true\nallow_other_versions: true\n")
     assert rules(check(folder / PLAN)) == set()
 
 
@@ -288,14 +288,14 @@ def test_what_an_edit_makes_of_the_figures_is_told_only_where_the_edit_is_not(so
     edit(folder / PLAN, {f"{kind}.{part}": value for kind in (KIND, LONG) for part, value in FEWER.items()})
     before = rules(check(folder / PLAN))
     assert "decisions-edited" in before and "nodes-do-not-add-up" not in before
-    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nallow_edited: true\n")
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nallow_edited: true\n")
     assert rules(check(folder / PLAN)) == before - {"decisions-edited"} | {"nodes-do-not-add-up"}
 
 
 def test_an_age_on_the_command_line_goes_before_the_policys_and_asks_a_date_too(solved):
     folder = solved("laptop")
     assert rules(check(folder / PLAN, max_age_days=9)) == {"profile-old"}
-    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmax_profile_age_days: 3\n")
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_profile_age_days: 3\n")
     assert rules(check(folder / PLAN, max_age_days=11)) == set()
     assert rules(check(solved("gpus") / PLAN, max_age_days=1)) == {"profile-undated"}
 
@@ -418,8 +418,8 @@ def test_advice_is_possible_to_follow(solved):
     groups = solved("groups")
     edit(groups / PLAN, {"groups": lambda g: {"ga": g["g1"]}})
     assert "write g and a number" in check(groups / PLAN).findings[0].text
-    (folder / POLICY_NAME).write_text("rlplan_policy: 1\nmax_usd: 3\n")
-    (found,) = check(folder / POLICY_NAME).findings
+    (folder / SITE_RULES_NAME).write_text("rlplan_policy: 1\nmax_usd: 3\n")
+    (found,) = check(folder / SITE_RULES_NAME).findings
     assert "max_bias'?" not in found.text
     edit(folder / PLAN, {"predicted.nodes": GONE})
     text = (folder / PLAN).read_text().replace("max_num_seqs: ", "max_num_seqs: 1" + "0" * 401)

@@ -66,6 +66,6 @@ def test_a_plan_cuts_where_its_job_says_and_an_edit_beyond_that_is_a_finding():
     documents = solved(mode="exact")
     cutoff = documents.plan.job.rounds.short.cutoff_tokens + 1
     bounded = documents.job.model_copy(update={"search": job(min=cutoff, max=cutoff).search})
-    (fault,) = [fault for fault in not_in_search(documents.plan, bounded) if fault.loc[-1] == "cutoff_tokens"]
-    assert fault.loc == ("job", "rounds", "short", "cutoff_tokens") and f"is {cutoff - 1}, " in fault.text
+    (fault,) = [fault for fault in not_in_search(documents.plan, bounded) if fault.location[-1] == "cutoff_tokens"]
+    assert fault.location == ("job", "rounds", "short", "cutoff_tokens") and f"is {cutoff - 1}, " in fault.text
     assert not list(not_in_search(documents.plan, documents.job))

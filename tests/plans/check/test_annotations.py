@@ -15,7 +15,7 @@ from rlplan.plans.yaml.errors import InputError
 
 
 def required(log: dict) -> list[dict]:
-    """The results of a log, after GitHub's required properties were looked at."""
+    """The results of a log; asserts that it has the properties that GitHub requires."""
     assert log["version"] == "2.1.0" and log["$schema"].endswith("sarif-2.1.0.json")
     (run,) = log["runs"]
     driver = run["tool"]["driver"]

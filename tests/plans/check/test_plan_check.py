@@ -65,11 +65,11 @@ PLAN_CASES = {
 
 @pytest.mark.parametrize("case", PLAN_CASES)
 def test_a_plan_that_does_not_fit_is_refused_at_its_line(folder: Any, case: str) -> None:
-    old, new, words = PLAN_CASES[case]
+    old, new, fragments = PLAN_CASES[case]
     line = folder.edit("plan.yaml", old, new)
     error = refused(folder)
-    for word in words:
-        assert word in str(error)
+    for fragment in fragments:
+        assert fragment in str(error)
     assert error.line == line
 
 

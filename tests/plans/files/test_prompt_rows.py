@@ -25,7 +25,7 @@ def test_rows_come_in_file_order_with_text_chat_and_any_answer(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
         ('{"id": "x", "prompt": "p", "answer"', "not valid JSON"),
         ("[1]", "must be a JSON object"),
@@ -40,12 +40,12 @@ def test_rows_come_in_file_order_with_text_chat_and_any_answer(tmp_path: Path) -
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: str, words: str) -> None:
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path, row: str, message: str) -> None:
     file = tmp_path / "d.jsonl"
     file.write_text('{"id": "first", "prompt": "p", "answer": 1}\n\n' + row + "\n")
     with pytest.raises(InputError) as caught:
         read_prompts(file)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert (caught.value.path, caught.value.line) == (str(file), 3)
 
 
@@ -63,14 +63,14 @@ def test_all_bad_rows_are_told_at_once_and_of_very_many_the_first_ones(tmp_path:
     file.write_text("\n".join([good, '{"prompt": "p", "answer": 1}', good, "nonsense", good.replace("ID", "b")]))
     with pytest.raises(InputError) as caught:
         read_prompts(file)
-    found = caught.value.each()
-    assert [fault.line for fault in found] == [2, 3, 4] and {fault.path for fault in found} == {str(file)}
-    assert ["missing key 'id'" in found[0].message, "also in line 1" in found[1].message] == [True, True]
+    errors = caught.value.each()
+    assert [fault.line for fault in errors] == [2, 3, 4] and {fault.path for fault in errors} == {str(file)}
+    assert ["missing key 'id'" in errors[0].message, "also in line 1" in errors[1].message] == [True, True]
     file.write_text('{"id": "x", "prompt": "p"}\n' * (MOST_FAULTS + 7))
     with pytest.raises(InputError) as caught:
         read_prompts(file)
-    found = caught.value.each()
-    assert len(found) == MOST_FAULTS + 1 and "7 further rows have faults" in found[-1].message
+    errors = caught.value.each()
+    assert len(errors) == MOST_FAULTS + 1 and "7 further rows have faults" in errors[-1].message
 
 
 @pytest.mark.parametrize("header", ["id,prompt,answer", '"id","prompt"', "id\tquestion\tgold answer", "id;prompt"])

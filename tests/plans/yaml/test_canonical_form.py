@@ -1,4 +1,4 @@
-"""Canonical form of edited documents: nothing that somebody wrote is lost, and a second pass changes nothing."""
+"""Canonical form of edited documents: all comments are kept, and a second pass changes nothing."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ comments = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), m
 )
 def test_comments_anywhere_survive_and_canonical_form_is_a_fixed_point(remarks: list[tuple[int, str, str]]) -> None:
     rows = JOB.splitlines()
-    for at, said, how in remarks:
-        comment = f"# {said}"
-        index = at % len(rows)
-        if how == "beside" and "#" not in rows[index]:
+    for position, text, side in remarks:
+        comment = f"# {text}"
+        index = position % len(rows)
+        if side == "beside" and "#" not in rows[index]:
             rows[index] += "  " + comment
         else:
             indent = len(rows[index]) - len(rows[index].lstrip())
-            rows.insert(index, {"above": " " * indent + comment, "indented": "        " + comment}.get(how, ""))
+            rows.insert(index, {"above": " " * indent + comment, "indented": "        " + comment}.get(side, ""))
     text = "\n".join(rows) + "\n"
     result = canonical(text, Job)
     assert loads(result, Job) == loads(JOB, Job)

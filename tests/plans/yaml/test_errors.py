@@ -1,4 +1,4 @@
-"""An InputError is one line, wherever it has been."""
+"""An InputError is one line, also after it was pickled."""
 
 from __future__ import annotations
 

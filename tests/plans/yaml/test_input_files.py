@@ -1,4 +1,4 @@
-"""Inputs are regular files of a limited size: whatever else stands in their place is one line, at once."""
+"""Inputs are regular files of a limited size: anything else is refused with one line, without waiting."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_a_file_that_has_more_bytes_than_it_says_is_refused_where_the_limit_is_p
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("nowhere", "no such file"), (".", "is a folder; a file is needed"), ("a\0b", "is no path: it holds a null"),
      ("n" * 300, "cannot be read: File name too long"), ("loop", "cannot be read: Too many levels")],
 )  # fmt: skip
-def test_what_is_no_file_is_said_in_words(name, said, tmp_path):
+def test_what_is_no_file_is_said_in_words(name, message, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_text(tmp_path / name if "\0" not in name else name)
 
 
@@ -72,18 +72,18 @@ def test_text_that_is_none_is_told_with_its_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ('{"id": "a", "prompt": "b", "answer": ' + "9" * 5000 + "}", "more than 4,300 digits"),
         ('{"id": "\\ud800", "prompt": "b", "answer": 1}', "half of a surrogate pair"),
         ("[" * 200_000, "nested too deeply"),
     ],
 )
-def test_a_row_that_python_cannot_hold_is_told_with_its_line(row, said, tmp_path):
+def test_a_row_that_python_cannot_hold_is_told_with_its_line(row, message, tmp_path):
     (tmp_path / "data.jsonl").write_text('{"id": "x", "prompt": "b", "answer": 1}\n' + row + "\n")
-    with pytest.raises(InputError, match=said) as found:
+    with pytest.raises(InputError, match=message) as caught:
         read_prompts(tmp_path / "data.jsonl")
-    assert found.value.line == 2
+    assert caught.value.line == 2
 
 
 def test_a_whole_surrogate_pair_is_text(tmp_path):
@@ -104,9 +104,9 @@ def test_a_length_trace_with_a_number_that_nothing_has_is_refused_at_its_line(ke
     lines = [row, {**row, "sample": 1, key: value}]
     text = "".join(f"{str(line).replace(chr(39), chr(34)).replace('False', 'false')}\n" for line in lines)
     (tmp_path / "l.jsonl").write_text(text)
-    with pytest.raises(InputError, match=f"{key} is {value}, and at most {most} is believed") as found:
+    with pytest.raises(InputError, match=f"{key} is {value}, and at most {most} is believed") as caught:
         read_lengths(tmp_path / "l.jsonl")
-    assert found.value.line == 2
+    assert caught.value.line == 2
 
 
 def test_a_models_config_that_is_a_pipe_or_no_json_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Where results may be written: known before the work, and nobody's notes are lost to a slip."""
+"""Where results can be written is checked before the work, and a user's own files are not overwritten."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OURS = {
 
 @contextmanager
 def full_disk(room_bytes=0):
-    """No file may grow beyond so many bytes, as on a disk that is full."""
+    """Limit the size of every file, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
     try:
@@ -69,9 +69,9 @@ def test_an_empty_file_is_nobodys(tmp_path):
 
 @pytest.mark.parametrize("name", ["n" * 256, "é" * 128, "n" * 300 + "/plan.yaml", "n/" * 2500 + "x"])
 def test_a_name_that_no_file_can_have_is_refused_in_one_short_line(name, tmp_path):
-    with pytest.raises(InputError, match="shorten it") as found:
+    with pytest.raises(InputError, match="shorten it") as caught:
         must_take_file(tmp_path / name, "plan")
-    assert len(str(found.value)) < 250
+    assert len(str(caught.value)) < 250
 
 
 def test_a_name_that_just_fits_is_written(tmp_path):
@@ -102,21 +102,25 @@ def test_a_device_that_is_full_is_one_line():
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
-    [("/proc", "is a folder"), ("/proc/x.yaml", "takes no new file"), ("{at}/a/b.yaml", "its folder does not exist"),
-     ("{at}/file/b.yaml", "its folder does not exist")],
-)  # fmt: skip
-def test_places_that_take_no_file_are_refused(target, said, tmp_path):
+    ("target", "message"),
+    [
+        ("/proc", "is a folder"),
+        ("/proc/x.yaml", "takes no new file"),
+        ("{folder}/a/b.yaml", "its folder does not exist"),
+        ("{folder}/file/b.yaml", "its folder does not exist"),
+    ],
+)
+def test_places_that_take_no_file_are_refused(target, message, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=said):
-        must_take_file(Path(target.format(at=tmp_path)), "plan")
+    with pytest.raises(InputError, match=message):
+        must_take_file(Path(target.format(folder=tmp_path)), "plan")
 
 
-@pytest.mark.parametrize("target", ["/proc", "/proc/x", "{at}/file", "{at}/file/run", "n" * 300, "-"])
+@pytest.mark.parametrize("target", ["/proc", "/proc/x", "{folder}/file", "{folder}/file/run", "n" * 300, "-"])
 def test_places_that_take_no_folder_are_refused(target, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError):
-        must_take_folder(Path(target.format(at=tmp_path)))
+        must_take_folder(Path(target.format(folder=tmp_path)))
 
 
 def test_a_folder_that_is_there_or_can_be_made_is_taken_and_nothing_is_made(tmp_path):

@@ -183,7 +183,7 @@ def test_an_error_at_a_key_that_is_not_written_out_stands_at_the_enclosing_one(f
 
 
 def nodes(node):
-    """All that a document is built from: values, styles, tags and lines."""
+    """Values, styles, tags and lines of a node and of the nodes below it."""
     value = node.value if isinstance(node, yaml.ScalarNode) else [part for item in node.value for part in flat(item)]
     return [(node.tag, getattr(node, "style", None), node.start_mark.line, value)]
 

@@ -96,7 +96,7 @@ def test_seconds_of_a_plan_or_run_are_refused_for_other_machines_than_its_own(ot
     for word in [*words, "under ways with"]:
         assert word in str(caught.value)
     [fault] = workload_faults(workload, str(path))
-    assert fault.loc == ("jobs", "small", "phases", *key.split("."))
+    assert fault.location == ("jobs", "small", "phases", *key.split("."))
 
 
 @pytest.mark.parametrize("source", ["plan: plan.yaml", "run: run"])

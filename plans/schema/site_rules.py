@@ -1,7 +1,7 @@
-"""rlplan.policy.yaml: limits that a team sets for its plans; `rlplan check` refuses plans beyond them.
+"""The site rules, rlplan.policy.yaml: a team's own limits on plans, which `rlplan check` reads.
 
-Every key is optional. The nearest such file applies: in the plan's folder, or above it up to the root of its
-repository.
+Every key is optional; a key that is not written sets no limit. For a plan, the nearest such file counts: in the plan's
+folder or in a folder above it, up to the root of its repository.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from ..yaml.yaml_doc import Document
 from .base import Mode, Name, NonNegative, Positive, Strict, cross_error
 from .sections.origin import Provenance
 
-POLICY_NAME = "rlplan.policy.yaml"
+SITE_RULES_NAME = "rlplan.policy.yaml"
 MISNAMED = "rlplan.policy.yml"
-"""A file of this name is refused: its author believes that it applies, and only POLICY_NAME is read."""
+"""A wrong file name. Such a file is reported as an error and not ignored, since its author expects it to be read."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Nodes = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
-class Policy(Strict):
+class SiteRules(Strict):
     """The document rlplan.policy.yaml."""
+
+    model_config = ConfigDict(title="Policy")
 
     rlplan_policy: Literal[1]
     """Version of the format."""
@@ -86,23 +88,24 @@ class Policy(Strict):
     """Whether a job's data and model must exist on the machine that checks the plan."""
 
     @model_validator(mode="after")
-    def _some_mode_is_left(self) -> Policy:
+    def _some_mode_is_left(self) -> SiteRules:
         if {"sync", "race", "defer", "exact", "predict"} <= set(self.forbidden_modes):
             raise cross_error("forbids every mode; leave one", "forbidden_modes")
         return self
 
 
 @dataclass(frozen=True)
-class PolicyFile:
-    """A policy and its file.
+class SiteRulesFile:
+    """Site rules with their file.
 
     Attributes:
-        path: path of the file, as messages show it.
-        document: its parsed text, which knows the line of each key.
+        path: of the file, as it is shown.
+        rules: the site rules.
+        document: the parsed text, for the lines of its keys.
     """
 
     path: str
-    policy: Policy
+    rules: SiteRules
     document: Document
 
     def place(self, key: str) -> str:
@@ -110,15 +113,15 @@ class PolicyFile:
         return f"{self.path}:{self.document.line_of((key,))}"
 
 
-def find_policy(plan_path: str | Path) -> Path | None:
-    """Return the policy that applies to the document at `plan_path`: the one in its folder, else in the nearest folder
-    above, up to the root of the repository (the folder with .git) or of the file system; None if there is none."""
+def find_site_rules(plan_path: str | Path) -> Path | None:
+    """Path of the site rules for the document at `plan_path`: in its folder, else in the nearest folder above, up to
+    the root of the repository (the folder with .git) or of the file system; None if there are none."""
     folder = Path(os.path.abspath(plan_path)).parent  # noqa: PTH100 (links are the user's way to share a folder)
-    for directory in (folder, *folder.parents):
-        # A dangling link and a misnamed file are returned too: reading them raises an error, so that the user learns.
-        for name in (POLICY_NAME, MISNAMED):
-            if os.path.lexists(directory / name) and not os.path.isdir(directory / name):  # noqa: PTH112
-                return directory / name
-        if os.path.exists(directory / ".git"):  # noqa: PTH110
+    for place in (folder, *folder.parents):
+        # A broken link and a file with the wrong ending are returned too: reading them then reports the mistake.
+        for name in (SITE_RULES_NAME, MISNAMED):
+            if os.path.lexists(place / name) and not os.path.isdir(place / name):  # noqa: PTH112
+                return place / name
+        if os.path.exists(place / ".git"):  # noqa: PTH110
             return None
     return None

@@ -1,0 +1,186 @@
+"""Whether a plan keeps the site rules. A finding names the plan's line, and the rule's file, line and value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..phrases.caveats import assumed_notes
+from ..schema.cluster import Cluster
+from ..schema.groups_plan import GroupsPlan
+from ..schema.job import Job
+from ..schema.plan import Plan
+from ..schema.predicted import MemoryBar
+from ..schema.site_rules import SiteRules, SiteRulesFile
+from ..yaml.yaml_doc import Loc
+from .finding import Fault
+from .prediction_rules import predicted_kinds
+
+_Limit = tuple[str, Loc, float, float | None, str]
+"""Rule, location in the plan, value, the site's limit (None: no limit), and the value's unit in the message."""
+
+_KEY_OF = {
+    "policy-usd-per-hour": "max_usd_per_hour",
+    "policy-usd-per-samples": "max_usd_per_1k_samples",
+    "policy-step-p95": "max_step_p95_s",
+    "policy-bias": "max_bias",
+    "policy-gap": "max_gap",
+    "policy-error": "max_error",
+    "policy-slowdown": "max_slowdown",
+}
+"""The key of the site rules that holds the limit of a rule."""
+
+
+class _FaultBuilder:
+    """Builds the faults of a plan that breaks the site rules."""
+
+    def __init__(self, file: SiteRulesFile) -> None:
+        self.file, self.rules = file, file.rules
+
+    def fault(self, rule: str, location: Loc, message: str, key: str, remedy: str = "") -> Fault:
+        """The fault of a value that `key` of the site rules does not allow; the message ends with that key."""
+        value = getattr(self.rules, key)
+        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value).lower()
+        if isinstance(value, (float, int)) and not isinstance(value, bool):
+            shown = f"{value:.6g}"
+        setting = key if isinstance(value, dict) else f"{key}: {shown}"
+        return Fault(rule, location, f"{message}; {self.file.place(key)} has {setting}", remedy)
+
+    def above(self, limits: list[_Limit]) -> Iterator[Fault]:
+        """Faults of values above their limits."""
+        for rule, location, value, limit, unit in limits:
+            if limit is not None and value > limit * (1 + 1e-9):
+                yield self.fault(rule, location, f"is {value:.6g}{unit}", _KEY_OF[rule])
+
+
+def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[Fault]:
+    """Faults of a job's plan that breaks the site rules; `job`: None if it could not be read."""
+    builder, site_rules, predicted = _FaultBuilder(file), file.rules, plan.predicted
+    usd_per_1k, p95 = predicted.usd_per_1k_samples, predicted.step_s.p95
+    limits: list[_Limit] = [
+        (
+            "policy-usd-per-hour",
+            ("predicted", "usd_per_hour"),
+            predicted.usd_per_hour,
+            site_rules.max_usd_per_hour,
+            " USD",
+        ),
+        (
+            "policy-usd-per-samples",
+            ("predicted", "usd_per_1k_samples"),
+            usd_per_1k,
+            site_rules.max_usd_per_1k_samples,
+            " USD",
+        ),
+        ("policy-step-p95", ("predicted", "step_s", "p95"), p95, site_rules.max_step_p95_s, " s"),
+        ("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, site_rules.max_bias, ""),
+        ("policy-gap", ("solver", "gap"), plan.solver.gap, site_rules.max_gap, ""),
+        ("policy-error", ("predicted", "error"), predicted.error.total, site_rules.max_error, ""),
+    ]
+    yield from builder.above(limits)
+    deviation = abs(1 - predicted.length_ratio)
+    if site_rules.max_bias is not None and deviation > site_rules.max_bias + 1e-9:
+        message = f"is {predicted.length_ratio:.6g}, off by {deviation:.4g}"
+        yield builder.fault("policy-bias", ("predicted", "length_ratio"), message, "max_bias")
+    if plan.job.bias.mode in site_rules.forbidden_modes:
+        yield builder.fault("policy-mode", ("job", "bias", "mode"), f"is {plan.job.bias.mode}", "forbidden_modes")
+    if site_rules.require_slo and job is not None:
+        yield from _slo(builder, job)
+    provenance = plan.inputs.profile.provenance
+    if site_rules.allowed_provenance is not None and provenance not in site_rules.allowed_provenance:
+        location: Loc = ("inputs", "profile", "provenance")
+        yield builder.fault("policy-provenance", location, f"is {provenance}", "allowed_provenance")
+    if site_rules.refuse_assumed:
+        for note in assumed_notes(plan.inputs):
+            name, _, message = note.partition("-assumed: ")
+            yield builder.fault("policy-assumed", ("inputs", name), message.partition("; ")[0], "refuse_assumed")
+    yield from _nodes(builder, ("predicted", "nodes"), {plan.job.rounds.short.rollout.pool: predicted.nodes})
+    for location, bar in memory_bars(plan):
+        yield from _headroom(builder, location, bar.headroom)
+
+
+def memory_bars(plan: Plan) -> list[tuple[Loc, MemoryBar]]:
+    """Every memory bar that a plan predicts, with its location in the plan."""
+    bars: list[tuple[Loc, MemoryBar]] = [(("predicted", "host_memory"), plan.predicted.host_memory)]
+    for location, kind in predicted_kinds(plan):
+        bars.append(((*location, "memory", "kv"), kind.memory.kv))
+        if kind.memory.train is not None:
+            bars.append(((*location, "memory", "train"), kind.memory.train))
+    return bars
+
+
+def group_breaches(plan: GroupsPlan, file: SiteRulesFile) -> Iterator[Fault]:
+    """Faults of a plan of groups that breaks the site rules."""
+    builder, site_rules, predicted = _FaultBuilder(file), file.rules, plan.predicted.plan
+    price: Loc = ("predicted", "plan", "usd_per_hour")
+    limits: list[_Limit] = [("policy-usd-per-hour", price, predicted.usd_per_hour, site_rules.max_usd_per_hour, " USD")]
+    if plan.solver.gap is not None:
+        limits.append(("policy-gap", ("solver", "gap"), plan.solver.gap, site_rules.max_gap, ""))
+    elif site_rules.max_gap is not None:
+        yield builder.fault("policy-gap", ("solver", "gap"), "is null: nothing was proven", "max_gap")
+    for key, group in plan.groups.items():
+        for name, member in group.jobs.items():
+            location: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
+            limits.append(("policy-slowdown", location, member.slowdown.p95, site_rules.max_slowdown, "x"))
+    yield from builder.above(limits)
+    if site_rules.min_slo_attained is not None and predicted.slo_attained < site_rules.min_slo_attained - 1e-9:
+        location = ("predicted", "plan", "slo_attained")
+        yield builder.fault("policy-bounds-kept", location, f"is {predicted.slo_attained:.6g}", "min_slo_attained")
+    yield from _nodes(
+        builder, ("groups",), Counter(node.pool for group in plan.groups.values() for node in group.nodes)
+    )
+    for key, group in plan.groups.items():
+        for index, node in enumerate(group.nodes):
+            free_share = 1 - node.resident_bytes / node.host_memory_bytes
+            yield from _headroom(builder, ("groups", key, "nodes", index, "resident_bytes"), free_share)
+
+
+def _slo(builder: _FaultBuilder, job: Job) -> Iterator[Fault]:
+    location: Loc = ("inputs", "job")
+    limit, maximum = job.slo.step_p95_s, builder.rules.max_step_p95_s
+    if limit is None:
+        message = f"job '{job.name}' declares no slo.step_p95_s"
+        yield builder.fault(
+            "policy-slo-required", location, message, "require_slo", "declare it in the job and solve again"
+        )
+    elif maximum is not None and limit > maximum * (1 + 1e-9):
+        message = f"job '{job.name}' declares a slo.step_p95_s of {limit:.6g} s"
+        yield builder.fault(
+            "policy-slo-required", location, message, "max_step_p95_s", "lower it in the job and solve again"
+        )
+
+
+def _nodes(builder: _FaultBuilder, location: Loc, taken: dict[str, int]) -> Iterator[Fault]:
+    for pool, maximum in builder.rules.max_nodes.items():
+        if taken.get(pool, 0) > maximum:
+            message = f"takes {taken[pool]} nodes of pool '{pool}', at most {maximum} are allowed"
+            yield builder.fault("policy-nodes", location, message, "max_nodes")
+
+
+def unknown_pools(file: SiteRulesFile, cluster: Cluster | None, location: Loc) -> Iterator[Fault]:
+    """The fault of a `max_nodes` that names no pool of the cluster. One file may hold the rules of several clusters:
+    a name without a pool is no fault if another name has one."""
+    limits = file.rules.max_nodes
+    if cluster is None or not limits or any(pool in cluster.pools for pool in limits):
+        return
+    message = f"cluster '{cluster.name}' has none of the pools {', '.join(limits)}, so that nothing limits its nodes"
+    remedy = f"its pools are {', '.join(cluster.pools)}"
+    yield Fault("policy-unknown-pool", location, f"{message}; {file.place('max_nodes')} has max_nodes", remedy)
+
+
+def _headroom(builder: _FaultBuilder, location: Loc, free_share: float) -> Iterator[Fault]:
+    minimum = builder.rules.min_headroom
+    if minimum is not None and free_share < minimum - 1e-9:
+        yield builder.fault("policy-memory-headroom", location, f"leaves {free_share:.1%} free", "min_headroom")
+
+
+def waived(rule: str, site_rules: SiteRules | None) -> bool:
+    """Whether the site rules allow what `rule` finds."""
+    if site_rules is None:
+        return False
+    return {
+        "decisions-edited": site_rules.allow_edited,
+        "other-version": site_rules.allow_other_versions,
+        # Site rules with a least share of kept bounds allow that the other bounds are broken.
+        "bound-broken": site_rules.min_slo_attained is not None,
+    }.get(rule, False)
