@@ -48,7 +48,7 @@ def test_what_is_no_number_is_unknown_and_shown_as_such_in_the_line_of_rewards()
 
 def test_texts_of_a_trace_stay_on_their_line_and_tell_a_terminal_nothing() -> None:
     evil = "a\x1b[31mb\nc\u202ed\udc80"
-    incident = {"step": 1, "t_s": 0.0, "kind": "note", "text": evil}
+    incident = {"step": 1, "t_s": 0.0, "kind": "skipped", "text": evil}
     changes = {
         "incidents": [incident],
         "state_text": evil,
