@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Days(click.FloatRange):
-    """A number of days, which is no infinity and no NaN (those pass any range)."""
+    """A finite number of days: click's range alone lets infinity and NaN pass."""
 
     name = "days"
 
@@ -106,20 +107,19 @@ def check_command(
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
     policy = None if policy_path is None else load_policy(policy_path)
     reports = Checker(datetime.now(UTC), policy, max_age_days).check(plans)
+    findings = [finding for report in reports for finding in report.findings]
     if sarif_path is not None:
-        found = [finding for report in reports for finding in report.findings]
-        atomic_write(sarif_path, json.dumps(sarif(found), indent=1) + "\n")
+        atomic_write(sarif_path, json.dumps(sarif(findings), indent=1) + "\n")
     if as_json:
         click.echo(json.dumps(_data(reports)))
     elif style == "github":
-        for report in reports:
-            for finding in report.findings:
-                click.echo(annotation(finding))
+        for finding in findings:
+            click.echo(annotation(finding))
     else:
         _print(reports)
     if any(report.bad_input for report in reports):
         return EXIT_BAD_INPUT
-    return EXIT_FAILED if any(not finding.warning for report in reports for finding in report.findings) else 0
+    return EXIT_FAILED if any(not finding.warning for finding in findings) else 0
 
 
 def _data(reports: list[FileReport]) -> dict[str, Any]:
@@ -134,9 +134,9 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
         }
         for report in reports
     ]
-    found = [finding for report in reports for finding in report.findings]
-    warnings = sum(finding.warning for finding in found)
-    return {"files": files, "findings": len(found), "warnings": warnings, "ok": len(found) == warnings}
+    findings = [finding for report in reports for finding in report.findings]
+    warnings = sum(finding.warning for finding in findings)
+    return {"files": files, "findings": len(findings), "warnings": warnings, "ok": len(findings) == warnings}
 
 
 def _print(reports: list[FileReport]) -> None:
@@ -180,13 +180,13 @@ def _print_notes(console: Console, report: FileReport) -> None:
 
 
 def _summary(reports: list[FileReport]) -> str:
-    count = sum(len(report.findings) for report in reports)
-    files = f"{len(reports)} file{'s' * (len(reports) != 1)}"
-    if not count:
+    findings = sum(len(report.findings) for report in reports)
+    files = count(len(reports), "file")
+    if not findings:
         return f"no findings in {files}"
     bad = sum(report.bad_input for report in reports)
     faulty = sum(bool(report.findings) for report in reports)
-    text = f"{count} finding{'s' * (count != 1)} in {faulty} of {files}"
+    text = f"{count(findings, 'finding')} in {faulty} of {files}"
     warnings = sum(finding.warning for report in reports for finding in report.findings)
     text += f", {warnings} of them {'a warning' if warnings == 1 else 'warnings'}" if warnings else ""
     return f"{text}; {bad} of them no document{'s' * (bad != 1)}" if bad else text

@@ -56,7 +56,7 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
 
 @dataclass(frozen=True)
 class _Side:
-    """A plan, its path without a revision, where it lies, and the digest of its bytes."""
+    """One of the two plans: its path as given but without a revision, the file to read, and the digest of its bytes."""
 
     plan: Plan | GroupsPlan
     name: str
@@ -79,7 +79,7 @@ def _side(operand: str, stack: ExitStack) -> _Side | None:
 
 
 def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Report, dict[str, Any], bool]:
-    """What to show, all of it for JSON, and whether the plans are the same."""
+    """The report to show, the difference as data for --json, and whether the plans are the same."""
     from ..plans.diff.groups_diff import diff_groups
     from ..plans.diff.groups_report import groups_report
     from ..plans.diff.input_diff import InputFiles

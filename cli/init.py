@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..plans.phrases.numbers import seconds
+
 if TYPE_CHECKING:
     from ..profiles.skeleton import RewardKind
 
@@ -62,36 +64,36 @@ def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as
     machines = machines_of(gpus)
     folder = folder or Path(Path(model.rstrip("/")).name.lower())
     path, shape = model_path_of(model, folder)
-    found = skeleton(machines, path, shape, reward)
+    documents = skeleton(machines, path, shape, reward)
     with new_folder(folder) as building:
-        for name, text in found.files.items():
+        for name, text in documents.files.items():
             (building / name).write_text(text, encoding="utf-8", newline="\n")
         for kind in ("cluster", "job"):
             place_schema(building, kind)
-    shipped = f" --shipped {found.shipped}" if found.shipped else ""
+    shipped = f" --shipped {documents.shipped}" if documents.shipped else ""
     steps = [
         f"rlplan profile {folder}{shipped}",
         f"rlplan solve {folder} --lengths {'code' if reward == 'code' else 'math'}-16k",
         f"rlplan show {folder / 'plan.yaml'}",
     ]
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), "files": sorted(found.files), "next": steps}))
+        click.echo(json.dumps({"folder": str(folder), "files": sorted(documents.files), "next": steps}))
         return 0
     click.echo(
-        f"{folder}: {', '.join(found.files)}; {machines.nodes} x {machines.per_node} {machines.gpu.name}, {path}, "
+        f"{folder}: {', '.join(documents.files)}; {machines.nodes} x {machines.per_node} {machines.gpu.name}, {path}, "
         f"{reward} reward\n"
         "correct what the comments name, then"
     )
-    said = [
+    comments = [
         "takes a profile that ships; no GPU is needed"
-        if found.shipped
+        if documents.shipped
         else f"measures, on one of these nodes: no profile of {shape.name} on {machines.gpu.name} ships",
         "response lengths that ship; --trace FILE takes yours",
         "what was planned, and why",
     ]
     width = max(map(len, steps))
-    for step, why in zip(steps, said, strict=True):
-        click.echo(f"  {step:{width}}  # {why}")
+    for step, comment in zip(steps, comments, strict=True):
+        click.echo(f"  {step:{width}}  # {comment}")
     return 0
 
 
@@ -113,7 +115,7 @@ def _example(folder: Path, seed: int, as_json: bool) -> int:
         click.echo(json.dumps(facts))
         return 0
     click.echo(
-        f"{folder}: model with {facts['parameters']:,} parameters (warmed up in {facts['warmup_s']:.0f} s), "
+        f"{folder}: model with {facts['parameters']:,} parameters (warmed up in {seconds(facts['warmup_s'])}), "
         f"{facts['prompts']} prompts, {facts['accelerators']} x {facts['kind']}\n"
         f"next: rlplan profile {folder / 'job.yaml'}"
     )

@@ -90,7 +90,7 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
 def _check_targets(
     html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path, overwrite: bool, as_json: bool
 ) -> None:
-    """Raise InputError unless both files can be written, beside each other and beside the plan and its inputs."""
+    """Raise InputError unless both files can be written and are neither the same nor an input."""
     from ..plans.check.input_rules import input_files, input_path
     from ..plans.yaml.errors import InputError
     from .shared.paths import check_stdout, check_target
@@ -106,7 +106,7 @@ def _check_targets(
 
 
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
-    """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
+    """Notes on the files that a plan was solved from: which of them have changed, and which are missing."""
     from ..plans.check.input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
     from ..plans.phrases.sentences import one_line
 
@@ -123,7 +123,7 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
 
 
 def _edited(plan: Plan | GroupsPlan) -> list[str]:
-    """What a reader must know of a plan that is not what was solved."""
+    """Notes on a plan that was edited after it was solved."""
     from ..plans.check.solved_rules import decisions_of, predictions_of
     from ..plans.schema.groups_plan import GroupsPlan
 

@@ -22,7 +22,7 @@ _LABEL, _BESIDE = 10, 9  # characters before and behind a lane
 
 
 def charts(plan: Plan, width: int) -> list[list[Text]]:
-    """A chart `width` wide for each kind of round, as lines of equal number."""
+    """A chart of `width` characters for each kind of round; all have the same number of lines."""
     from ...plans.facts.round_bars import round_bars
 
     rounds = plan.predicted.rounds

@@ -43,7 +43,7 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
     ]
     if not wide:
         columns = [column for column in columns if column[0] not in ("time", "seqs")]
-    # What no kind of round has is not worth a column.
+    # A column without any value is left out.
     shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
     drawn = table(*(title for title, _ in shown))
     for row in zip(*(values for _, values in shown), strict=True):
@@ -77,11 +77,11 @@ def _hand_over(of: ShortRound | LongRound) -> str:
 
 
 def _trainers(train: UpdateLayout) -> str:
-    """An update layout in few words, without sizes of 1."""
+    """An update layout: sizes above 1, options, and tokens of a micro-batch."""
     sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
-    words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
-    words += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
-    return f"{' '.join(words)}, {train.micro_batch_tokens}"
+    entries = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
+    entries += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
+    return f"{' '.join(entries)}, {train.micro_batch_tokens}"
 
 
 def seconds_table(plan: Plan, wide: bool) -> Table:
