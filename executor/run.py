@@ -255,7 +255,7 @@ class TrainingRun:
             try:
                 if death is not None:
                     self.trainer_restarts += 1
-                    self.event("restart", whom=death.whom, reason=death.reason)
+                    self.event("restart", whom=death.process, reason=death.reason)
                     await self.trainer.restart(death.reason)
                 return await body()
             except TrainerDied as again:

@@ -63,7 +63,7 @@ class LastHeard:
         self._silent_s = 0.0
 
     def heard(self, now: float) -> None:
-        """It gave a sign of life."""
+        """Note a sign of life."""
         self._looked, self._silent_s = now, 0.0
 
     def look(self, now: float) -> float:

@@ -36,18 +36,18 @@ class CoreWatch:
         self._task = asyncio.create_task(self._watch(), name=f"watch of the core of {self._name}")
 
     def take_pulse(self) -> bool:
-        """Whether core and ranks have answered since the last call of this."""
+        """Whether core and ranks have answered since the last call of this method."""
         pulsed, self._pulsed = self._pulsed, False
         return pulsed
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
     @contextlib.contextmanager
     def deaths(self) -> Iterator[None]:
-        """Whatever is raised inside because the core is gone becomes ActorFailed."""
+        """Within the block, turn an error that the core's death caused into ActorFailed."""
         try:
             yield
         except Exception as error:

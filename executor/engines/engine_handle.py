@@ -86,12 +86,12 @@ class EngineHandle:
 
     @property
     def name(self) -> str:
-        """What errors and traces call it, whichever process bears the name."""
+        """Name of the engine in errors and traces; its replacement has the same name."""
         return self.config.name
 
     @property
     def facts(self) -> EngineFacts:
-        """What the process that started last says of itself."""
+        """Facts that the engine's latest process reported when it had started."""
         assert self._facts is not None, f"{self.name} was never started"
         return self._facts
 
@@ -178,7 +178,7 @@ class EngineHandle:
         await self.discard()
 
     def watch_progress(self) -> None:
-        """To be called every `LOOK_S` while the engine has samples: one that lives and does not decode is replaced."""
+        """Replace the engine if it lives and does not decode; call it every `LOOK_S` while the engine has samples."""
         if self._process is not None and self.alive:
             self._process.watch_progress()
 

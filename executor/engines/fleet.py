@@ -102,18 +102,18 @@ class Fleet:
         self._tell = tell
 
     def listen_no_more(self) -> None:
-        """The round is over."""
+        """Stop directing news to the round, which is over."""
         self._tell = None
 
     def hear(self, news: EngineNews) -> None:
-        """An engine has news. Who needs an engine that was given up between rounds is told by `some_ready`."""
+        """Handle news of an engine. If an engine was given up between rounds, `some_ready` raises for it."""
         if self._tell is not None:
             self._tell(news)
         elif isinstance(news, EngineDied):
             self._missed.append(news)
 
     def take_missed(self) -> list[EngineDied]:
-        """Deaths between rounds that nobody was told of yet."""
+        """Deaths between rounds, each returned once."""
         missed, self._missed = self._missed, []
         return missed
 

@@ -61,7 +61,7 @@ class Cadence:
         self._cost_s = 0.0
 
     def saved(self, cost_s: float) -> None:
-        """A checkpoint was written just now, and took `cost_s` seconds."""
+        """Note that a checkpoint was written just now, in `cost_s` seconds."""
         self._saved_at_s, self._cost_s = self._clock(), cost_s
 
     def due(self, mean_s_between_deaths: float) -> bool:

@@ -29,7 +29,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def written(path: Path, then: str = "start again") -> Iterator[None]:
-    """The block writes at `path`. Raises RunFailed in one line if the disk refuses: make room, `then` what to do."""
+    """Within the block, turn the disk's refusal to write at `path` into RunFailed; `then` says what to do about it."""
     try:
         yield
     except OSError as error:

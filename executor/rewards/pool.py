@@ -78,7 +78,7 @@ class RewardPool:
     def of_job(
         cls, job: Job, paths: JobPaths, workers: int, deadline_s: float, supervisor: Supervisor | None = None
     ) -> RewardPool:
-        """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
+        """The pool of a job; `profile` and `execute` score with the same function and the same limits."""
         reward = job.reward
         config = ScorerConfig(
             reward_kind=reward.kind,
@@ -241,7 +241,7 @@ class RewardPool:
             self._failed(worker, sample, scored, solo=scored.outcome in SOLO)
 
     def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, solo: bool) -> None:
-        """A sample failed: it is tried again until its failures count; then a witness is scored, before the charge."""
+        """Score a failed sample again until its failures count; then score a witness before the sample is charged."""
         sample.failures[scored.outcome] += 1
         if sample.failures[scored.outcome] < tries(scored.outcome, self._retries):
             self._again(sample, solo)

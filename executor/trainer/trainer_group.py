@@ -103,16 +103,16 @@ class TrainerGroup:
 
     async def _watch(self, rank: int, actor: Any) -> None:
         silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
-        whom = f"rank {rank} of {self._config.ranks}"
+        name = f"rank {rank} of {self._config.ranks}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
             silent_s = await silent_seconds(call, silence, patience_s)
             if silent_s is not None:
-                self._lose(f"no sign of life of {whom} for {silent_s:.0f} s")
+                self._lose(f"no sign of life of {name} for {silent_s:.0f} s")
                 return
             error = call.exception()
             if error is not None:
-                self._lose(f"{whom}: {reason(error)}")
+                self._lose(f"{name}: {reason(error)}")
                 return
             silence.heard(time.monotonic())
             patience_s = self.supervisor.patience.stall_s
@@ -127,7 +127,7 @@ class TrainerGroup:
         return died
 
     async def lost(self) -> None:
-        """Returns never; raises TrainerDied when the group is gone, whatever goes on meanwhile."""
+        """Wait for the group's death and raise TrainerDied; never returns."""
         assert self._gone is not None, "lost() before start()"
         await asyncio.shield(self._gone)
 
@@ -218,7 +218,7 @@ class TrainerGroup:
 
 
 async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, Result]) -> Result:
-    """What `wait` returns. When the trainer dies, `wait` is cancelled and TrainerDied is raised."""
+    """Await `wait` and return its result; if the trainer dies meanwhile, cancel `wait` and raise TrainerDied."""
     task = asyncio.ensure_future(wait)
     lost = asyncio.ensure_future(trainer.lost())
     try:
@@ -233,7 +233,7 @@ async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, R
 
 
 def _guard(trainer: Trainer) -> None:
-    """Runs in a rank."""
+    """Start the guard process of a rank; runs in the rank."""
     guard_group()
 
 
