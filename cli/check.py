@@ -145,7 +145,7 @@ def _print(reports: list[FileReport]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for report in reports:
-        held = f"; policy {report.policy}" if report.policy else ""
+        policy = f"; policy {report.policy}" if report.policy else ""
         if not report.findings and report.broken_policy:
             console.print(
                 Text.assemble(
@@ -156,7 +156,7 @@ def _print(reports: list[FileReport]) -> None:
             )
             continue
         if not report.findings:
-            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{held}"))
+            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{policy}"))
             _print_notes(console, report)
             continue
         for finding in report.findings:

@@ -147,7 +147,7 @@ def _import(
     samples = import_rewards(path, column_of_field)
     write_document(with_imported(profile, samples, path.name), target, WRITTEN_DIGITS)
     executions, times_s = executions_of(samples), sorted(sample.seconds for sample in samples)
-    result = {
+    result: dict[str, Any] = {
         "profile": str(target),
         "samples": len(samples),
         "p50_s": times_s[len(times_s) // 2],

@@ -91,9 +91,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     return record
 
 
-async def checkpoint_if_due(run: TrainingRun, every: int) -> bool:
+async def checkpoint_if_due(run: TrainingRun, every_steps: int) -> bool:
     """Write a checkpoint if one is due or the last one could not be written; returns whether this was the case."""
-    if not run.checkpoint_due(every) and run.checkpoint_fault is None:
+    if not run.checkpoint_due(every_steps) and run.checkpoint_fault is None:
         return False
     await run.checkpoint()
     return True

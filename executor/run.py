@@ -173,10 +173,10 @@ class TrainingRun:
         except CheckpointFailed as failure:
             self._note_fault(failure)
 
-    def checkpoint_due(self, every: int) -> bool:
-        """Whether a checkpoint should be written now: after `every` steps, or sooner if the next death would cost more
+    def checkpoint_due(self, every_steps: int) -> bool:
+        """Whether to write a checkpoint now: after `every_steps` steps, or sooner if the next death would cost more
         than a checkpoint does."""
-        return self.step_number % every == 0 or self._cadence.due(self.trainer.mean_s_between_failures())
+        return self.step_number % every_steps == 0 or self._cadence.due(self.trainer.mean_s_between_failures())
 
     async def rescue(self) -> None:
         """Checkpoint the last step's end before the run ends early, if the trainer still has it.

@@ -115,8 +115,8 @@ def _headline(plan: Plan, path: str) -> list[Text]:
 def _gantt(plan: Plan, width: int, wide: bool) -> RenderableType:
     kinds = round_kinds(plan)
     beside = wide and len(kinds) > 1
-    each = (width - 3) // 2 if beside else min(width, 100)
-    drawn = [Renderables(*lines) for lines in charts(plan, each)]
+    chart_width = (width - 3) // 2 if beside else min(width, 100)
+    drawn = [Renderables(*lines) for lines in charts(plan, chart_width)]
     return Renderables(_side_by_side(drawn, beside), Text(LEGEND, style="dim"))
 
 
@@ -152,10 +152,10 @@ def _memory(plan: Plan) -> Table:
     bars: list[tuple[str, MemoryBar]] = []
     kinds = round_kinds(plan)
     for name, _, mean in kinds:
-        of = f" {name}" if len(kinds) > 1 else ""
-        bars.append((f"KV{of}", mean.memory.kv))
+        kind = f" {name}" if len(kinds) > 1 else ""
+        bars.append((f"KV{kind}", mean.memory.kv))
         if mean.memory.train is not None:
-            bars.append((f"trainer{of}", mean.memory.train))
+            bars.append((f"trainer{kind}", mean.memory.train))
     trainers = {(bar.needed_bytes, bar.capacity_bytes) for name, bar in bars if name.startswith("trainer")}
     if len(trainers) == 1:  # the same in both kinds of round: one line
         first = next(bar for name, bar in bars if name.startswith("trainer"))
@@ -206,9 +206,9 @@ def _length_basis(plan: Plan) -> list[Text]:
     if basis is None:
         return []
     gain = p.baseline.seconds_per_sample / p.seconds_per_sample
-    said, thin = basis.words(gain), basis.thin(gain)
-    told = list(dict.fromkeys([said] * basis.extrapolated + thin))
-    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in thin else "")) for text in told]
+    warnings = basis.thin(gain)
+    texts = list(dict.fromkeys([basis.words(gain)] * basis.extrapolated + warnings))
+    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in warnings else "")) for text in texts]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:

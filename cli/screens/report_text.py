@@ -59,8 +59,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             "longest deadline: at most so many right answers were judged wrong for a deadline that adapts"
         )
     if failures := detail.get("reward_failures"):
-        of = ", ".join(f"{one_line(outcome)} {number}" for outcome, number in failures.items())
-        lines.append(f"  samples that no reward came of: {of}; infra_failed ones were drawn again, others count as 0")
+        outcomes = ", ".join(f"{one_line(outcome)} {number}" for outcome, number in failures.items())
+        lines.append(f"  samples without a reward: {outcomes}; infra_failed ones were drawn again, others count as 0")
     difference = _figure(detail["logprob_max_abs_diff"], "{:.1e}".format)
     lines.append(
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
@@ -106,6 +106,7 @@ def _figure(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def _state(detail: dict[str, Any]) -> list[str]:
+    """A line on the run's state."""
     from ...traces.report_state import ago
 
     quiet_s = detail.get("quiet_s")
@@ -160,6 +161,7 @@ def _coverage(detail: dict[str, Any]) -> list[str]:
 
 
 def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
+    """Longest responses, tails of rollouts, and tokens that were not trained."""
     tails = [
         f"{kind} {percent(value['share'])} ({value['rounds']} of {value['of_rounds']} rounds)"
         for kind, value in detail["tail"].items()
@@ -169,13 +171,13 @@ def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
         f"  longest / median response {detail['max_over_median_tokens']:.1f}"
         + (f"; rollout with under a quarter of its sequences: {', '.join(tails)}" if tails else "")
     ]
-    lost = detail["waste"]
-    if lost["share"] or lost["aborted_samples"]:
-        fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in lost["tokens"].items() if fate != "trained")
+    waste = detail["waste"]
+    if waste["share"] or waste["aborted_samples"]:
+        fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in waste["tokens"].items() if fate != "trained")
         lines.append(
-            f"  {percent(lost['share'])} of the tokens of samples that ended were not trained"
+            f"  {percent(waste['share'])} of the tokens of samples that ended were not trained"
             + (f" ({fates})" if fates else "")
-            + f"; {lost['aborted_samples']:,} samples were stopped on the way"
+            + f"; {waste['aborted_samples']:,} samples were stopped on the way"
         )
     return lines
 

@@ -33,5 +33,5 @@ def kind_of(path: str | Path) -> str:
     kind = kind_of_mark(mark) if mark else ""
     if kind not in KINDS:
         marks = ", ".join(map(mark_of, KINDS))
-        raise InputError(f"is none of our documents: none of the keys {marks} is at its top", str(path))
+        raise InputError(f"is not an rlplan document: it has none of the keys {marks} at its top", str(path))
     return kind

@@ -220,16 +220,16 @@ class TrainerGroup:
 async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, Result]) -> Result:
     """Await `wait` and return its result; if the trainer dies meanwhile, cancel `wait` and raise TrainerDied."""
     task = asyncio.ensure_future(wait)
-    lost = asyncio.ensure_future(trainer.lost())
+    death = asyncio.ensure_future(trainer.lost())
     try:
-        await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            lost.result()
+            death.result()
         return await task
     finally:
         task.cancel()
-        lost.cancel()
-        await asyncio.gather(task, lost, return_exceptions=True)
+        death.cancel()
+        await asyncio.gather(task, death, return_exceptions=True)
 
 
 def _guard(trainer: Trainer) -> None:
