@@ -83,8 +83,8 @@ def check_command(
     rlplan check plans/*.yaml --sarif rlplan.sarif
     rlplan check --rules
 
-    Notes (a job that overrides what its algorithm's name sets, an input that changed in nothing that the solver
-    reads) are no findings. A plan with warnings can be run.
+    Notes are no findings: for example, a job that overrides a setting of its algorithm, or an input that changed only
+    where the solver does not read it. A plan with warnings can be run.
 
     Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
     are still checked).

@@ -78,8 +78,8 @@ def compare_command(
     """Solve JOB on several clusters, or with several values of a key, and put the plans side by side.
 
     --vary takes any key of cluster, job or profile by its dotted path, as rlplan simulate --set does, and a list of
-    values. For other GPUs, or another model, than the profile's, the profile of those that ships is taken, if the job's
-    own was not measured either. No plan is written. A point that has no plan is listed with the reason.
+    values. A point with other GPUs, or another model, than the profile's takes the profile of these that ships, if the
+    job's own profile was not measured either. No plan is written. A point without a plan is listed with the reason.
     """
     from ..planner.compare import compare, points_of
     from ..planner.solve_options import SolveOptions

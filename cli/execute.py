@@ -60,16 +60,16 @@ def execute_command(
     grace_s: float | None,
     as_json: bool,
 ) -> int:
-    """Run real synchronous training by PLANS.
+    """Run real synchronous training as PLANS say.
 
     One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
     of its own under --out, so that they can be compared on a machine that others use too.
 
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
-    leaves the round: what was trained is saved, what the round has sampled is not. A third one ends the run at once.
+    leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
 
-    --dry-run starts nothing: it asks what a start asks (exit code 2), and all that `rlplan check` asks (exit code 1).
-    A plan that memory does not hold is not started (exit code 1).
+    --dry-run starts nothing: it makes the checks of a start (exit code 2) and those of `rlplan check` (exit code 1).
+    A plan that does not fit in memory is not started (exit code 1).
     """
     from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError, RunFailed

@@ -33,13 +33,12 @@ def init_command(
 ) -> int:
     """Write documents to begin with into DIR, which must be new or empty.
 
-    With --gpus and --model: a cluster.yaml with prices, a job.yaml, and rows as the data must have them, all with
-    comments on what is yours to correct; a plan can be solved from them without GPUs and without data. DIR is by
-    default the model's name.
+    With --gpus and --model: a cluster.yaml with prices, a job.yaml, and example rows of the data; comments say what you
+    must correct. A plan can be solved from them without GPUs and without data. DIR is by default the model's name.
 
-    Without: a ready example that trains on this machine. cluster.yaml describes this machine, job.yaml a small task
-    with a verifiable reward, data.jsonl its prompts, and model/ is a tiny Hugging Face model that is trained on the
-    spot (about a minute) to reason its way to an answer.
+    Without these options: a ready example that trains on this machine. cluster.yaml describes this machine, job.yaml a
+    small task with a verifiable reward, data.jsonl its prompts, and model/ is a tiny Hugging Face model that is trained
+    on the spot (about a minute) to reason its way to an answer.
     """
     if gpus is None and model is None:
         if folder is None:

@@ -48,14 +48,14 @@ def lengths_command(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """How long responses are, for `rlplan solve`: lengths that ship, or a trace from a log of your own.
+    """Response lengths for `rlplan solve`: tables that ship, or a trace from a log of your own.
 
-    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384, with ,scale=0.8
-    after either or without. All of it is what `rlplan solve --lengths` takes.
+    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384; either may end in
+    ,scale=0.8. `rlplan solve --lengths` takes the same NAME.
 
     import FILE: a length trace (JSON Lines) from CSV, gzipped CSV or JSON Lines of one response a row, for
     `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch, sample, truncated, reward and prompt_tokens
-    are used where they are there. docs/lengths.md says what they are.
+    are used if present. docs/lengths.md explains them.
     """
     must_fit_action(
         action,

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: bool, as_json: bool) -> int:
-    """Predict PLAN anew after somebody edited its decisions, and write it as a plan that holds.
+    """Predict PLAN anew after its decisions were edited, and write it as a valid plan.
 
-    The decisions stay as they are; predictions, digests and the reasons are made again from the plan's own inputs, in
-    the way of `rlplan solve`, and the plan says that it was edited and refreshed. The gap is then how far it is from
-    what the solver proved. A plan that nobody edited is refreshed into itself. Comments of the file are lost.
+    The decisions stay as they are. Predictions, digests and reasons are computed again from the plan's own inputs, as
+    `rlplan solve` does, and the plan says that it was edited and refreshed. Its gap is then the distance from the
+    solver's bound. A plan that was not edited does not change. Comments of the file are lost.
 
-    What `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad input, one
-    that breaks the job's limits, or memory, is no feasible plan.
+    A plan that `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad
+    input; one that breaks the job's limits, or needs too much memory, is no feasible plan.
     """
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents

@@ -20,10 +20,10 @@ from .shared.options import force_option
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
 def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool) -> int:
-    """Show what RUN did beside what its plan predicted. RUN is the --out of `rlplan execute`.
+    """Show what was measured in RUN beside what its plan predicted. RUN is the --out of `rlplan execute`.
 
-    RUN may still be going on, or have died: what its trace tells is shown, and how it stands. Of several runs, those
-    that cannot be read are named and the others shown.
+    RUN may still be going on, or have died: its state is shown, with the figures of its trace so far. Of several runs,
+    those that cannot be read are named and the others are shown.
 
     \b
     Example:

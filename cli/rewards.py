@@ -39,13 +39,13 @@ def rewards_command(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """What scoring a sample takes, for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
+    """Seconds of scoring a sample for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
 
-    A profile that ships knows nothing of your rewards. Solve takes the seconds that ship for the job's reward.kind,
-    says so, and has in the plan's error how far they may be off. list and show say what they are.
+    A profile that ships holds no times of your rewards. Solve takes the seconds that ship for the job's reward.kind,
+    says so, and includes their uncertainty in the plan's error. list and show print them.
 
     import FILE: times from CSV, gzipped CSV or JSON Lines of one scored sample a row, into a profile. Columns: seconds
-    is needed; correct and prompt are used where they are there. Seconds are those of a worker under the job's longest
+    is needed; correct and prompt are used if present. Seconds are those of a worker under the job's longest
     deadline; an execution that hangs has the deadline.
     """
     must_fit_action(

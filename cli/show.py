@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def show_command(plan_path: Path, html: Path | None, timeline: Path | None, overwrite: bool, as_json: bool) -> int:
-    """Show PLAN on one screen: what it gains and costs, how sure that is, its timeline, what binds, and why.
+    """Show PLAN on one screen: gain, cost and their error, timeline, what binds, and the reasons.
 
-    Of one job: its rounds, the critical path and slack, memory, speed against bias. Of groups: who has which node when,
-    and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was solved do not
-    matter to what is shown, and are named.
+    For one job: its rounds, the critical path and slack, memory, speed against bias. For groups: which job uses which
+    node when, and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was
+    solved are named; they do not change what is shown.
     """
     from ..plans.schema.groups_plan import document_kind, load_groups_plan
     from ..plans.schema.plan import load_plan

@@ -65,13 +65,13 @@ def simulate_command(
 
     --set takes any value of plan, job, cluster or profile by its dotted path; list items go by number.
 
-    A plan of groups is simulated with the phases that its workload has now: who keeps the bound, who does not.
+    A plan of groups is simulated with the phases that its workload has now: which jobs keep their bounds.
 
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
 
-    What `rlplan check` finds in the plan as it is simulated is told, memory that does not hold before all; the figures
-    are then of a run that cannot be, and the exit code is 1.
+    Findings of `rlplan check` in the plan as it is simulated, such as too little memory, are printed; then the figures
+    are those of an impossible run, and the exit code is 1.
     """
     from ..plans.schema.groups_plan import document_kind
     from .many_jobs.simulate_groups import simulate_groups_command

@@ -41,10 +41,10 @@ def tune_command(
 ) -> int:
     """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
-    Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
+    Prints for each phase what was predicted, what was measured and why they differ. If the new plan gains more than
     the error that the run shows, it is written, with the refitted profile and lengths beside it (decision: change);
-    otherwise nothing is (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so tuning
-    twice from one run changes nothing the second time.
+    otherwise nothing is written (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so
+    tuning twice from one run changes nothing the second time.
     """
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
