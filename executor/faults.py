@@ -7,7 +7,7 @@
 | `INFRASTRUCTURE` | a full disk or object store, on which all processes depend | the call is tried again |
 | `FATAL` | anything else: plan, data or this program are at fault | the run ends with the reason |
 
-Errors of this package name their fault themselves (`fault`); those of Ray, torch and the system are told apart here.
+Errors of this package name their fault themselves (`fault`); those of Ray, torch and the system are classified here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fault(enum.Enum):
 
 
 class ActorFailed(RunFailed):
-    """A process of the run is gone or hangs. It ends the run only where nobody replaces the process."""
+    """A process of the run is gone or hangs. It ends the run only if the process is not replaced."""
 
     fault: ClassVar[Fault] = Fault.ACTOR
 

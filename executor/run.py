@@ -123,7 +123,7 @@ class TrainingRun:
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
 
     def count_skipped(self, metrics: dict[str, float], groups: int) -> None:
-        """Count and tell an update that the trainer skipped. Raises RunFailed if log-probs forbid to go on.
+        """Count and record an update that the trainer skipped. Raises RunFailed if log-probs forbid to go on.
 
         `metrics` are those of the update, {} if nothing was there to train.
         """

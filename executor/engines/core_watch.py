@@ -1,6 +1,6 @@
 """Watch over vLLM's core and ranks, inside an engine's actor: whether they run, and when they last answered.
 
-vLLM tells of a dead core only to those who decode or call; an engine that idles would find out at its next weights.
+vLLM reports a dead core only to requests and calls; an idle engine would notice it only at its next weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One engine as the driver sees it: it starts, takes calls, and is replaced under its name when it is gone.
 
 Invariants:
-- an engine that dies, hangs or stays silent is replaced under the same name, at once and beside whatever goes on;
+- an engine that dies, hangs or stays silent is replaced under the same name, at once, while all else goes on;
 - calls that were made to the process that is gone never reach its successor.
 """
 
@@ -150,7 +150,7 @@ class EngineHandle:
     async def _replace(self, why: str) -> None:
         try:
             await self._supervisor.replace(self, why)
-        except Exception as error:  # noqa: BLE001 - whoever needs the engine next must be told, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error is raised to the next user of the engine
             self._given_up = error if isinstance(error, InputError) else failure(error, self.name)
             self._tell(self._given_up)
         else:

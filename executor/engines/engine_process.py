@@ -47,7 +47,7 @@ class EngineProcess:
     # -- what it says --------------------------------------------------------------------------------------------------
 
     def start_pump(self, tell: Callable[[list[EngineEvent]], None]) -> None:
-        """Begin to poll for events, which are told to `tell`, and to watch for silence."""
+        """Begin to poll for events, pass them to `tell`, and watch for silence."""
         self._silence.heard(time.monotonic())
         self._pump = asyncio.create_task(self._run_pump(tell), name=f"pump {self._name}")
 
@@ -66,7 +66,7 @@ class EngineProcess:
                     return
             try:
                 events = call.result()
-            except Exception as error:  # noqa: BLE001 - an engine that cannot be polled is of no use, whatever it says
+            except Exception as error:  # noqa: BLE001 - an engine that cannot be polled is replaced, whatever the error
                 self._failed(self, reason(error))
                 return
             now = time.monotonic()
@@ -95,7 +95,7 @@ class EngineProcess:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def call(self, method: str, arguments: tuple[Any, ...], deadline_s: float | None = None) -> Any:
-        """What a method of the actor returns, when the calls before it are done; the patience is the usual deadline."""
+        """Call a method of the actor after all earlier calls; returns its result. Default deadline: the patience."""
         async with self._turn:
             if self._gone.done():
                 self._gone.result()

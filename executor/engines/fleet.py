@@ -1,9 +1,9 @@
-"""The fleet: all engines of a run, as sets per layout, and who hears of their events and deaths.
+"""The fleet: all engines of a run, as sets per layout; it passes their events and deaths to the round in progress.
 
 Invariants:
 - engines of one TP size are shared by all layouts of that size: a layout of k engines uses the first k;
 - events go to the round in progress, and to nobody between rounds; a death between rounds is kept until `take_missed`;
-- an engine that is gone is replaced beside whatever goes on (`engine_handle`); a round waits for it only if it
+- an engine that is gone is replaced while all else goes on (`engine_handle`); a round waits for it only if it
   has no other engine.
 """
 

@@ -53,7 +53,7 @@ class Loaded:
 
 
 class Cadence:
-    """When the next checkpoint of a run is due. None is due before a first one has shown what it costs."""
+    """When the next checkpoint of a run is due. None is due until the first one has shown its cost."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""A run's folder: whether it holds a run, what is in it before the first event, and the lock of its one driver.
+"""A run's folder: whether it holds a run, its files before the first event, and the lock of its only driver.
 
 Without the lock a requeued job beside a driver that is half dead would mix two runs in one trace.
 The lock is `flock` on `.lock` in the run's folder. It holds between processes of a host, and between hosts where the

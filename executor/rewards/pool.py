@@ -11,7 +11,7 @@ What always holds:
   cannot take the others with it twice; so are those that cost the process in which a worker scores.
 - All state is touched on the event loop only; nothing blocks it.
 
-Who is charged with a failure, and after how many, is in `charges`.
+`charges` decides whether the response or the machine is charged with a failure, and after how many failures.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class RewardPool:
             return str(error)
         return None
 
-    # ---- what came of a call ----
+    # ---- results of a call ----
 
     def _settle(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
         self._queue.learn(scored.seconds)

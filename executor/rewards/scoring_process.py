@@ -90,14 +90,14 @@ class ScoringProcess:
     def score(self, rows: list[Row], budget_s: float) -> list[Scored]:
         """Score rows in order until `budget_s` is spent or the process is lost; at least one `Scored`."""
         if self._process is not None and self._answers_wait():
-            self.kill()  # no batch is under way: nobody's answer, or the pipe is closed
+            self.kill()  # no batch is under way: a stray answer, or the pipe is closed
         problem, failure = self.start()
         if problem or failure:
             return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
         results: list[Scored] = []
         self._batch += 1
         began, used_s = time.monotonic(), self._usage()[1]
-        if not self._send((self._batch, budget_s, rows)):  # nobody's response is to blame: none was looked at
+        if not self._send((self._batch, budget_s, rows)):  # no response was scored, so none is to blame
             code = self.kill()
             detail = f"the process that scores took no request: {_ended(code)}"
             return [Scored("infra_failed", 0.0, 0.0, detail, renew=True)]

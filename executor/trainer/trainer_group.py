@@ -38,7 +38,7 @@ PULSE_GROUP = "pulse"  # a thread of its own in each rank, so that a rank that t
 
 
 class TrainerDied(ActorFailed):
-    """A rank is gone, and with it the state since the last checkpoint; ends the run only where nobody can recover."""
+    """A rank is gone, and with it the state since the last checkpoint; ends the run only if it cannot recover."""
 
 
 class TrainerRank(Trainer):
@@ -158,7 +158,7 @@ class TrainerGroup:
         """The error of the group, where calls of `method` to its ranks ended with `errors`."""
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
-        # The rank that is gone first, then those that tell of it.
+        # First the rank that is gone, then the ranks that report its death.
         errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
         faults = [classify(error) for error in errors]
         if Fault.ACTOR in faults:
@@ -190,7 +190,7 @@ class TrainerGroup:
         await self._all("load", STEP_DEADLINE_S, str(folder))
 
     async def pids(self) -> list[int]:
-        """Process ids of the ranks; they answer whatever they do."""
+        """Process ids of the ranks; they answer even while they train."""
         calls = [rank.pid.options(concurrency_group=PULSE_GROUP).remote() for rank in self._ranks]
         return list(await asyncio.gather(*(track(call) for call in calls)))
 
