@@ -30,7 +30,6 @@ from rich.console import Console
 from rlplan.executor.execute import execute
 from rlplan.executor.prepare import Options, prepare
 from rlplan.plans.yaml.errors import InputError
-from rlplan.traces.report_cycle import cycle
 from rlplan.traces.report_runs import RunTrace, load_runs
 
 START_DEADLINE_S, STEP_DEADLINE_S = 300.0, 600.0
@@ -147,7 +146,7 @@ def compare(example: Path, plan: Path, steps: int, threads: int) -> dict[str, An
 def result(run: RunTrace, peer: list[dict[str, float]]) -> dict[str, Any]:
     """Samples per second of both, without their first steps, and what shows that they did the same work."""
     run.steps, peer = run.steps[1:], peer[1:]
-    ours = 1.0 / cycle(run).seconds_per_sample
+    ours = 1.0 / run.means.seconds_per_sample
     theirs = sum(step["samples"] for step in peer) / sum(step["seconds"] for step in peer)
     trained = sum(step["trained_samples"] for step in run.steps)
     return {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Days(click.FloatRange):
-    """A number of days, which is no infinity and no NaN (those pass any range)."""
+    """A finite number of days: click's range alone lets infinity and NaN pass."""
 
     name = "days"
 
@@ -82,8 +83,8 @@ def check_command(
     rlplan check plans/*.yaml --sarif rlplan.sarif
     rlplan check --rules
 
-    Notes (a job that overrides what its algorithm's name sets, an input that changed in nothing that the solver
-    reads) are no findings. A plan with warnings can be run.
+    Notes are no findings: for example, a job that overrides a setting of its algorithm, or an input that changed only
+    where the solver does not read it. A plan with warnings can be run.
 
     Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
     are still checked).
@@ -106,20 +107,19 @@ def check_command(
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))
     site_rules = None if policy_path is None else load_site_rules(policy_path)
     reports = Checker(datetime.now(UTC), site_rules, max_age_days).check(plans)
+    findings = [finding for report in reports for finding in report.findings]
     if sarif_path is not None:
-        found = [finding for report in reports for finding in report.findings]
-        atomic_write(sarif_path, json.dumps(sarif(found), indent=1) + "\n")
+        atomic_write(sarif_path, json.dumps(sarif(findings), indent=1) + "\n")
     if as_json:
         click.echo(json.dumps(_data(reports)))
     elif style == "github":
-        for report in reports:
-            for finding in report.findings:
-                click.echo(annotation(finding))
+        for finding in findings:
+            click.echo(annotation(finding))
     else:
         _print(reports)
     if any(report.bad_input for report in reports):
         return EXIT_BAD_INPUT
-    return EXIT_FAILED if any(not finding.warning for report in reports for finding in report.findings) else 0
+    return EXIT_FAILED if any(not finding.warning for finding in findings) else 0
 
 
 def _data(reports: list[FileReport]) -> dict[str, Any]:
@@ -134,9 +134,9 @@ def _data(reports: list[FileReport]) -> dict[str, Any]:
         }
         for report in reports
     ]
-    found = [finding for report in reports for finding in report.findings]
-    warnings = sum(finding.warning for finding in found)
-    return {"files": files, "findings": len(found), "warnings": warnings, "ok": len(found) == warnings}
+    findings = [finding for report in reports for finding in report.findings]
+    warnings = sum(finding.warning for finding in findings)
+    return {"files": files, "findings": len(findings), "warnings": warnings, "ok": len(findings) == warnings}
 
 
 def _print(reports: list[FileReport]) -> None:
@@ -145,7 +145,7 @@ def _print(reports: list[FileReport]) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     for report in reports:
-        held = f"; policy {report.site_rules}" if report.site_rules else ""
+        site_rules = f"; policy {report.site_rules}" if report.site_rules else ""
         if not report.findings and report.broken_site_rules:
             console.print(
                 Text.assemble(
@@ -156,7 +156,7 @@ def _print(reports: list[FileReport]) -> None:
             )
             continue
         if not report.findings:
-            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{held}"))
+            console.print(Text.assemble(f"{report.file}: ", ("ok", "green"), f": {report.summary}{site_rules}"))
             _print_notes(console, report)
             continue
         for finding in report.findings:
@@ -180,13 +180,13 @@ def _print_notes(console: Console, report: FileReport) -> None:
 
 
 def _summary(reports: list[FileReport]) -> str:
-    count = sum(len(report.findings) for report in reports)
-    files = f"{len(reports)} file{'s' * (len(reports) != 1)}"
-    if not count:
+    findings = sum(len(report.findings) for report in reports)
+    files = count(len(reports), "file")
+    if not findings:
         return f"no findings in {files}"
     bad = sum(report.bad_input for report in reports)
     faulty = sum(bool(report.findings) for report in reports)
-    text = f"{count} finding{'s' * (count != 1)} in {faulty} of {files}"
+    text = f"{count(findings, 'finding')} in {faulty} of {files}"
     warnings = sum(finding.warning for report in reports for finding in report.findings)
     text += f", {warnings} of them {'a warning' if warnings == 1 else 'warnings'}" if warnings else ""
     return f"{text}; {bad} of them no document{'s' * (bad != 1)}" if bad else text

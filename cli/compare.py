@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDE_BAR, NARROW_BAR = 12, 8
 WIDE = 118
-"""Characters from which on what binds stands in the table; below, it has lines of its own."""
+"""Least width in characters at which the table has the column `binds`; a narrower terminal gets lines below it."""
 
 
 @click.command("compare")
@@ -78,8 +78,8 @@ def compare_command(
     """Solve JOB on several clusters, or with several values of a key, and put the plans side by side.
 
     --vary takes any key of cluster, job or profile by its dotted path, as rlplan simulate --set does, and a list of
-    values. For other GPUs, or another model, than the profile's, the profile of those that ships is taken, if the job's
-    own was not measured either. No plan is written. A point that has no plan is listed with the reason.
+    values. A point with other GPUs, or another model, than the profile's takes the profile of these that ships, if the
+    job's own profile was not measured either. No plan is written. A point without a plan is listed with the reason.
     """
     from ..planner.compare import compare, points_of
     from ..planner.solve_options import SolveOptions
@@ -120,13 +120,13 @@ def compare_command(
         check_target(html, job_path, *cluster_paths, profile_path, *others, kind="page", force=overwrite)
     paths = job_paths(job, job_path)
     # If the model is varied, each point looks for a profile of its own.
-    told = {"profile-of-other-model"} if any(text.startswith("job.model.path=") for text in vary) else set()
-    found_unfit = [fault for fault in unfit(profile, job, paths, []) if fault.rule not in told]
-    if found_unfit:
-        raise joined([InputError(f"{fault.what}; {fault.remedy}", str(profile_path)) for fault in found_unfit])
+    allowed = {"profile-of-other-model"} if any(text.startswith("job.model.path=") for text in vary) else set()
+    faults = [fault for fault in unfit(profile, job, paths, []) if fault.rule not in allowed]
+    if faults:
+        raise joined([InputError(f"{fault.what}; {fault.remedy}", str(profile_path)) for fault in faults])
     rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
     names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
-    points = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
+    wanted = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)
 
     def named(path: Path) -> dict[str, str]:
         return {"path": path.name, "sha256": sha256_file(path)}
@@ -140,22 +140,22 @@ def compare_command(
     )
     options = SolveOptions(mode, bias_budget, objective, seed, prompts=rows)
     with share("compare") as update:
-        found = list(compare(points, trace, inputs, options, update))
-    result = _data(job.name, vary, found)
+        points = list(compare(wanted, trace, inputs, options, update))
+    result = _data(job.name, vary, points)
     if html is not None:
         from ..plans.page import comparison_page
 
-        atomic_write(html, comparison_page(found, job=job.name, title=f"{job.name}: {len(found)} plans compared"))
+        atomic_write(html, comparison_page(points, job=job.name, title=f"{job.name}: {len(points)} plans compared"))
         result["html"] = str(html)
     if as_json:
         click.echo(json.dumps(result))
     else:
-        _print(job.name, found, html)
-    return 0 if any(point.plan for point in found) else EXIT_INFEASIBLE
+        _print(job.name, points, html)
+    return 0 if any(point.plan for point in points) else EXIT_INFEASIBLE
 
 
 def cluster_names(stems: list[str], paths: tuple[Path, ...]) -> list[str]:
-    """What points call their clusters: the files' names, or their paths where two files have one name."""
+    """Names of the clusters: the files' names, or their paths if two files have the same name."""
     return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
 
 
@@ -198,54 +198,54 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
     paths = list(points[0].values)
     figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
-    found = table(*(short_name(path, paths) for path in paths), *figures, *(["<binds"] if wide else []))
-    for column in found.columns[len(paths) : len(paths) + len(figures)]:
+    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["<binds"] if wide else []))
+    for column in drawn.columns[len(paths) : len(paths) + len(figures)]:
         column.no_wrap = True
     best, least = fastest(points), cheapest(points)
     rates = [1 / point.plan.predicted.seconds_per_sample if point.plan else 0.0 for point in points]
     for index, (point, rate) in enumerate(zip(points, rates, strict=True)):
         values = [Text(value) for value in point.value_texts.values()]
         if point.plan is None:
-            found.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + wide))
+            drawn.add_row(*values, Text("no plan", style="yellow"), *[""] * (len(figures) - 1 + wide))
             continue
         predicted = point.plan.predicted
-        found.add_row(
+        drawn.add_row(
             *values,
             point.plan.job.bias.mode,
             digits(predicted.step_s.mean),
-            Text(f"{1000 * predicted.seconds_per_sample:.4g}", style="bold" if index == best else ""),
+            Text(digits(1000 * predicted.seconds_per_sample, 4), style="bold" if index == best else ""),
             percent(predicted.error.total),
             gauge(rate / max(rates), WIDE_BAR if wide else NARROW_BAR),
             f"{point.plan.predicted.speedup:.2f}",
-            Text(f"{predicted.usd_per_1k_samples:.4g}", style="bold" if index == least else ""),
+            Text(digits(predicted.usd_per_1k_samples, 4), style="bold" if index == least else ""),
             ratio(predicted.length_ratio),
             *([binds(point.plan)] if wide else []),
         )
-    return found
+    return drawn
 
 
 def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
-    """What the table means, who is fastest and cheapest, why points have no plan, and what must be known of them."""
+    """Lines below the table: its columns, the fastest and the cheapest plan, points without a plan, and notes."""
     from ..plans.facts.compared_plans import assumed_line, binds, cheapest, fastest
 
     best, least = fastest(points), cheapest(points)
-    found = [
+    lines = [
         f"job {job}; ±: error of each figure, by the plan itself; x plain: over plain synchronous rounds on the same "
         "nodes; length: trained over unconditioned mean length, 1 is unbiased"
     ]
     if assumed := assumed_line(points):
-        found.append(f"assumed: {assumed}")
+        lines.append(f"assumed: {assumed}")
     if best is not None:
-        found.append(
+        lines.append(
             f"fastest: {points[best].label}" + (f"; cheapest: {points[least].label}" if least is not None else "")
         )
     if not wide:
-        found += [f"binds: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
-    found += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
+        lines += [f"binds: {point.label}: {binds(point.plan)}" for point in points if point.plan is not None]
+    lines += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
     notes: dict[str, list[str]] = {}
     for point in points:
         for note in point.notes:
             notes.setdefault(note, []).append(point.label)
     for note, labels in notes.items():
-        found.append(f"note: {note}" + ("" if len(labels) == len(points) else f" ({'; '.join(labels)})"))
-    return found
+        lines.append(f"note: {note}" + ("" if len(labels) == len(points) else f" ({'; '.join(labels)})"))
+    return lines

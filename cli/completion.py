@@ -16,7 +16,7 @@ def completion_command(shell: str) -> int:
 
     from .main import cli
 
-    found = get_completion_class(shell)
-    assert found is not None, "click completes these shells"
-    click.echo(found(cli, {}, "rlplan", "_RLPLAN_COMPLETE").source())
+    completion = get_completion_class(shell)
+    assert completion is not None, "click completes these shells"
+    click.echo(completion(cli, {}, "rlplan", "_RLPLAN_COMPLETE").source())
     return 0

@@ -26,10 +26,10 @@ NONE = "none"
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if the plans differ, as git diff does.")
 @click.option("--full", is_flag=True, help="All rows, also of what did not change; with --markdown, without its limit.")
 def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: bool, full: bool) -> int:
-    """What changes from plan OLD to plan NEW, by meaning, and what that costs.
+    """Show what changes from plan OLD to plan NEW, by meaning, and the cost of the changes.
 
-    Both are plans of one job, or plans of groups: files, or REV:PATH as in git, which is read with its inputs from
-    that revision. `none` for OLD is a plan that is new, for NEW one that is gone.
+    Both are plans of one job, or both are plans of groups: files, or REV:PATH as in git, which is read with its inputs
+    from that revision. Write `none` for OLD if the plan is new, for NEW if it was removed.
     """
     from ..plans.yaml.errors import InputError
 
@@ -56,7 +56,7 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
 
 @dataclass(frozen=True)
 class _Side:
-    """A plan, its path without a revision, where it lies, and the digest of its bytes."""
+    """One of the two plans: its path as given but without a revision, the file to read, and the digest of its bytes."""
 
     plan: Plan | GroupsPlan
     name: str
@@ -79,7 +79,7 @@ def _side(operand: str, stack: ExitStack) -> _Side | None:
 
 
 def _difference(old: _Side | None, new: _Side | None, full: bool) -> tuple[Report, dict[str, Any], bool]:
-    """What to show, all of it for JSON, and whether the plans are the same."""
+    """The report to show, the difference as data for --json, and whether the plans are the same."""
     from ..plans.diff.groups_diff import diff_groups
     from ..plans.diff.groups_report import groups_report
     from ..plans.diff.input_diff import InputFiles

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ..plans.phrases.numbers import count
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
 from .shared.options import Finite
 
@@ -59,16 +60,16 @@ def execute_command(
     grace_s: float | None,
     as_json: bool,
 ) -> int:
-    """Run real synchronous training by PLANS.
+    """Run real synchronous training as PLANS say.
 
     One plan runs in --out. Several plans (of one job) take turns round by round on the same engines, each in a folder
     of its own under --out, so that they can be compared on a machine that others use too.
 
     Ctrl-C or SIGTERM ends the run at the round's end, with a checkpoint (exit code 130). A second one, or --grace-s,
-    leaves the round: what was trained is saved, what the round has sampled is not. A third one ends the run at once.
+    leaves the round: the trained steps are saved, the samples of the round are lost. A third one ends the run at once.
 
-    --dry-run starts nothing: it asks what a start asks (exit code 2), and all that `rlplan check` asks (exit code 1).
-    A plan that memory does not hold is not started (exit code 1).
+    --dry-run starts nothing: it makes the checks of a start (exit code 2) and those of `rlplan check` (exit code 1).
+    A plan that does not fit in memory is not started (exit code 1).
     """
     from ..plans.schema.groups_plan import document_kind
     from ..plans.yaml.errors import InputError, RunFailed
@@ -92,9 +93,9 @@ def execute_command(
         raise (with_findings(error, plans) if dry_run else error) from None
     if dry_run:
         return _dry_run(plans, [execution.name for execution in executions], as_json)
-    lacking = [finding for plan in plans for finding in memory_findings(plan)]
-    if lacking:
-        raise RunFailed(f"{line(lacking[0])}{f' (and {len(lacking) - 1} more)' * (len(lacking) > 1)}")
+    beyond_memory = [finding for plan in plans for finding in memory_findings(plan)]
+    if beyond_memory:
+        raise RunFailed(f"{line(beyond_memory[0])}{f' (and {len(beyond_memory) - 1} more)' * (len(beyond_memory) > 1)}")
     options = Options(steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour)
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)
@@ -109,19 +110,19 @@ def execute_command(
 
 
 def _dry_run(plans: tuple[Path, ...], names: list[str], as_json: bool) -> int:
-    """Tell what `check` finds in plans that could be started; its exit code."""
+    """Print the findings of `check` in plans that could be started; returns the exit code."""
     from .shared.findings import line, reports
 
-    found = [finding for report in reports(plans) for finding in report.findings]
-    broken = [finding for finding in found if not finding.warning]
+    findings = [finding for report in reports(plans) for finding in report.findings]
+    broken = [finding for finding in findings if not finding.warning]
     if as_json:
-        told = [{"file": finding.file, **finding.data()} for finding in found]
-        click.echo(json.dumps({"checked": names, "findings": told, "ok": not broken}))
+        rows = [{"file": finding.file, **finding.data()} for finding in findings]
+        click.echo(json.dumps({"checked": names, "findings": rows, "ok": not broken}))
     else:
-        for finding in found:
+        for finding in findings:
             click.echo(line(finding))
         if broken:
-            click.echo(f"{len(broken)} finding{'s' * (len(broken) != 1)}; see rlplan check --rules")
+            click.echo(f"{count(len(broken), 'finding')}; see rlplan check --rules")
         else:
             click.echo(f"fits job, cluster, memory and files: {', '.join(names)}")
     if any(finding.bad_input for finding in broken):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..plans.phrases.numbers import seconds
+
 if TYPE_CHECKING:
     from ..profiles.skeleton import RewardKind
 
@@ -31,13 +33,12 @@ def init_command(
 ) -> int:
     """Write documents to begin with into DIR, which must be new or empty.
 
-    With --gpus and --model: a cluster.yaml with prices, a job.yaml, and rows as the data must have them, all with
-    comments on what is yours to correct; a plan can be solved from them without GPUs and without data. DIR is by
-    default the model's name.
+    With --gpus and --model: a cluster.yaml with prices, a job.yaml, and example rows of the data; comments say what you
+    must correct. A plan can be solved from them without GPUs and without data. DIR is by default the model's name.
 
-    Without: a ready example that trains on this machine. cluster.yaml describes this machine, job.yaml a small task
-    with a verifiable reward, data.jsonl its prompts, and model/ is a tiny Hugging Face model that is trained on the
-    spot (about a minute) to reason its way to an answer.
+    Without these options: a ready example that trains on this machine. cluster.yaml describes this machine, job.yaml a
+    small task with a verifiable reward, data.jsonl its prompts, and model/ is a tiny Hugging Face model that is trained
+    on the spot (about a minute) to reason its way to an answer.
     """
     if gpus is None and model is None:
         if folder is None:
@@ -62,36 +63,36 @@ def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as
     machines = machines_of(gpus)
     folder = folder or Path(Path(model.rstrip("/")).name.lower())
     path, shape = model_path_of(model, folder)
-    found = skeleton(machines, path, shape, reward)
+    documents = skeleton(machines, path, shape, reward)
     with new_folder(folder) as building:
-        for name, text in found.files.items():
+        for name, text in documents.files.items():
             (building / name).write_text(text, encoding="utf-8", newline="\n")
         for kind in ("cluster", "job"):
             place_schema(building, kind)
-    shipped = f" --shipped {found.shipped}" if found.shipped else ""
+    shipped = f" --shipped {documents.shipped}" if documents.shipped else ""
     steps = [
         f"rlplan profile {folder}{shipped}",
         f"rlplan solve {folder} --lengths {'code' if reward == 'code' else 'math'}-16k",
         f"rlplan show {folder / 'plan.yaml'}",
     ]
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), "files": sorted(found.files), "next": steps}))
+        click.echo(json.dumps({"folder": str(folder), "files": sorted(documents.files), "next": steps}))
         return 0
     click.echo(
-        f"{folder}: {', '.join(found.files)}; {machines.nodes} x {machines.per_node} {machines.gpu.name}, {path}, "
+        f"{folder}: {', '.join(documents.files)}; {machines.nodes} x {machines.per_node} {machines.gpu.name}, {path}, "
         f"{reward} reward\n"
         "correct what the comments name, then"
     )
-    said = [
+    comments = [
         "takes a profile that ships; no GPU is needed"
-        if found.shipped
+        if documents.shipped
         else f"measures, on one of these nodes: no profile of {shape.name} on {machines.gpu.name} ships",
         "response lengths that ship; --trace FILE takes yours",
         "what was planned, and why",
     ]
     width = max(map(len, steps))
-    for step, why in zip(steps, said, strict=True):
-        click.echo(f"  {step:{width}}  # {why}")
+    for step, comment in zip(steps, comments, strict=True):
+        click.echo(f"  {step:{width}}  # {comment}")
     return 0
 
 
@@ -113,7 +114,7 @@ def _example(folder: Path, seed: int, as_json: bool) -> int:
         click.echo(json.dumps(facts))
         return 0
     click.echo(
-        f"{folder}: model with {facts['parameters']:,} parameters (warmed up in {facts['warmup_s']:.0f} s), "
+        f"{folder}: model with {facts['parameters']:,} parameters (warmed up in {seconds(facts['warmup_s'])}), "
         f"{facts['prompts']} prompts, {facts['accelerators']} x {facts['kind']}\n"
         f"next: rlplan profile {folder / 'job.yaml'}"
     )

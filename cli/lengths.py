@@ -48,14 +48,14 @@ def lengths_command(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """How long responses are, for `rlplan solve`: lengths that ship, or a trace from a log of your own.
+    """Response lengths for `rlplan solve`: tables that ship, or a trace from a log of your own.
 
-    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384, with ,scale=0.8
-    after either or without. All of it is what `rlplan solve --lengths` takes.
+    list: the tables that ship. show NAME: one of them, or quantiles like p50=800,p95=4000,max=16384; either may end in
+    ,scale=0.8. `rlplan solve --lengths` takes the same NAME.
 
     import FILE: a length trace (JSON Lines) from CSV, gzipped CSV or JSON Lines of one response a row, for
     `rlplan solve --trace`. Columns: prompt and tokens are needed; epoch, sample, truncated, reward and prompt_tokens
-    are used where they are there. docs/lengths.md says what they are.
+    are used if present. docs/lengths.md explains them.
     """
     must_fit_action(
         action,
@@ -65,14 +65,14 @@ def lengths_command(
     )
     if action == "list":
         return _list(as_json)
-    assert operand is not None, "asked above"
+    assert operand is not None, "must_fit_action refuses it"
     if action == "show":
         return _show(operand, as_json)
     return _import(Path(operand), columns, cap_tokens, out, overwrite, as_json)
 
 
 def table_figures(table: LengthTable) -> dict[str, Any]:
-    """A table as figures: quantiles in tokens, shares, and where they come from."""
+    """A table for --json: quantiles in tokens, shares, and their sources."""
     return {
         "name": table.name,
         "task": table.task,
@@ -145,10 +145,10 @@ def _import(
 
     if out is None:
         raise InputError("import writes a length trace; say where: -o lengths.jsonl")
-    asked = assignments(columns, FIELDS)
+    column_of_field = assignments(columns, FIELDS)
     must_be_file(out, "a summary is printed")
     check_target(out, path, kind="lengths", force=overwrite)
-    rows = import_lengths(path, asked, cap_tokens)
+    rows = import_lengths(path, column_of_field, cap_tokens)
     trace = LengthTrace(rows, cap_tokens)
     write_lengths(out, rows)
     summary = trace.summary()
@@ -166,16 +166,16 @@ def _import(
 
 
 def cautions(trace: Any) -> list[str]:
-    """What a trace cannot tell, a line each."""
+    """Warnings about what a length trace does not show, one line each."""
     summary = trace.summary()
-    found = []
+    lines = []
     if summary.samples == summary.prompts:
-        found.append("one response to each prompt: how alike a prompt's responses are cannot be seen; keep several")
+        lines.append("one response to each prompt: how alike a prompt's responses are cannot be seen; keep several")
     if not summary.truncated_share:
-        found.append("no response is marked as truncated; if some were, give --cap or a column truncated")
+        lines.append("no response is marked as truncated; if some were, give --cap or a column truncated")
     if summary.mean_reward == 0:
-        found.append("no rewards: dynamic sampling cannot be planned from this trace; name a column reward")
-    return found
+        lines.append("no rewards: dynamic sampling cannot be planned from this trace; name a column reward")
+    return lines
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> None:

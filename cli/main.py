@@ -20,7 +20,7 @@ from .manual import with_manual
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
-# What `pip install rlplan` leaves out: it is the planner.
+# Packages that only the executor needs; `pip install rlplan` does not install them.
 EXECUTOR_PACKAGES = {"torch", "vllm", "ray", "transformers", "safetensors", "tokenizers", "tensorboard"}
 
 _COMMANDS = {
@@ -29,13 +29,13 @@ _COMMANDS = {
     "lengths": "Response lengths: tables that ship, and traces imported from a table of your own.",
     "rewards": "Reward seconds: tables that ship, and times imported into a profile.",
     "solve": "Simulate candidates, choose by integer program, write the plan: of a job, or of many that share nodes.",
-    "compare": "One job over several clusters, nodes or values: a plan for each, side by side.",
-    "refresh": "Predict an edited plan anew into one that holds.",
-    "check": "Whether plans hold: schema, physics, staleness, policy.",
-    "diff": "What changes between two plans, by meaning, and what it costs.",
+    "compare": "Solve one job for several clusters, nodes or values; show the plans side by side.",
+    "refresh": "Predict an edited plan anew, so that it is valid again.",
+    "check": "Check plans: schema, physics, staleness, policy.",
+    "diff": "Show what changes between two plans, by meaning, and its cost.",
     "show": "Draw a plan: in the terminal, or as a page.",
-    "simulate": "What a plan would do, or would do if some values were others.",
-    "execute": "Run real training by one plan, or by several in turns.",
+    "simulate": "Simulate a run of a plan, as it is or with other values.",
+    "execute": "Run real training as one plan says, or several in turns.",
     "report": "Show what a run did beside what its plan predicted.",
     "tune": "Refit costs and lengths from a run; a new plan where it gains more than the error.",
     "fmt": "Rewrite documents in canonical form.",
@@ -86,11 +86,11 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 MOST_ERRORS = 100
-"""Faults that are told one by one; a document with more of them is another file than was meant."""
+"""Most faults that are listed; a document with more of them is probably the wrong file."""
 
 
 def _tell(lines: list[str]) -> None:
-    """A line for each fault."""
+    """Print an error line for each fault."""
     for line in lines[:MOST_ERRORS]:
         click.echo(f"error: {line}", err=True)
     if len(lines) > MOST_ERRORS:
@@ -98,7 +98,7 @@ def _tell(lines: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line; turns known errors into one line and their exit code."""
+    """Run the command line; turn known errors into one line and an exit code."""
     from ..plans.yaml.errors import Infeasible, InputError, RunFailed
 
     warnings.showwarning = _warn  # one line, not Python's two with a source location
@@ -144,9 +144,9 @@ def main() -> None:
 
 
 def _machine_failed(error: OSError) -> int:
-    """Say what the machine refused (a disk that fails, a pipe that nobody reads); the exit code."""
+    """Print an error of the machine (a failing disk, a pipe that nobody reads); returns the exit code."""
     if isinstance(error, BrokenPipeError):
-        _forget_stdout()  # whoever read it has seen enough
+        _forget_stdout()  # the reader has closed the pipe: no error
         return EXIT_FAILED
     where = "" if error.filename is None else f"{error.filename}: "
     click.echo(f"error: {where}{error.strerror or error}", err=True)
@@ -154,9 +154,9 @@ def _machine_failed(error: OSError) -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code once what was printed is out; a standard output that does not take it is a failure."""
+    """Flush standard output; returns `code`, or the code of a failure if standard output refuses the text."""
     try:
-        if sys.stdout is not None:  # it is where the shell closed it
+        if sys.stdout is not None:  # None if the shell closed it
             sys.stdout.flush()
     except OSError as error:
         failed = _machine_failed(error)
@@ -166,7 +166,7 @@ def _flushed(code: int) -> int:
 
 
 def _forget_stdout() -> None:
-    """What is left in the buffer would be tried again, and refused again, when Python ends."""
+    """Replace standard output: else Python, when it ends, writes the rest of the buffer and fails again."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - it is open until the process ends
 
 

@@ -1,6 +1,6 @@
-"""What stands below the options in every command's help: examples, exit codes, where to go on.
+"""The end of every command's help, below its options: examples, exit codes, related commands.
 
-One table, so that every command has all three, and a test can run through them.
+One table holds them all, so that a test can check that every command has all three.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class Page(NamedTuple):
     """The end of a command's help.
 
     Attributes:
-        examples: (what it does, command line).
-        exits: what the exit codes mean, beside 2 for bad input.
+        examples: (purpose, command line).
+        exits: the meaning of the exit codes other than 2, bad input.
         see_also: other commands.
     """
 
@@ -202,12 +202,12 @@ PAGES = {
 
 
 def with_manual(command: click.Command) -> click.Command:
-    """The command with its page below its options."""
+    """Add the command's page to its help, below the options; returns the command."""
     assert command.name is not None
     page = PAGES[command.name]
     lines = ["\b", "Examples:"]
-    for what, line in page.examples:
-        lines += [f"  # {what}", f"  {line}"]
+    for purpose, line in page.examples:
+        lines += [f"  # {purpose}", f"  {line}"]
     lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (a line for each fault, nothing written)."]
     if page.see_also:
         lines += ["", "\b", "See also: " + ", ".join(f"rlplan {name}" for name in page.see_also)]

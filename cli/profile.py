@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent, times
+from ..plans.phrases.numbers import digits, percent, seconds, times
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def profile_command(
     check_stdout(out, "--out", as_json)
     lengths_path = out.with_name(f"{out.stem}.lengths.jsonl")
     inputs = (job_path, cluster_path, *job_inputs(job, job_path))
-    check_target(out, *inputs, kind="profile", force=overwrite)  # better now than after minutes of measuring
+    check_target(out, *inputs, kind="profile", force=overwrite)  # now, and not after minutes of measuring
     if shipped is None:
         must_be_file(out, "the length trace is written beside a measured profile")
         check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
@@ -109,7 +109,7 @@ def profile_command(
 
 
 def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, as_json: bool) -> int:
-    """Write the shipped profile of a model on the pool's accelerator. Raises InputError if it is not of the job's."""
+    """Write the shipped profile of a model on the pool's accelerator. Raises InputError if it does not fit the job."""
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
@@ -126,13 +126,13 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
             f"no profile of accelerator {pool.accelerators.name!r} ships; {hint} are profiles of {', '.join(GPU_NAMES)}"
         )
     profile = library_profile(gpu.name, model)
-    asked, own = shipped_model(model), shipped_model(job.model.path)
-    if own is not None and own != asked:
+    shipped_for, job_model = shipped_model(model), shipped_model(job.model.path)
+    if job_model is not None and job_model != shipped_for:
         raise error_at(
             job_path,
             ("model", "path"),
-            f"model.path: the job trains {job.model.path}, and --shipped {model} is a profile of {asked}; "
-            f"write --shipped {own}, or correct model.path",
+            f"model.path: the job trains {job.model.path}, and --shipped {model} is a profile of "
+            f"{shipped_for}; write --shipped {job_model}, or correct model.path",
         )
     for fault in unfit(profile, job, None, [pool]):
         raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.what}; correct one of the two")
@@ -145,7 +145,7 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
 
 
 def _profile(job: str, subject: str, pool: Any, measured: Measurements, lengths_path: Path) -> Profile:
-    """Assemble the document; writes the length trace, whose digest is in it."""
+    """Write the length trace, and assemble the profile that names it by its digest."""
     from ..planner.simulate.calibrate import RealRound, check_rounds
     from ..plans.yaml.yaml_io import sha256_file
     from ..profiles.length_trace import write_lengths
@@ -234,22 +234,22 @@ def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
 
 
 def _text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Path) -> str:
-    lines = [f"measured in {summary['measuring_s']:.0f} s -> {out}, {lengths_path.name}", ""]
+    lines = [f"measured in {seconds(summary['measuring_s'])} -> {out}, {lengths_path.name}", ""]
     lines.append("decode step = a + b * sequences + c * KV tokens")
     for r in profile.rollout:
         lines.append(
-            f"  {r.engines} x tp {r.tp}: a {1e3 * r.step_s:.2f} ms, b {1e6 * r.step_s_per_sequence:.1f} us, "
-            f"c {1e9 * r.step_s_per_kv_token:.1f} ns, left-out error {percent(r.error)}"
+            f"  {r.engines} x tp {r.tp}: a {digits(1e3 * r.step_s)} ms, b {digits(1e6 * r.step_s_per_sequence)} us, "
+            f"c {digits(1e9 * r.step_s_per_kv_token)} ns, left-out error {percent(r.error)}"
         )
     for t in profile.train:
         lines.append(
-            f"train, micro-batch {t.micro_batch_tokens}: {t.step_s:.3f} s + {1e3 * t.step_s_per_token:.4f} s per 1k "
-            f"tokens, left-out error {percent(t.error)}"
+            f"train, micro-batch {t.micro_batch_tokens}: {seconds(t.step_s)} + {seconds(1e3 * t.step_s_per_token)} per "
+            f"1k tokens, left-out error {percent(t.error)}"
         )
     for c in profile.checks:
         lines.append(
-            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {c.overhead_s:.3f} s + "
-            f"{1e3 * c.overhead_s_per_sample:.2f} ms a sample + {times(c.factor, 3)} the phase costs, "
+            f"whole rounds, {c.engines} x tp {c.tp}: {c.rounds} run, {seconds(c.overhead_s)} + "
+            f"{seconds(c.overhead_s_per_sample)} a sample + {times(c.factor, 3)} the phase costs, "
             f"left-out error {percent(c.error)}"
         )
     lengths = summary["lengths"]

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: bool, as_json: bool) -> int:
-    """Predict PLAN anew after somebody edited its decisions, and write it as a plan that holds.
+    """Predict PLAN anew after its decisions were edited, and write it as a valid plan.
 
-    The decisions stay as they are; predictions, digests and the reasons are made again from the plan's own inputs, in
-    the way of `rlplan solve`, and the plan says that it was edited and refreshed. The gap is then how far it is from
-    what the solver proved. A plan that nobody edited is refreshed into itself. Comments of the file are lost.
+    The decisions stay as they are. Predictions, digests and reasons are computed again from the plan's own inputs, as
+    `rlplan solve` does, and the plan says that it was edited and refreshed. Its gap is then the distance from the
+    solver's bound. A plan that was not edited does not change. Comments of the file are lost.
 
-    What `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad input, one
-    that breaks the job's limits, or memory, is no feasible plan.
+    A plan that `rlplan check` would reject is not written: an edit that does not fit cluster, job or profile is bad
+    input; one that breaks the job's limits, or needs too much memory, is no feasible plan.
     """
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
@@ -47,11 +47,11 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError, joined
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at
+    from .screens.solved import plan_summary, plan_text
     from .shared.findings import MEMORY_RULES
     from .shared.job_timeline import data_prompts
     from .shared.paths import check_stdout, check_target, plan_inputs, tell
     from .shared.progress import share
-    from .solve import plan_summary, plan_text
 
     if document_kind(plan_path) == "rlplan_groups":
         raise InputError("is a plan of groups, which is solved anew: rlplan solve WORKLOAD --from PLAN", str(plan_path))
@@ -59,13 +59,11 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     check_stdout(out, "--out", as_json)
     check_target(out, *plan_inputs(plan_path)[1:], kind="plan", force=overwrite)
     plan = load_plan(plan_path)
-    found = _faults(plan, plan_path)
-    broken = [fault for fault in found if not _is_made_anew(fault) and fault.rule not in MEMORY_RULES]
-    if broken:
-        raise joined([error_at(plan_path, fault.location, f"{fault.key}: {fault.text}") for fault in broken])
-    # What memory does not hold needs no simulation to be told.
-    if beyond := [fault for fault in found if not _is_made_anew(fault)]:
-        raise _infeasible(beyond, plan_path)
+    faults = [fault for fault in _faults(plan, plan_path) if not _is_rewritten(fault)]
+    if bad_input := [fault for fault in faults if fault.rule not in MEMORY_RULES]:
+        raise joined([error_at(plan_path, fault.location, f"{fault.key}: {fault.text}") for fault in bad_input])
+    if faults:  # of memory only: no simulation is needed to refuse them
+        raise _infeasible(faults, plan_path)
     documents = load_documents(plan_path)
     with share("refresh") as update:
         try:
@@ -81,10 +79,10 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
                 prompts=data_prompts(documents, plan_path),
             )
         except InputError as error:
-            # Of a decision that no candidate has, refresh knows the key and not the file.
+            # `refresh` does not know the plan's file.
             raise error if error.path else InputError(error.message, str(plan_path)) from None
-    if left := _faults(new, out):
-        raise _infeasible(left, plan_path)
+    if faults := _faults(new, out):
+        raise _infeasible(faults, plan_path)
     write_document(new, out, WRITTEN_DIGITS)
     summary = {**plan_summary(new, out), "edited": new.solver.refreshed}
     tell(json.dumps(summary) if as_json else plan_text(new, out), out)
@@ -92,13 +90,13 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
 
 
 def _faults(plan: Plan, path: Path) -> list[Fault]:
-    """What `rlplan check` rejects of a plan that would stand at `path`, without a policy."""
+    """Faults for which `rlplan check`, without a policy, rejects a plan at `path`; warnings are left out."""
     from ..planner.check.check_options import CheckOptions
     from ..planner.check.plan_rules import plan_faults
     from ..plans.check.rules import RULES
 
-    found, _ = plan_faults(plan, str(path), CheckOptions(datetime.now(UTC), None, None))
-    return [fault for fault in found if not RULES[fault.rule].warning]
+    faults, _ = plan_faults(plan, str(path), CheckOptions(datetime.now(UTC), None, None))
+    return [fault for fault in faults if not RULES[fault.rule].warning]
 
 
 _OF_PREDICTIONS = (
@@ -106,8 +104,8 @@ _OF_PREDICTIONS = (
 )  # fmt: skip
 
 
-def _is_made_anew(fault: Fault) -> bool:
-    """Whether a fault is of what refresh writes again, and says nothing of the decisions."""
+def _is_rewritten(fault: Fault) -> bool:
+    """Whether a fault is in a part of the plan that refresh writes anew, and not in the decisions."""
     from ..plans.check.rules import RULES
 
     of_figures = fault.location[0] == "predicted" or RULES[fault.rule].family == "predictions"
@@ -115,7 +113,7 @@ def _is_made_anew(fault: Fault) -> bool:
 
 
 def _infeasible(faults: Sequence[Fault], plan_path: Path) -> Infeasible:
-    """The faults as an error, a line each, at the decisions that they are of."""
+    """The faults as one error, a line each, at the decisions that cause them."""
     from ..plans.yaml.errors import Infeasible
     from ..plans.yaml.yaml_io import error_at
 
@@ -131,14 +129,14 @@ def _infeasible(faults: Sequence[Fault], plan_path: Path) -> Infeasible:
 
 
 def _decision_of(location: Loc) -> Loc:
-    """The decisions whose memory a predicted bar is of: nobody edits the bar; other places as they are."""
+    """The decisions behind a predicted memory bar, since the bar itself is not edited; any other location as it is."""
     if location[:2] == ("predicted", "rounds") and "memory" in location:
         return ("job", "rounds", location[2], "train" if "train" in location else "rollout")
     return ("job", "rounds") if location[:2] == ("predicted", "host_memory") else location
 
 
 def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
-    """The plan's inputs as a plan at `out` names them."""
+    """The plan's inputs with paths relative to `out`, and with digests of the files as they are now."""
     from ..plans.check.input_rules import input_path
     from ..plans.facts.solver_read import solver_read
     from ..plans.schema.sections.origin import InputFile, Inputs, LengthsInput, ProfileFile

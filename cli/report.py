@@ -20,10 +20,10 @@ from .shared.options import force_option
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON document.")
 def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool) -> int:
-    """Show what RUN did beside what its plan predicted. RUN is the --out of `rlplan execute`.
+    """Show what was measured in RUN beside what its plan predicted. RUN is the --out of `rlplan execute`.
 
-    RUN may still be going on, or have died: what its trace tells is shown, and how it stands. Of several runs, those
-    that cannot be read are named and the others shown.
+    RUN may still be going on, or have died: its state is shown, with the figures of its trace so far. Of several runs,
+    those that cannot be read are named and the others are shown.
 
     \b
     Example:
@@ -55,12 +55,12 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
         lines.append(comparison(result))
     if html is not None and html != STDOUT:
         lines.append(f"page: {one_line(str(html))}")
-    tell(_as_far_as_the_terminal_can("\n".join(lines)), html)
+    tell(_printable("\n".join(lines)), html)
     return 0
 
 
-def _as_far_as_the_terminal_can(text: str) -> str:
-    """The text with ASCII for blocks, and `?` for other letters, where standard output is not Unicode."""
+def _printable(text: str) -> str:
+    """The text as standard output can show it: if that is not Unicode, ASCII for blocks and `?` for other letters."""
     from .screens.bars import ASCII
 
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
@@ -70,7 +70,7 @@ def _as_far_as_the_terminal_can(text: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """NaN is not JSON; what is unknown is null."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):

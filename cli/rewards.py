@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent
+from ..plans.phrases.numbers import percent, seconds
 from .shared.options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ def rewards_command(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """What scoring a sample takes, for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
+    """Seconds of scoring a sample for `rlplan solve`: seconds that ship by kind of reward, or times of your own.
 
-    A profile that ships knows nothing of your rewards. Solve takes the seconds that ship for the job's reward.kind,
-    says so, and has in the plan's error how far they may be off. list and show say what they are.
+    A profile that ships holds no times of your rewards. Solve takes the seconds that ship for the job's reward.kind,
+    says so, and includes their uncertainty in the plan's error. list and show print them.
 
     import FILE: times from CSV, gzipped CSV or JSON Lines of one scored sample a row, into a profile. Columns: seconds
-    is needed; correct and prompt are used where they are there. Seconds are those of a worker under the job's longest
+    is needed; correct and prompt are used if present. Seconds are those of a worker under the job's longest
     deadline; an execution that hangs has the deadline.
     """
     must_fit_action(
@@ -56,14 +56,14 @@ def rewards_command(
     )
     if action == "list":
         return _list(as_json)
-    assert operand is not None, "asked above"
+    assert operand is not None, "must_fit_action refuses it"
     if action == "show":
         return _show(operand, as_json)
     return _import(Path(operand), columns, profile_path, out, overwrite, as_json)
 
 
 def reward_figures(table: RewardTable) -> dict[str, Any]:
-    """A table as figures: seconds, shares, and where they come from."""
+    """A table for --json: seconds, shares, and their sources."""
     figures: dict[str, Any] = {"kind": table.kind}
     if table.per_sample_s is not None:
         figures["per_sample_s"] = table.per_sample_s
@@ -80,13 +80,14 @@ def reward_figures(table: RewardTable) -> dict[str, Any]:
     }
 
 
-def _said(table: RewardTable) -> str:
+def _seconds_text(table: RewardTable) -> str:
     if table.per_sample_s is not None:
-        return f"{table.per_sample_s:g} s a sample"
+        return f"{seconds(table.per_sample_s)} a sample"
     assert table.right_s is not None and table.wrong_s is not None, "it has one of the two"
+    right, wrong = (seconds(values[len(values) // 2]) for values in (table.right_s, table.wrong_s))
     return (
-        f"a right answer {table.right_s[len(table.right_s) // 2]:g} s in the median, a wrong one "
-        f"{table.wrong_s[len(table.wrong_s) // 2]:g} s, {percent(table.hanging)} of the wrong ones until the deadline"
+        f"a right answer {right} in the median, a wrong one {wrong}, {percent(table.hanging)} of the wrong ones until "
+        "the deadline"
     )
 
 
@@ -98,7 +99,7 @@ def _list(as_json: bool) -> int:
         click.echo(json.dumps({"tables": [reward_figures(table) for table in tables]}))
         return 0
     for table in tables:
-        click.echo(f"{table.kind:10}{_said(table)}")
+        click.echo(f"{table.kind:10}{_seconds_text(table)}")
     click.echo("none of them is of your job: rlplan rewards show KIND says how far off one may be")
     return 0
 
@@ -114,7 +115,7 @@ def _show(kind: str, as_json: bool) -> int:
         click.echo(json.dumps(reward_figures(table)))
         return 0
     lines = [
-        f"{table.kind}: {_said(table)}",
+        f"{table.kind}: {_seconds_text(table)}",
         f"error    another job of the kind (one standard deviation): seconds x/÷ {math.exp(table.error.scale):.2f}"
         + (f", share that hangs x/÷ {math.exp(table.error.hanging):.2f}" if table.error.hanging else "")
         + f"; {table.error_source}",
@@ -138,31 +139,31 @@ def _import(
 
     if profile_path is None:
         raise InputError("import changes a profile; name it: --profile profile.yaml")
-    asked = assignments(columns, FIELDS)
+    column_of_field = assignments(columns, FIELDS)
     target = out or profile_path
     must_be_file(target, "a summary is printed")
     check_target(target, path, kind="profile", force=overwrite)
     profile = load(profile_path, Profile)
-    samples = import_rewards(path, asked)
+    samples = import_rewards(path, column_of_field)
     write_document(with_imported(profile, samples, path.name), target, WRITTEN_DIGITS)
-    law, seconds = executions_of(samples), sorted(sample.seconds for sample in samples)
-    result = {
+    executions, times_s = executions_of(samples), sorted(sample.seconds for sample in samples)
+    result: dict[str, Any] = {
         "profile": str(target),
         "samples": len(samples),
-        "p50_s": seconds[len(seconds) // 2],
-        "p95_s": seconds[int(0.95 * len(seconds))],
-        "longest_s": seconds[-1],
-        "mean_s": sum(seconds) / len(seconds),
-        "correct": law.correct,
-        "unsolved": law.unsolved,
+        "p50_s": times_s[len(times_s) // 2],
+        "p95_s": times_s[int(0.95 * len(times_s))],
+        "longest_s": times_s[-1],
+        "mean_s": sum(times_s) / len(times_s),
+        "correct": executions.correct,
+        "unsolved": executions.unsolved,
     }
     if as_json:
         click.echo(json.dumps(result))
         return 0
     click.echo(
         f"{len(samples)} executions -> {target}\n"
-        f"seconds: p50 {result['p50_s']:.3g}, p95 {result['p95_s']:.3g}, longest {result['longest_s']:.3g}, mean "
-        f"{result['mean_s']:.3g}; {percent(law.unsolved)} of the prompts have no right answer\n"
+        f"p50 {seconds(result['p50_s'])}, p95 {seconds(result['p95_s'])}, longest {seconds(result['longest_s'])}, mean "
+        f"{seconds(result['mean_s'])}; {percent(executions.unsolved)} of the prompts have no right answer\n"
         "plans that were solved from this profile are stale: solve again"
     )
     return 0

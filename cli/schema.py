@@ -11,7 +11,7 @@ from .shared.documents import KINDS
 from .shared.options import force_option
 
 LINES = ("lengths",)
-"""Files of one JSON object a line, whose schema is that of a line."""
+"""Names of files that hold one JSON object per line; their schema is that of a line."""
 
 
 @click.command("schema")

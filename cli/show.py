@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def show_command(plan_path: Path, html: Path | None, timeline: Path | None, overwrite: bool, as_json: bool) -> int:
-    """Show PLAN on one screen: what it gains and costs, how sure that is, its timeline, what binds, and why.
+    """Show PLAN on one screen: gain, cost and their error, timeline, what binds, and the reasons.
 
-    Of one job: its rounds, the critical path and slack, memory, speed against bias. Of groups: who has which node when,
-    and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was solved do not
-    matter to what is shown, and are named.
+    For one job: its rounds, the critical path and slack, memory, speed against bias. For groups: which job uses which
+    node when, and each job's slack against its bound. Nothing is solved. Inputs that have changed since the plan was
+    solved are named; they do not change what is shown.
     """
     from ..plans.schema.groups_plan import document_kind, load_groups_plan
     from ..plans.schema.plan import load_plan
@@ -90,7 +90,7 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
 def _check_targets(
     html: Path | None, timeline: Path | None, plan: Plan | GroupsPlan, path: Path, overwrite: bool, as_json: bool
 ) -> None:
-    """Raise InputError unless both files can be written, beside each other and beside the plan and its inputs."""
+    """Raise InputError unless both files can be written and are neither the same nor an input."""
     from ..plans.check.input_rules import input_files, input_path
     from ..plans.yaml.errors import InputError
     from .shared.paths import check_stdout, check_target
@@ -106,7 +106,7 @@ def _check_targets(
 
 
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
-    """What a reader must know of the files that a plan was solved from: which have changed, and which are not here."""
+    """Notes on the files that a plan was solved from: which of them have changed, and which are missing."""
     from ..plans.check.input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
     from ..plans.phrases.sentences import one_line
 
@@ -123,7 +123,7 @@ def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
 
 
 def _edited(plan: Plan | GroupsPlan) -> list[str]:
-    """What a reader must know of a plan that is not what was solved."""
+    """Notes on a plan that was edited after it was solved."""
     from ..plans.check.solved_rules import has_edited_decisions, has_edited_predictions
     from ..plans.schema.groups_plan import GroupsPlan
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent, ratio, usd
+from ..plans.phrases.numbers import digits, percent, ratio, usd
 from ..plans.schema.limits import MOST_SIMULATED, MOST_STEPS
 from ..plans.yaml.errors import InputError
 from .main import EXIT_FAILED
@@ -65,13 +65,13 @@ def simulate_command(
 
     --set takes any value of plan, job, cluster or profile by its dotted path; list items go by number.
 
-    A plan of groups is simulated with the phases that its workload has now: who keeps the bound, who does not.
+    A plan of groups is simulated with the phases that its workload has now: which jobs keep their bounds.
 
     The run begins with an empty queue of deferred prompts; its figures stand beside what the plan predicts of the
     steady state. A plan whose inputs have changed is simulated with a warning.
 
-    What `rlplan check` finds in the plan as it is simulated is told, memory that does not hold before all; the figures
-    are then of a run that cannot be, and the exit code is 1.
+    Findings of `rlplan check` in the plan as it is simulated, such as too little memory, are printed; then the figures
+    are those of an impossible run, and the exit code is 1.
     """
     from ..plans.schema.groups_plan import document_kind
     from .many_jobs.simulate_groups import simulate_groups_command
@@ -144,18 +144,18 @@ def simulate_command(
 
 
 def _must_end(plan: Plan, steps: int) -> None:
-    """Raise InputError for a run of so many samples that nobody waits for its end."""
+    """Raise InputError for a run of more than MOST_SIMULATED samples: simulating it would take too long."""
     issue = plan.job.rounds.short.issue
-    a_step = issue.prompts * issue.samples
-    if steps * a_step > MOST_SIMULATED:
+    samples = issue.prompts * issue.samples
+    if steps * samples > MOST_SIMULATED:
         raise InputError(
-            f"--steps {steps}: with {a_step} samples a step these are {steps * a_step:,} samples, and at most "
-            f"{MOST_SIMULATED:,} are simulated; write at most {max(1, MOST_SIMULATED // a_step)} steps"
+            f"--steps {steps}: with {samples} samples a step these are {steps * samples:,} samples, and at most "
+            f"{MOST_SIMULATED:,} are simulated; write at most {max(1, MOST_SIMULATED // samples)} steps"
         )
 
 
 def _trace(path: Path | None, word: str | None) -> LengthTrace | None:
-    """A length trace, what the run in a folder tells about lengths, or lengths that ship (`word`); None of neither."""
+    """Lengths from a trace, from the folder of a run, or from the tables that ship (`word`); None without options."""
     from ..planner.lengths.table_lengths import named_lengths
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.run_lengths import run_lengths
@@ -172,7 +172,7 @@ def _trace(path: Path | None, word: str | None) -> LengthTrace | None:
 
 
 def _show(result: dict[str, Any], aside: bool) -> None:
-    """Print the result; `aside`: to standard error, since standard output has the timeline."""
+    """Print the result; `aside`: to standard error, because the timeline goes to standard output."""
     from rich.console import Console
     from rich.table import Table
 
@@ -209,9 +209,9 @@ def _show(result: dict[str, Any], aside: bool) -> None:
             soft_wrap=True,
         )
     console.print(
-        f"{1000 * result['seconds_per_sample']:.2f} ms per trained sample (plan: "
-        f"{1000 * predicted['seconds_per_sample']:.2f}), {result['accelerator_s_per_1k_samples']:.1f} accelerator-"
-        f"seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on {result['nodes']} node(s); "
+        f"{digits(1000 * result['seconds_per_sample'])} ms per trained sample (plan: "
+        f"{digits(1000 * predicted['seconds_per_sample'])}), {digits(result['accelerator_s_per_1k_samples'])} "
+        f"accelerator-seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on {result['nodes']} node(s); "
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
         f"(plan: {ratio(predicted['length_ratio'])}); "
         f"{result['epochs']} epoch(s), "

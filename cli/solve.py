@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import count, percent, ratio, seconds, times
 from .shared.given_lengths import given_lengths, lengths_option, trace_option
 from .shared.options import OVERWRITE, Finite
 
 if TYPE_CHECKING:
     from ..plans.schema.cluster import Cluster
     from ..plans.schema.job import Job
-    from ..plans.schema.plan import Plan
     from ..profiles.profile_schema import Profile
 
 _OF_JOBS = ("seconds", "usd")
@@ -119,6 +117,7 @@ def solve_command(
     from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, sha256_file
     from ..profiles.fitness import unfit
+    from .screens.solved import plan_summary, plan_text
     from .shared.paths import (
         accelerators_must_be_known,
         at_its_line,
@@ -134,22 +133,22 @@ def solve_command(
     cluster_path = cluster_path or job_path.with_name("cluster.yaml")
     out = out or job_path.with_name("plan.yaml")
     job, cluster, profile = _documents(job_path, cluster_path, profile_path)
-    inputs_of = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
+    read = [*job_inputs(job, job_path), *trace_inputs(profile, profile_path, trace_path)]
     check_stdout(out, "--out", as_json)
-    check_target(out, job_path, cluster_path, profile_path, *inputs_of, kind="plan", force=force)
+    check_target(out, job_path, cluster_path, profile_path, *read, kind="plan", force=force)
     accelerators_must_be_known(cluster, cluster_path)
     prompts = prompts_to_plan(job, job_path, job_paths(job, job_path))
     pools = [pool for _, pool in sorted(cluster.pools.items())]
-    found = [fault for fault in unfit(profile, job, job_paths(job, job_path), pools) if not (force and fault.forcible)]
-    if found:
-        remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in found]
+    faults = [fault for fault in unfit(profile, job, job_paths(job, job_path), pools) if not (force and fault.forcible)]
+    if faults:
+        remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in faults]
         raise joined(
             [
-                InputError(f"{one.what}; {remedy}", str(profile_path))
-                for one, remedy in zip(found, remedies, strict=True)
+                InputError(f"{fault.what}; {remedy}", str(profile_path))
+                for fault, remedy in zip(faults, remedies, strict=True)
             ]
         )
-    _model_is_known(job, profile)
+    _warn_of_unknown_model(job, profile)
 
     def named(path: Path) -> dict[str, str]:
         relative = os.path.relpath(path.resolve(), out.resolve().parent)
@@ -179,7 +178,7 @@ def solve_command(
 
 
 def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
-    """The three documents. Raises InputError with the faults of all of them, so that one look mends them."""
+    """Read the three documents. Raises one InputError with the faults of all of them."""
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import load_job
     from ..plans.yaml.errors import ErrorCollector
@@ -204,83 +203,13 @@ def _documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[
     return job, cluster, profile
 
 
-def _model_is_known(job: Job, profile: Profile) -> None:
-    """Warn where nothing tells whether a derived profile is of the job's model."""
+def _warn_of_unknown_model(job: Job, profile: Profile) -> None:
+    """Warn if nothing shows whether a derived profile is of the job's model."""
     from ..profiles.architecture import architecture_of
 
-    law = profile.train_law
-    if profile.provenance != "measured" and law is not None and architecture_of(job.model.path) is None:
+    train_law = profile.train_law
+    if profile.provenance != "measured" and train_law is not None and architecture_of(job.model.path) is None:
         warnings.warn(
-            f"cannot tell from its name whether {job.model.path} is {law.model}, which the profile is of", stacklevel=2
+            f"cannot tell from its name whether {job.model.path} is {train_law.model}, which the profile is of",
+            stacklevel=2,
         )
-
-
-def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
-    """A plan of one job as figures."""
-    from ..plans.facts.executable import not_executable
-    from ..plans.phrases.caveats import assumed_notes
-
-    predicted = plan.predicted
-    return {
-        "plan": str(out),
-        "mode": plan.job.bias.mode,
-        "forced_mode": plan.solver.forced_mode,
-        "step_s": predicted.step_s.mean,
-        "baseline_step_s": predicted.baseline.step_s.mean,
-        "speedup": predicted.speedup,
-        "baseline_nodes": predicted.baseline.nodes,
-        "baseline_keeps_slo": predicted.baseline.keeps_slo,
-        "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
-        "length_ratio": predicted.length_ratio,
-        "gap": plan.solver.gap,
-        "status": plan.solver.status,
-        "objective": plan.solver.objective,
-        "bound": plan.solver.bound,
-        "bias_budget": plan.job.bias.budget,
-        "usd_per_1k_samples": predicted.usd_per_1k_samples,
-        "nodes": predicted.nodes,
-        "front": [point.model_dump() for point in predicted.front],
-        "solved_at": plan.volatile.solved_at,
-        "candidates": plan.solver.candidates,
-        "solve_s": plan.volatile.solve_s,
-        "error": plan.predicted.error.total,
-        "assumed": assumed_notes(plan.inputs),
-        "not_executable": not_executable(plan.job),
-    }
-
-
-def plan_text(plan: Plan, out: Path) -> str:
-    """A plan of one job in words."""
-    from ..plans.facts.executable import not_executable
-    from ..plans.phrases.caveats import assumed_errors
-    from ..plans.phrases.solver_status import solver_status
-    from .shared.paths import see_it
-
-    predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
-    where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
-    where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
-    lines = [
-        f"{plan.job.bias.mode}: {seconds(predicted.step_s.mean)} a step (p95 {seconds(predicted.step_s.p95)}, "
-        f"error +-{percent(predicted.error.total)}), "
-        f"{times(predicted.speedup)} plain synchronous rounds of "
-        f"{seconds(predicted.baseline.step_s.mean)}{where}, per sample -> {out}",
-        f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
-        f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} candidates, {solver.name}",
-    ]
-    kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
-    for kind, part, expected in kinds:
-        if part is not None and expected is not None:
-            lines.append(
-                f"{kind} rounds ({percent(expected.share)} of steps, {seconds(expected.step_s.mean)}): "
-                f"{part.issue.prompts} prompts x {part.issue.samples} samples on {part.rollout.engines} engine(s) of "
-                f"TP {part.rollout.tp}, micro-batches of {part.train.micro_batch_tokens} tokens"
-            )
-    lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
-    if parts := assumed_errors(predicted.error):
-        lines.append(f"part of the error{parts.replace(',', ':', 1)}")
-    basis = predicted.length_basis
-    if basis is not None and basis.extrapolated:
-        lines.append(f"note: {basis.sentence(predicted.speedup)}")
-    if cannot := not_executable(plan.job):
-        lines.append(f"note: not executable yet: {'; '.join(cannot)}")
-    return "\n".join([*lines, *see_it(out)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import percent
+from ..plans.phrases.numbers import percent, times
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def tune_command(
 ) -> int:
     """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
-    Says of each phase what was predicted, what was measured and why they differ. Where the new plan gains more than
+    Prints for each phase what was predicted, what was measured and why they differ. If the new plan gains more than
     the error that the run shows, it is written, with the refitted profile and lengths beside it (decision: change);
-    otherwise nothing is (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so tuning
-    twice from one run changes nothing the second time.
+    otherwise nothing is written (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so
+    tuning twice from one run changes nothing the second time.
     """
     from ..planner.tune.executed_run import load_run
     from ..planner.tune.tune import tune
@@ -77,7 +77,7 @@ def tune_command(
 
 
 def _executed(run: ExecutedRun, plan_path: Path | None) -> Path:
-    """The plan file that names the inputs of the run's plan."""
+    """The plan file from which the inputs of the run's plan can be read."""
     from ..plans.check.plan_check import input_path
     from ..plans.yaml.errors import InputError
 
@@ -92,13 +92,13 @@ def _executed(run: ExecutedRun, plan_path: Path | None) -> Path:
 
 
 def _short(path: Path) -> Path:
-    """Relative where it lies below the current folder."""
+    """`path` relative to the current folder, if it lies below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _tuned_name(plan_path: Path) -> Path:
-    """plan.yaml -> plan.tuned.yaml -> plan.tuned2.yaml -> …"""
+    """Default name of the new plan: plan.yaml -> plan.tuned.yaml -> plan.tuned2.yaml -> …"""
     match = re.fullmatch(r"(.+)\.tuned(\d*)", plan_path.stem)
     if match is None:
         return plan_path.with_name(f"{plan_path.stem}.tuned.yaml")
@@ -106,7 +106,7 @@ def _tuned_name(plan_path: Path) -> Path:
 
 
 def _beside(out: Path) -> tuple[Path, Path]:
-    """Where the refitted profile and lengths of a new plan go."""
+    """Paths of the refitted profile and lengths beside a new plan."""
     return out.with_name(f"{out.stem}.profile.yaml"), out.with_name(f"{out.stem}.lengths.jsonl")
 
 
@@ -121,19 +121,19 @@ def _follows(out: Path, executed: Path) -> bool:
     except InputError:
         return False
     return (
-        _of_one_job(new.inputs, old.inputs)
+        _of_same_job(new.inputs, old.inputs)
         and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
     )
 
 
-def _of_one_job(one: Inputs, other: Inputs) -> bool:
-    """Whether two plans were solved from the same job, as far as the solver reads it."""
-    read = [inputs.solver_read.job if inputs.solver_read else None for inputs in (one, other)]
-    return one.job.sha256 == other.job.sha256 or (read[0] is not None and read[0] == read[1])
+def _of_same_job(new: Inputs, old: Inputs) -> bool:
+    """Whether two plans were solved from the same job, or from jobs that do not differ for the solver."""
+    read = [inputs.solver_read.job if inputs.solver_read else None for inputs in (new, old)]
+    return new.job.sha256 == old.job.sha256 or (read[0] is not None and read[0] == read[1])
 
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
-    """Lengths first, the plan last: a crash leaves no plan without its inputs."""
+    """Write lengths, profile and plan, in this order: a crash leaves no plan without its inputs."""
     from ..planner.lengths.table_lengths import TableTrace, scaled_lengths
     from ..plans.check.plan_check import input_path
     from ..plans.facts.solver_read import solver_read
@@ -150,12 +150,12 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
     if isinstance(trace, TableTrace) and trace.scale is not None:
-        # One factor is all that was measured of a table's lengths: the plan goes on to name the table.
+        # The run measured only one factor on the table's lengths: the plan still names the table.
         of_profile, of_plan = tuned.profile.lengths, scaled_lengths(old.lengths, trace.scale)
         if of_profile is not None:
-            # The job's own, which the plan in force was not solved from: they stay the profile's.
-            own = input_path(old.profile, force_path).with_name(of_profile.path)
-            of_profile = _write_lengths(read_lengths(own, of_profile.cap_tokens), lengths_path)
+            # The plan in force was not solved from the profile's own lengths: they stay as they are.
+            profile_lengths = input_path(old.profile, force_path).with_name(of_profile.path)
+            of_profile = _write_lengths(read_lengths(profile_lengths, of_profile.cap_tokens), lengths_path)
     else:
         of_profile = _write_lengths(trace, lengths_path)
         of_plan = LengthsInput.of_file(**named(lengths_path))
@@ -172,7 +172,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
 
 
 def _write_lengths(trace: LengthTrace, path: Path) -> Lengths:
-    """Write `trace`; how the profile beside it names it."""
+    """Write `trace`; returns the profile's entry for it."""
     from ..plans.yaml.yaml_io import sha256_file
     from ..profiles.length_trace import write_lengths
     from ..profiles.profile_schema import Lengths
@@ -230,26 +230,26 @@ def _text(result: dict[str, Any]) -> str:
     )
     factors = result["factors"]
     lines.append(
-        f"refitted, over the profile: lengths {factors['lengths']:.2f}, "
-        + ", ".join(f"rollout on {layout} {factor:.2f}" for layout, factor in factors["rollout"].items())
-        + f", train {factors['train']:.2f}, reward {factors['reward']:.2f}"
+        f"refitted, over the profile: lengths {times(factors['lengths'])}, "
+        + ", ".join(f"rollout on {layout} {times(factor)}" for layout, factor in factors["rollout"].items())
+        + f", train {times(factors['train'])}, reward {times(factors['reward'])}"
     )
     if result["errors"]["transfer"]:
         lines.append(
             f"not run: {'; '.join(result['not_run'])}; they take a part of these factors, which may be off by "
             f"{percent(result['errors']['transfer'])} of a step"
         )
-    which = max(result["errors"], key=lambda name: result["errors"][name])
+    largest = max(result["errors"], key=lambda name: result["errors"][name])
     reason = {
         "costs": "of the refitted costs on steps left out",
         "run": "of the refitted model on the run as a whole",
         "simulation": "of the simulated gain",
         "transfer": "of layouts and updates that the run did not use",
         "least": "below which a change is not worth a review",
-    }[which]
+    }[largest]
     unit = "USD" if result["objective"] == "usd_per_sample" else "time"
     best = f"the best {result['forced_mode']} plan" if result["forced_mode"] else "the best plan"
     gain = f"{best} now gains {percent(result['gain'])} {unit} over {result['in_force']}"
-    judged = f"{gain}, the error is {percent(result['error'])}"
-    lines.append(f"{result['decision']}: {judged} ({reason})" + (f" -> {result['plan']}" if result["plan"] else ""))
+    target = f" -> {result['plan']}" if result["plan"] else ""
+    lines.append(f"{result['decision']}: {gain}, the error is {percent(result['error'])} ({reason}){target}")
     return "\n".join(lines)

@@ -35,7 +35,7 @@ FILES = {"lengths": "lengths.jsonl", "policy": "rlplan.policy.yaml"}
 """The usual file name of a document where it is not `NAME.yaml`."""
 
 UNITS = {"s": "seconds", "bytes": "bytes", "tokens": "tokens", "days": "days", "usd": "USD"}
-"""What the last word of a key says of its unit."""
+"""The unit that the end of a key's name states."""
 
 
 class Section(NamedTuple):
@@ -59,21 +59,21 @@ def sections(model: type[BaseModel]) -> dict[str, Section]:
     """All mappings of a document by the name of their definition, in the order of their first path."""
     schema = model.model_json_schema()
     definitions = schema.get("$defs", {})
-    sections: dict[str, Section] = {}
+    by_definition: dict[str, Section] = {}
 
     def visit(name: str, node: Mapping[str, Any], path: str) -> None:
-        section = sections.setdefault(name, Section(node, []))
+        section = by_definition.setdefault(name, Section(node, []))
         section.paths.append(path)
         for key, value in node.get("properties", {}).items():
             for target, suffix in references(value):
                 visit(target, definitions[target], f"{path}.{key}{suffix}".lstrip("."))
 
     visit("", schema, "")
-    return sections
+    return by_definition
 
 
 def references(node: Any, suffix: str = "") -> Iterator[tuple[str, str]]:
-    """The definitions that a value refers to, each with what its path has after the key: `.NAME` in a mapping of free
+    """The definitions that a value refers to, each with the end of its path after the key: `.NAME` in a mapping of free
     keys, `[]` in a list."""
     if not isinstance(node, Mapping):
         return
@@ -94,8 +94,8 @@ def anchor(path: str) -> str:
 
 def plain(text: str) -> str:
     """Text of a docstring as Markdown for one cell of a table: marks outside of backticks are escaped."""
-    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(code(p[1:-1]) if p.startswith("`") else re.sub(r"([*_<\[|\\])", r"\\\1", p) for p in parts)
+    pieces = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(code(p[1:-1]) if p.startswith("`") else re.sub(r"([*_<\[|\\])", r"\\\1", p) for p in pieces)
 
 
 def code(text: object) -> str:
@@ -104,7 +104,7 @@ def code(text: object) -> str:
 
 
 def type_of(node: Mapping[str, Any], anchors: Mapping[str, str]) -> str:
-    """What may stand as a value, in words, with links to the sections."""
+    """The type of a value as text, with links to the sections."""
     if "$ref" in node:
         return f"[section](#{anchors[node['$ref'].rpartition('/')[2]]})"
     for key in ("anyOf", "oneOf"):
@@ -135,7 +135,7 @@ def type_of(node: Mapping[str, Any], anchors: Mapping[str, str]) -> str:
 
 
 def text_type(node: Mapping[str, Any]) -> str:
-    """What a text may be: a name, a digest, or text of a stated form."""
+    """The type of a text value: a name, a digest, or text of a stated form."""
     pattern = node.get("pattern", "")
     if pattern == NAME_PATTERN:
         return "name"
@@ -146,21 +146,21 @@ def text_type(node: Mapping[str, Any]) -> str:
 
 
 def limits(node: Mapping[str, Any]) -> str:
-    """The range of a number, in words; empty where it has none."""
+    """The range of a number as text; empty if it has none."""
     if "minimum" in node and "maximum" in node:
         return f", {number(node['minimum'])} to {number(node['maximum'])}"
-    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    return "".join(f", {word} {number(node[key])}" for key, word in words.items() if key in node)
+    phrases = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    return "".join(f", {phrase} {number(node[key])}" for key, phrase in phrases.items() if key in node)
 
 
 def number(value: float) -> str:
-    """A limit as one reads it: a large power of ten as one, anything else with commas."""
+    """A limit as text: a large power of ten as a power, any other number with commas."""
     power = round(math.log10(abs(value))) if value else 0
     return f"10<sup>{power}</sup>" if power > 6 and value == 10**power else f"{value:,}".removesuffix(".0")
 
 
 def unit_of(key: str) -> str:
-    """The unit that a key's name states, as in `usd_per_node_hour`; empty where it states none."""
+    """The unit that a key's name states, as in `usd_per_node_hour`; empty if it states none."""
     match = re.search(rf"(?:^|_)({'|'.join(UNITS)})(?:_per_(\w+))?$", key)
     if match is None:
         return ""
@@ -169,14 +169,14 @@ def unit_of(key: str) -> str:
 
 
 def default_of(node: Mapping[str, Any], required: bool) -> str:
-    """What a key is without being written."""
+    """The default of a key as text, or `required`."""
     if required:
         return "required"
     return code(json.dumps(node["default"])) if "default" in node else "see meaning"
 
 
 def section_page(section: Section, anchors: Mapping[str, str], definitions: Mapping[str, Any]) -> list[str]:
-    """Markdown of one mapping: its heading, where it stands, and a row for each key."""
+    """Markdown of one mapping: its heading, its other paths, and a row for each key."""
     schema = section.schema
     lines = []
     if section.paths[0]:
@@ -204,15 +204,15 @@ def document_page(name: str) -> str:
     """Markdown of one document's page: every key with type, default, unit and meaning, then shipped examples."""
     model = model_of_page(name)
     summary, examples = DOCUMENTS[name]
-    found = sections(model)
-    anchors = {definition: anchor(section.paths[0]) for definition, section in found.items()}
+    by_definition = sections(model)
+    anchors = {definition: anchor(section.paths[0]) for definition, section in by_definition.items()}
     file = FILES.get(name, f"{name}.yaml")
     lines = [f"# {file}", "", f"This document holds {summary}.", ""]
     if name != "lengths":
         lines += [f"Its first key is {code(f'{mark_of(name)}: 1')}. Unknown keys are an error.", ""]
     lines += [f"`rlplan schema {name}` prints the JSON Schema that this page is made from.", ""]
     definitions = model.model_json_schema().get("$defs", {})
-    for section in found.values():
+    for section in by_definition.values():
         lines += section_page(section, anchors, definitions)
     for path in examples:
         text = (EXAMPLES / path).read_text(encoding="utf-8").rstrip()

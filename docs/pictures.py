@@ -22,13 +22,13 @@ LINES, COLUMNS = 31, 100
 
 
 def rlplan(*arguments: str) -> str:
-    """What a command of ours prints, in colours."""
+    """The output of an rlplan command, in colours."""
     command = [sys.executable, "-m", "rlplan.cli.main", *arguments]
     environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
     return subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
 
 
-def screenshot(page: Path, picture: Path, width: int, height: int, scale: float) -> None:
+def screenshot(page: Path, image: Path, width: int, height: int, scale: float) -> None:
     """Write the top left of a page, `width` x `height` CSS pixels, as PNG."""
     browsers = (os.environ.get("RLPLAN_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     browser = next((path for name in browsers if name and (path := shutil.which(name))), None)
@@ -36,7 +36,7 @@ def screenshot(page: Path, picture: Path, width: int, height: int, scale: float)
         raise SystemExit("no Chromium is on the path; name one in RLPLAN_CHROMIUM")
     options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--force-device-scale-factor={scale}"]
     size = f"--window-size={width},{height}"
-    subprocess.run([browser, *options, size, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+    subprocess.run([browser, *options, size, f"--screenshot={image}", page.as_uri()], check=True, capture_output=True)
 
 
 def picture_of_show(folder: Path) -> None:

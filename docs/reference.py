@@ -33,16 +33,16 @@ def help_text(command: click.Command) -> list[str]:
 
 
 def option_row(option: click.Option, context: click.Context) -> str:
-    """A table's row for one option: its names, what it takes, its default, what it does."""
+    """A table's row for one option: names, values, default, meaning."""
     names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
     if option.is_flag:
         value = ""
     elif isinstance(option.type, click.Choice):
         value = ", ".join(code(choice) for choice in option.type.choices)
     elif isinstance(option.type, click.IntRange | click.FloatRange):
-        whole, kind = option.type, "integer" if isinstance(option.type, click.IntRange) else "number"
-        low, high = ("exclusiveM" if whole.min_open else "m", "exclusiveM" if whole.max_open else "m")
-        ends = {f"{low}inimum": whole.min, f"{high}aximum": whole.max}
+        numbers, kind = option.type, "integer" if isinstance(option.type, click.IntRange) else "number"
+        low, high = ("exclusiveM" if numbers.min_open else "m", "exclusiveM" if numbers.max_open else "m")
+        ends = {f"{low}inimum": numbers.min, f"{high}aximum": numbers.max}
         value = kind + limits({key: end for key, end in ends.items() if end is not None})
     else:
         value = code(option.make_metavar(context))
@@ -128,7 +128,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """MkDocs calls this once it has listed the committed pages; adds the generated ones."""
+    """Add the generated pages; MkDocs calls this once it has listed the committed ones."""
     assert set(DOCUMENTS) == {*KINDS, "lengths"}, "a document without a page"
     for path, page in PAGES.items():
         files.append(File.generated(config, path, content=page()))

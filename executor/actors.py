@@ -31,24 +31,24 @@ def start_ray() -> None:
 
 
 def end_actor(actor: Any) -> None:
-    """Kill an actor now, whatever it does."""
+    """Kill an actor at once, even if it is busy."""
     ray.kill(actor, no_restart=True)
 
 
 def track(call: Any) -> asyncio.Future[Any]:
-    """The future of a Ray call. Nobody needs to await it: an error in it is never reported as forgotten."""
+    """The future of a Ray call; asyncio reports no error of it, even if nobody awaits it."""
     return retrieved(asyncio.wrap_future(call.future()))
 
 
 def retrieved(future: asyncio.Future[Any]) -> asyncio.Future[Any]:
-    """`future`, whose error asyncio does not report even if nobody awaits it."""
+    """Returns `future`; asyncio reports no error of it, even if nobody awaits it."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future
 
 
-async def within(deadline_s: float, awaitable: Any, whom: str) -> Any:
-    """Await with a deadline. Raises ActorFailed, which names whom it waited for, when the deadline passes."""
+async def within(deadline_s: float, awaitable: Any, actor: str) -> Any:
+    """Await with a deadline. Raises ActorFailed, with the name of the actor, when the deadline passes."""
     try:
         return await asyncio.wait_for(awaitable, deadline_s)
     except TimeoutError:
-        raise ActorFailed(whom, f"no answer within {deadline_s:.0f} s") from None
+        raise ActorFailed(actor, f"no answer within {deadline_s:.0f} s") from None

@@ -1,4 +1,4 @@
-"""What the keys of plans become: the configurations of all actors, and the numbers of each run's machines.
+"""Turns plans into the configurations of all actors and the settings of each run.
 
 Everything that is built for a run is built from this, and nothing else reads a plan's decisions while the run goes on;
 so a key that changes nothing here is a key that the executor does not read (a test walks all keys). What is started

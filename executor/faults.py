@@ -4,10 +4,10 @@
 |---|---|---|
 | `POLICY` | the response itself caused it | the sample's reward is 0 |
 | `ACTOR` | a process of the run died, hung, or lost a process it worked with | it is replaced (`supervision`) |
-| `INFRASTRUCTURE` | what all depend on fails just now: a full disk, a full object store | the call is tried again |
+| `INFRASTRUCTURE` | a full disk or object store, on which all processes depend | the call is tried again |
 | `FATAL` | anything else: plan, data or this program are at fault | the run ends with the reason |
 
-Errors of this package name their fault themselves (`fault`); those of Ray, torch and the system are told apart here.
+Errors of this package name their fault themselves (`fault`); those of Ray, torch and the system are classified here.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Fault(enum.Enum):
 
 
 class ActorFailed(RunFailed):
-    """A process of the run is gone or hangs. It ends the run only where nobody replaces the process."""
+    """A process of the run is gone or hangs. It ends the run only if the process is not replaced."""
 
     fault: ClassVar[Fault] = Fault.ACTOR
 
-    def __init__(self, whom: str, reason: str) -> None:
-        super().__init__(whom, reason)  # as they are, so that it can be pickled
-        self.whom, self.reason = whom, reason
+    def __init__(self, process: str, reason: str) -> None:
+        super().__init__(process, reason)  # both arguments, so that the error can be pickled
+        self.process, self.reason = process, reason
 
     def __str__(self) -> str:
-        return f"{self.whom}: {self.reason}"
+        return f"{self.process}: {self.reason}"
 
 
 class InfrastructureFailed(RunFailed):
-    """What all processes depend on did not serve just now; it ends the run only if it does not serve for long."""
+    """Something that all processes depend on failed, such as a full disk; the run ends only if it stays so."""
 
     fault: ClassVar[Fault] = Fault.INFRASTRUCTURE
 
@@ -83,9 +83,9 @@ _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, TypeError, Value
 
 def classify(error: BaseException) -> Fault:
     """The class of an error."""
-    own = getattr(error, "fault", None)
-    if isinstance(own, Fault):
-        return own
+    fault = getattr(error, "fault", None)
+    if isinstance(fault, Fault):
+        return fault
     if isinstance(error, PolicyError | PolicyTimeout):
         return Fault.POLICY
     if isinstance(error, RunFailed):
@@ -123,11 +123,11 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
-def failure(error: BaseException, whom: str) -> RunFailed:
-    """`error` as this package's error of the same class; `whom` names the process that it came from."""
+def failure(error: BaseException, process: str) -> RunFailed:
+    """`error` as this package's error of the same class; `process` names the process that it came from."""
     if isinstance(error, RunFailed) and not isinstance(error, of_ray.RayTaskError):
         return error
     fault = classify(error)
     if fault is Fault.ACTOR:
-        return ActorFailed(whom, reason(error))
-    return (InfrastructureFailed if fault is Fault.INFRASTRUCTURE else RunFailed)(f"{whom}: {reason(error)}")
+        return ActorFailed(process, reason(error))
+    return (InfrastructureFailed if fault is Fault.INFRASTRUCTURE else RunFailed)(f"{process}: {reason(error)}")

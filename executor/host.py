@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """Model name of the processor, or its architecture where the platform tells no name."""
+    """Model name of the processor, or its architecture if the platform has no name for it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8").splitlines():

@@ -91,9 +91,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     return record
 
 
-async def checkpoint_if_due(run: TrainingRun, every: int) -> bool:
-    """Checkpoint the step that was taken, if it is due or the last checkpoint could not be written; whether it was."""
-    if not run.checkpoint_due(every) and run.checkpoint_fault is None:
+async def checkpoint_if_due(run: TrainingRun, every_steps: int) -> bool:
+    """Write a checkpoint if one is due or the last one could not be written; returns whether this was the case."""
+    if not run.checkpoint_due(every_steps) and run.checkpoint_fault is None:
         return False
     await run.checkpoint()
     return True

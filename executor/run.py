@@ -123,7 +123,7 @@ class TrainingRun:
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if cuts_draws else None)
 
     def count_skipped(self, metrics: dict[str, float], groups: int) -> None:
-        """Count and tell an update that the trainer skipped. Raises RunFailed if log-probs forbid to go on.
+        """Count and record an update that the trainer skipped. Raises RunFailed if log-probs forbid to go on.
 
         `metrics` are those of the update, {} if nothing was there to train.
         """
@@ -173,10 +173,10 @@ class TrainingRun:
         except CheckpointFailed as failure:
             self._note_fault(failure)
 
-    def checkpoint_due(self, every: int) -> bool:
-        """Whether a checkpoint should be written now: after `every` steps, or sooner if the next death would cost more
+    def checkpoint_due(self, every_steps: int) -> bool:
+        """Whether to write a checkpoint now: after `every_steps` steps, or sooner if the next death would cost more
         than a checkpoint does."""
-        return self.step_number % every == 0 or self._cadence.due(self.trainer.mean_s_between_failures())
+        return self.step_number % every_steps == 0 or self._cadence.due(self.trainer.mean_s_between_failures())
 
     async def rescue(self) -> None:
         """Checkpoint the last step's end before the run ends early, if the trainer still has it.
@@ -255,7 +255,7 @@ class TrainingRun:
             try:
                 if death is not None:
                     self.trainer_restarts += 1
-                    self.event("restart", whom=death.whom, reason=death.reason)
+                    self.event("restart", whom=death.process, reason=death.reason)
                     await self.trainer.restart(death.reason)
                 return await body()
             except TrainerDied as again:

@@ -1,9 +1,9 @@
-"""Supervision of actors: for how long one is silent, who is started again, how often, and when a run gives up.
+"""Supervision of actors: how long an actor is silent, which are started again, how often, and when a run gives up.
 
 Engines, groups of trainer ranks and reward workers are started and replaced here and nowhere else. Invariants:
 - an actor is replaced at most `restarts_per_hour` times within any hour (a long run may outlive many faults, a crash
   loop may not go on); a start that fails by a fault of its process counts like a death;
-- so many starts in a row that fail end the run with the last reason: then it is no passing fault;
+- STARTS_IN_A_ROW failed starts in a row end the run with the last reason: the fault is then not a passing one;
 - a start that fails for any other reason ends the run at once;
 - a reward worker that cannot be replaced ends the run only if it was the last one;
 - silence is counted in looks: if the observer itself was held up (a stopped laptop, a busy host), the time without a
@@ -63,7 +63,7 @@ class LastHeard:
         self._silent_s = 0.0
 
     def heard(self, now: float) -> None:
-        """It gave a sign of life."""
+        """Note a sign of life."""
         self._looked, self._silent_s = now, 0.0
 
     def look(self, now: float) -> float:
@@ -115,7 +115,7 @@ class Supervised(Protocol):
         """Start it, with no state but that of its construction. May raise anything."""
 
     async def discard(self) -> None:
-        """End what is left of it, whatever it does. Does not raise."""
+        """End what is left of it, even if it is busy. Does not raise."""
 
 
 class Supervisor:
@@ -143,7 +143,7 @@ class Supervisor:
                 took_s = self._clock() - began
                 self._longest_start_s[actor.name] = max(took_s, self._longest_start_s.get(actor.name, 0.0))
                 return
-            except Exception as error:  # whatever it is, it must be classified, and nothing of the try be left
+            except Exception as error:  # any error: it is classified, and the rest of the try is ended
                 await actor.discard()
                 attempt += 1
                 if isinstance(error, InputError):

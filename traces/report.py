@@ -1,4 +1,4 @@
-"""What a run did, beside what its plan predicted: pure reading of plan and trace."""
+"""The figures of `rlplan report`: what a run's trace measured beside what its plan predicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from .report_bias import ks_distance, length_ratio
 from .report_coverage import coverage
-from .report_cycle import cycle, over_cycle
 from .report_lengths import length_quantiles, tail, waste
 from .report_runs import RunTrace, readable_runs
 from .report_state import incidents, run_state
@@ -22,15 +21,14 @@ ROLES = {"sync": "baseline", "race": "race", "defer": "planned", "exact": "plann
 
 
 def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
-    """Everything about one run, as plain data: seconds, tokens. `error` is |predicted / measured - 1|, of a phase below
-    PHASE_FLOOR of the step |predicted - measured| over that floor.
+    """All figures of one run, in seconds and tokens; `baseline` is the plain run that it is compared with.
 
-    What is not known, or is no number because training diverged, is NaN.
-
-    Before the first step is done there is the run's state, and what the plan predicts.
+    `error` is |predicted / measured - 1|; for a phase shorter than PHASE_FLOOR of the step it is
+    |predicted - measured| over that floor. An unknown figure is NaN, as is one of a run that diverged. Before its
+    first step a run has only its state and what its plan predicts.
     """
     steps, predicted = run.steps, run.plan.predicted
-    begun: dict[str, Any] = {
+    result: dict[str, Any] = {
         "mode": run.plan.job.bias.mode,
         "steps": len(steps),
         "step_s_predicted": predicted.step_s.mean,
@@ -43,22 +41,23 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "cutoff_tokens": run.plan.job.rounds.short.cutoff_tokens,
         "predicted": predicted.model_dump(mode="json", exclude={"front"}),
     }
-    return {**begun, **_measured(run, baseline)} if steps else begun
+    return {**result, **_measured(run, baseline)} if steps else result
 
 
 def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
-    steps, predicted = run.steps, run.plan.predicted
-    over = cycle(run)
+    """Figures that need at least one step."""
+    steps, predicted, means = run.steps, run.plan.predicted, run.means
+    step_s = means.seconds("total_s")
     fifth = max(1, len(steps) // 5)
     result: dict[str, Any] = {
-        "step_s": over.step_s,
-        "step_s_expected": over.expected_s,
-        "prediction_error": abs(_over(predicted.step_s.mean, over.step_s) - 1),
-        "seconds_per_sample": over.seconds_per_sample,
-        "owed_prompts": over.owed_prompts,
+        "step_s": step_s,
+        "step_s_expected": means.expected_s("total_s") / means.steps,
+        "prediction_error": abs(_quotient(predicted.step_s.mean, step_s) - 1),
+        "seconds_per_sample": means.seconds_per_sample,
+        "owed_prompts": means.owed_prompts,
         "phases_s": {
-            phase: _phase(over_cycle(run, f"{phase}_s"), expected, over.step_s)
-            for phase, expected in predicted.phases_s.model_dump().items()
+            phase: _phase(means.seconds(f"{phase}_s"), predicted_s, step_s)
+            for phase, predicted_s in predicted.phases_s.model_dump().items()
         },
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
         "coverage": coverage(steps, predicted),
@@ -76,7 +75,7 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "logprob_max_abs_diff": _worst(
             [float(s["metrics"]["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s["metrics"]]
         ),
-        **_measures(steps),
+        **_training(steps),
         "reward_timeouts": steps[-1].get("timeouts") or {},
         "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
         "series": series(steps),
@@ -91,59 +90,62 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
             [t for lengths in run.trained.values() for t in lengths],
             [t for lengths in baseline.trained.values() for t in lengths],
         )
-        result["speedup"] = _over(cycle(baseline).seconds_per_sample, over.seconds_per_sample)
+        result["speedup"] = _quotient(baseline.means.seconds_per_sample, means.seconds_per_sample)
     return result
 
 
 _SHARES = ("logprob_beyond_share", "importance_truncated_share", "importance_masked_share", "importance_ratio_mean")
 
 
-def _measures(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How far engine and trainer differ beside the maximum, steps that were skipped, and of tokens the mean share.
+def _training(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Skipped steps, differences of log-probs between engine and trainer, and shares of tokens.
 
-    The mean and the 99th percentile are those of the worst step; shares are means over steps; what a run has not
-    measured is left out.
+    A difference is that of the worst step; a share is the mean over the steps. A figure that the run did not measure
+    is left out.
     """
     metrics = [step["metrics"] for step in steps]
-    found: dict[str, Any] = {"skipped_steps": sum(bool(m.get("skipped")) for m in metrics)}
+    figures: dict[str, Any] = {"skipped_steps": sum(bool(m.get("skipped")) for m in metrics)}
     for name in ("logprob_mean_abs_diff", "logprob_p99_abs_diff", *_SHARES):
         values = [float(m[name]) for m in metrics if name in m]
         if values:
-            found[name] = statistics.fmean(values) if name in _SHARES else _worst(values)
-    return found
+            figures[name] = statistics.fmean(values) if name in _SHARES else _worst(values)
+    return figures
 
 
 def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Counts by name, added up."""
+    """The sum of counts by name."""
     total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
+    for counts_of_step in counts:
+        total.update(counts_of_step)
     return dict(sorted(total.items()))
 
 
-def _over(one: float, other: float) -> float:
-    """Their quotient; NaN if nothing was measured."""
-    return one / other if other else math.nan
+def _quotient(numerator: float, denominator: float) -> float:
+    """A quotient; NaN if the denominator is 0."""
+    return numerator / denominator if denominator else math.nan
 
 
 def _worst(values: Sequence[float]) -> float:
-    """The largest; NaN if one is no number, or there is none."""
+    """The largest value; NaN if a value is NaN, or if there is no value."""
     return max(values) if values and not any(map(math.isnan, values)) else math.nan
 
 
-# A phase's error is told against its seconds, or against this share of the step if it is shorter: a phase of some
-# milliseconds may well take twice as many, and nobody's plan depends on it.
 PHASE_FLOOR = 0.02
+"""The error of a phase that is shorter than this share of the step is relative to this share and not to the phase.
+
+A phase of a few milliseconds may well take twice as long, and no plan depends on it.
+"""
 
 
-def _phase(measured_s: float, expected_s: float, step_s: float) -> dict[str, Any]:
-    """`floored`: its error is told against the floor, so that it is less than it would be against its own seconds."""
-    floor = PHASE_FLOOR * step_s
-    error = _over(abs(expected_s - measured_s), max(measured_s, floor))
-    return {"measured": measured_s, "predicted": expected_s, "error": error, "floored": measured_s < floor}
+def _phase(measured_s: float, predicted_s: float, step_s: float) -> dict[str, Any]:
+    """Measured and predicted seconds of a phase, and its error; `floored`: the error is relative to PHASE_FLOOR."""
+    floor_s = PHASE_FLOOR * step_s
+    error = _quotient(abs(predicted_s - measured_s), max(measured_s, floor_s))
+    return {"measured": measured_s, "predicted": predicted_s, "error": error, "floored": measured_s < floor_s}
 
 
 def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:
+    """Figures of one kind of round; None if it did not run or is not predicted."""
     steps = [step for step in run.steps if step["kind"] == kind]
     expected = run.plan.predicted.rounds.long if kind == "long" else run.plan.predicted.rounds.short
     if not steps or expected is None:
@@ -162,20 +164,19 @@ def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:
 
 
 def _reward(steps: Sequence[dict[str, Any]]) -> float:
-    """Mean over samples."""
-    rows = [(float(step["reward_mean"]), float(step["trained_samples"])) for step in steps if step["trained_samples"]]
-    return sum(mean * samples for mean, samples in rows) / sum(s for _, s in rows) if rows else math.nan
+    """Mean reward of the trained samples; NaN if none was trained."""
+    means = [(float(step["reward_mean"]), float(step["trained_samples"])) for step in steps if step["trained_samples"]]
+    return sum(mean * samples for mean, samples in means) / sum(s for _, s in means) if means else math.nan
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """The report of a folder of runs: `runs` by name, and a comparison if a plain (`sync`) run is among them.
+    """The report of a folder of runs: `runs` by name, and a comparison if one of them is plain (`sync`).
 
-    Runs may still be going on or have died, also before their first step. `unreadable`: by their names why others could
-    not be read. Raises InputError if none can be.
+    A run may still be going on or have died, even before its first step. `unreadable` holds the reason why a run
+    cannot be read, by name. Raises InputError if no run can be read.
     """
     loaded, refused = readable_runs(folder)
-    # After an early end some plans may not have had their turn.
-    runs = [run for run in loaded if run.steps]
+    runs = [run for run in loaded if run.steps]  # after an early end some plans have no step yet
     plain = next((run for run in runs if run.plan.job.bias.mode == "sync"), None)
     details = {run.name: run_report(run, plain) for run in loaded}
     result: dict[str, Any] = {"runs": details, "unreadable": {name: str(error) for name, error in refused.items()}}
@@ -188,7 +189,7 @@ def report(folder: Path) -> dict[str, Any]:
         result[role] = {"step_s": detail["step_s"], "step_s_predicted": detail["step_s_predicted"]}
     result["prediction_error"] = {role: detail["prediction_error"] for role, detail in by_role.items()}
     result["measured_over_predicted"] = {
-        role: _over(detail["step_s"], detail["step_s_predicted"]) for role, detail in by_role.items()
+        role: _quotient(detail["step_s"], detail["step_s_predicted"]) for role, detail in by_role.items()
     }
     result["max_over_median_tokens"] = by_role["baseline"]["max_over_median_tokens"]
     result["length_ratio"] = {role: detail["length_ratio"] for role, detail in by_role.items() if role != "baseline"}

@@ -6,43 +6,37 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from .report_cycle import cycle
 from .report_runs import RunTrace
 
 
 def length_ratio(run: RunTrace, baseline: RunTrace) -> tuple[float, float]:
-    """(trained mean length / unconditioned mean length, its standard error), on prompts that both runs trained.
+    """(trained mean length / unconditioned mean length, its standard error), over the prompts that both runs trained.
 
-    The baseline's samples are unconditioned. Comparing prompt by prompt takes the difference between prompts out of
-    the noise. Owed prompts enter with the mean of the run's long rounds on both sides of the cycle: their share of
-    the run's trained prompts is put in at the long-trained prompts' own ratio to their baseline lengths.
+    The baseline's samples are unconditioned. Comparing prompt by prompt removes the differences between prompts from
+    the error. The prompts that the run owes a long round are assumed to have the mean lengths of those that its long
+    rounds trained, in the run and in the baseline. Both are NaN with fewer than two prompts in common.
     """
     common = sorted(set(run.trained) & set(baseline.trained))
     if len(common) < 2:
         return math.nan, math.nan
-    owed = cycle(run).owed_prompts
-    long_common = [p for p in common if p in run.long_trained]
-    # Each long-trained prompt stands for itself and for its share of the owed ones, so the strata keep their weights.
-    weight = 1.0 + (owed / len(run.long_trained) if run.long_trained else 0.0)
-    heavy = set(long_common)
+    # A prompt of a long round stands for itself and for its share of the owed prompts.
+    long_weight = 1.0 + (run.means.owed_prompts / len(run.long_trained) if run.long_trained else 0.0)
+    weights = [long_weight if prompt in run.long_trained else 1.0 for prompt in common]
     pairs = [
-        (
-            (weight if p in heavy else 1.0) * statistics.fmean(run.trained[p]),
-            (weight if p in heavy else 1.0) * statistics.fmean(baseline.trained[p]),
-        )
-        for p in common
+        (weight * statistics.fmean(run.trained[prompt]), weight * statistics.fmean(baseline.trained[prompt]))
+        for prompt, weight in zip(common, weights, strict=True)
     ]
-    top, bottom = (sum(column) for column in zip(*pairs, strict=True))
-    ratio = top / bottom
+    trained, unconditioned = (sum(column) for column in zip(*pairs, strict=True))
+    ratio = trained / unconditioned
     variance = sum((a - ratio * b) ** 2 for a, b in pairs)
-    return ratio, math.sqrt(variance) / bottom
+    return ratio, math.sqrt(variance) / unconditioned
 
 
-def ks_distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Largest distance between two empirical distribution functions (Kolmogorov-Smirnov)."""
-    if not one or not other:
+def ks_distance(first: Sequence[float], second: Sequence[float]) -> float:
+    """Largest distance between two empirical distribution functions (Kolmogorov-Smirnov); NaN if one has no value."""
+    if not first or not second:
         return math.nan
-    a, b = sorted(one), sorted(other)
+    a, b = sorted(first), sorted(second)
     distance, i, j = 0.0, 0, 0
     while i < len(a) and j < len(b):
         value = min(a[i], b[j])

@@ -1,7 +1,8 @@
 """How many of a run's steps lie below the p50 and p95 that its plan predicts: half, and 95 %, if the plan is right.
 
-A share is to be read with its count: of n steps of a right plan, a share q lies below the q-quantile give or take
-sqrt(q (1 - q) / n), and what is off in all steps of a run alike (`predicted.error`) moves them all to one side.
+Read a share with its count: if the plan is right, the share of n steps below the q-quantile is q with a standard
+deviation of sqrt(q (1 - q) / n). An error that all steps of a run have in common (`predicted.error`) moves all of them
+to one side.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from ..plans.schema.predicted import Predicted, Quantiles
 
 
 def coverage(steps: Sequence[dict[str, Any]], predicted: Predicted) -> dict[str, dict[str, Any]]:
-    """By kind of round, and `all`; kinds without a step, or that the plan does not predict, are left out.
+    """Steps at or below the predicted p50 and p95, by kind of round and for `all` steps.
 
-    Of each: `steps`, and of `step_s` and `rollout_s` (`all`: of `step_s`) how many are `below_p50` and `below_p95`, or
-    at it, and the shares of the steps that they are.
+    Each entry has `steps`, and for `step_s` and `rollout_s` (`all`: only `step_s`) the counts `below_p50` and
+    `below_p95` with their shares of the steps. A kind of round that did not run or is not predicted has no entry.
     """
     kinds = {"short": predicted.rounds.short, "long": predicted.rounds.long}
-    found: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, dict[str, Any]] = {}
     for kind, expected in kinds.items():
-        own = [step for step in steps if step["kind"] == kind]
-        if own and expected is not None:
-            found[kind] = {
-                "steps": len(own),
-                "step_s": _below([step["total_s"] for step in own], expected.step_s),
-                "rollout_s": _below([step["rollout_s"] for step in own], expected.rollout_s),
+        steps_of_kind = [step for step in steps if step["kind"] == kind]
+        if steps_of_kind and expected is not None:
+            by_kind[kind] = {
+                "steps": len(steps_of_kind),
+                "step_s": _below([step["total_s"] for step in steps_of_kind], expected.step_s),
+                "rollout_s": _below([step["rollout_s"] for step in steps_of_kind], expected.rollout_s),
             }
-    if found:
-        every = [step["total_s"] for step in steps]
-        found["all"] = {"steps": len(every), "step_s": _below(every, predicted.step_s)}
-    return found
+    if by_kind:
+        seconds = [step["total_s"] for step in steps]
+        by_kind["all"] = {"steps": len(seconds), "step_s": _below(seconds, predicted.step_s)}
+    return by_kind
 
 
 def _below(seconds: Sequence[float], expected: Quantiles) -> dict[str, float]:

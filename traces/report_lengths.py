@@ -1,4 +1,4 @@
-"""What a run's samples tell: how long they were, the tail of its rollouts, and what was decoded for nothing."""
+"""Figures of a run's samples: their lengths, the tail of its rollouts, and tokens that were decoded and not trained."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ Samples = Mapping[int, Sequence[dict[str, Any]]]
 
 
 def length_quantiles(tokens: Sequence[int]) -> list[int]:
-    """Quantiles at 0, 5, …, 100 %; empty without a sample."""
+    """Quantiles of lengths at 0, 5, …, 100 %; empty if there is no sample."""
     return [int(quantile(tokens, index / TWENTIETHS)) for index in range(TWENTIETHS + 1)] if tokens else []
 
 
 def tail(steps: Sequence[dict[str, Any]], samples: Samples, kind: str) -> dict[str, Any] | None:
-    """The shape of the rollouts of one kind; None if no round of it tells it.
+    """Shape and tail of the rollouts of one kind of round; None if no round of that kind has all its samples.
 
-    A sample that was aborted is not in the trace, so only rounds tell it in which each sample that was issued is.
-    `running` and `tail_s` are what plans/schema/predicted.py's are, of the same functions (rounds/round_shape.py);
-    `share`: the tails' seconds over all seconds of rollout.
+    An aborted sample is not in the trace, so only rounds without aborted samples count. `running` and `tail_s` are
+    computed as plans predict them (rounds/round_shape.py); `share` is the tails' seconds over all seconds of rollout.
     """
-    whole = [
+    spans_of_rounds = [
         [(float(r["issued_s"]), float(r["finished_s"])) for r in samples.get(step["step"], ())]
         for step in steps
         if step["kind"] == kind and _is_whole(step, samples.get(step["step"], ()))
     ]
-    if not whole:
+    if not spans_of_rounds:
         return None
-    rounds = [_levels(spans) for spans in whole]
+    rounds = [_levels(spans) for spans in spans_of_rounds]
     seconds = [levels[-1][0] for levels in rounds]
     shapes = [shape(levels, end_s) for levels, end_s in zip(rounds, seconds, strict=True)]
     tails = [end_s - tail_begins_s(levels, end_s) for levels, end_s in zip(rounds, seconds, strict=True)]
     return {
-        "rounds": len(whole),
+        "rounds": len(rounds),
         "of_rounds": sum(step["kind"] == kind for step in steps),
         "tail_s": statistics.fmean(tails),
         "share": sum(tails) / (sum(seconds) or 1.0),
@@ -59,13 +58,13 @@ def _is_timed(row: dict[str, Any]) -> bool:
 
 
 def _levels(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
-    """Sequences that run from each moment on, as round_shape.Levels.
+    """Number of running sequences over time, as round_shape.Levels, from the (start, end) of each sample.
 
-    Requests go out one after another within milliseconds, for which the simulator takes no time: until the first
-    twentieth has its most sequences, as many are taken as running from the first request on.
+    Real requests start one after another within milliseconds; simulated ones start at once. To compare the two, the
+    largest number of the first twentieth counts from the first request on.
     """
     changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
-    levels = list(zip((at for at, _ in changes), accumulate(change for _, change in changes), strict=True))
+    levels = list(zip((time_s for time_s, _ in changes), accumulate(change for _, change in changes), strict=True))
     first = [pair for pair in levels if pair[0] <= levels[-1][0] / TWENTIETHS]
     if not first:
         return levels
@@ -74,10 +73,9 @@ def _levels(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
 
 
 def waste(steps: Sequence[dict[str, Any]], samples: Samples) -> dict[str, Any]:
-    """Tokens of samples that ended, by what became of them, and what cannot be told.
+    """Tokens of samples that ended, by fate; the share of them that was not trained; the number of aborted samples.
 
-    `share`: of these tokens, those that were not trained. `aborted_samples`: stopped while they decoded; the trace
-    does not say how far they were.
+    An aborted sample was stopped while it decoded; the trace does not say how many tokens it had.
     """
     tokens: Counter[str] = Counter()
     aborted = 0

@@ -1,4 +1,4 @@
-"""A run's steps as series and as quantiles."""
+"""A run's steps as columns, and their seconds as quantiles."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _SERIES = (
 
 
 def series(steps: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Columns of the steps; what a trace of an earlier version does not have is None."""
+    """Columns of the steps; None where a trace of an earlier version lacks a value."""
     return {name: [step.get(name) for step in steps] for name in _SERIES}
 
 
 def quantile(values: Sequence[float], level: float) -> float:
-    """The least value that at least a share `level` of the values do not exceed."""
+    """The least value that is not exceeded by at least a share `level` of the values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(level * len(ordered) - 1e-9) - 1)]
 
 
 def spreads(steps: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """p50, p95 and mean seconds of the whole step (`step_s`) and of each phase, over the steps."""
-    found: dict[str, dict[str, float]] = {}
+    by_duration: dict[str, dict[str, float]] = {}
     for key in ("total_s", *PHASES_S):
         values = [float(step[key]) for step in steps if step.get(key) is not None]
         if values:
-            found["step_s" if key == "total_s" else key] = {
+            by_duration["step_s" if key == "total_s" else key] = {
                 "p50": quantile(values, 0.5),
                 "p95": quantile(values, 0.95),
                 "mean": statistics.fmean(values),
             }
-    return found
+    return by_duration

@@ -1,7 +1,7 @@
-"""A run's folder as its trace tells it: steps, and what each step's round sampled.
+"""Reads a run's trace: its steps, the samples of each step, and all other events.
 
-Invariants of a `RunLog`: steps are in order and each number is there once; steps that a resume or a restarted trainer
-went back over are not in it, nor are their samples.
+Invariants of a `RunLog`: steps are in order and each number is there once. After a resume, or after the trainer was
+restarted, steps are done again; then only the later step and its samples are there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .trace import TraceError, read_trace
 
 TRACE = "trace.jsonl"
 PLAN_COPY = "plan.yaml"
-"""Files of a run's folder: what happened, and the plan that it was started with."""
+"""Files of a run's folder: its trace, and a copy of the plan that it was started with."""
 
 LONGEST_S, MOST = 1e9, 1e15
-"""No time of a run is longer (it is 30 years), and no count of it larger: what is, is damage."""
+"""Largest believable seconds (30 years) and counts; a trace with larger ones is damaged."""
 
 MOST_TOKENS, MOST_DRAWS = 10_000_000, 100_000_000
-"""Likewise of the tokens of one sample, and of the number of a draw within its round."""
+"""Largest believable tokens of one sample, and number of a draw within its round."""
 
 _SECONDS = ("total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s")
 _COUNTS = (
@@ -31,17 +31,17 @@ _COUNTS = (
 
 @dataclass
 class RunLog:
-    """What a run did.
+    """The events of a run's trace.
 
     Attributes:
         steps: the `step` events.
-        samples: the `sample` events of each step; samples that were aborted while they decoded have none.
+        samples: the `sample` events by step; a sample that was aborted while it decoded has no event.
         started: the `run` event; empty if the trace has none.
-        first_steps: numbers of the steps that came first after a start or a resume, when nothing is warm yet.
-        restarts: engines and trainers that were replaced.
-        resumes: how often it was taken up again.
-        events: all other events in order, those before a resume included: starts, resumes, ends, restarts, failures.
-        last_t_s: when the last event of all was written, seconds since the run's first start; None before the first.
+        first_steps: numbers of the first step after the start and after each resume, when engines are not warm.
+        restarts: number of replaced engines and trainers.
+        resumes: number of resumes.
+        events: all events but steps and samples, in order: starts, resumes, ends, restarts, failures.
+        last_t_s: time of the last event, in seconds since the run's first start; None if there is no event.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -95,14 +95,14 @@ def read_run(path: Path) -> RunLog:
 
 
 def _check_number(event: dict[str, Any], name: str, most: float) -> None:
-    """Raise KeyError or TypeError unless it is a number from 0 to `most`; NaN is none."""
+    """Raise KeyError or TypeError unless event[name] is a number from 0 to `most`."""
     value = event[name]
     if not isinstance(value, int | float) or not 0 <= value <= most:
         raise TypeError(f"{name} of a {event['event']} is {_shown(value)}, which is no number from 0 to {most:g}")
 
 
 def _check_whole(event: dict[str, Any], *names: str) -> None:
-    """Raise KeyError or TypeError unless they are whole numbers of at least 0."""
+    """Raise KeyError or TypeError unless the named values of an event are whole numbers of at least 0."""
     for name in names:
         value = event[name]
         if not isinstance(value, int) or not 0 <= value <= MOST:
@@ -110,7 +110,7 @@ def _check_whole(event: dict[str, Any], *names: str) -> None:
 
 
 def _check_counts(event: dict[str, Any], name: str) -> None:
-    """Raise TypeError unless it is absent, null, or whole numbers by name."""
+    """Raise TypeError unless event[name] is absent, null, or a mapping of names to counts."""
     counts = event.get(name)
     if counts is not None and not (
         isinstance(counts, dict) and all(isinstance(value, int) and 0 <= value <= MOST for value in counts.values())
@@ -124,16 +124,16 @@ def _shown(value: object) -> str:
 
 
 def _check_step(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a step event is not what readers take it for.
+    """Raise KeyError or TypeError if a `step` event lacks a value or has one of another type.
 
-    Rewards and metrics of a run that diverged are NaN: that is no damage.
+    Rewards and metrics may be NaN: so they are in a run that diverged.
     """
     for name in _SECONDS:
         _check_number(event, name, LONGEST_S)
-    # What is left of the step beside the phases; rounding can take it a little below 0.
-    other = event.get("other_s", 0.0)
-    if other is not None and not (isinstance(other, int | float) and abs(other) <= LONGEST_S):
-        raise TypeError(f"other_s of a step is {_shown(other)}, which is no number")
+    # Seconds of the step outside its phases; rounding can make them slightly negative.
+    other_s = event.get("other_s", 0.0)
+    if other_s is not None and not (isinstance(other_s, int | float) and abs(other_s) <= LONGEST_S):
+        raise TypeError(f"other_s of a step is {_shown(other_s)}, which is no number")
     for name in _COUNTS:
         _check_number(event, name, MOST)
     _check_whole(event, "step", "deferred")
@@ -148,7 +148,7 @@ def _check_step(event: dict[str, Any]) -> None:
 
 
 def _check_sample(event: dict[str, Any]) -> None:
-    """Likewise for a sample event."""
+    """Raise KeyError or TypeError if a `sample` event lacks a value or has one of another type."""
     _check_whole(event, "step", "epoch", "draw", "sample", "tokens", "prompt_tokens")
     for name, most in (("tokens", MOST_TOKENS), ("prompt_tokens", MOST_TOKENS), ("draw", MOST_DRAWS)):
         if event[name] > most:

@@ -1,14 +1,10 @@
-"""The trace: an append-only JSONL file of what really happened, and the only thing that passes back to the planner.
+"""The trace: an append-only JSONL file of a run's events, and the only thing that passes back to the planner.
 
-One JSON object a line, each with `event` and `t_s` (seconds since the run's first start, monotonic across resumes).
-A crash can tear the last line only, and then leaves it without an end of line: `read_trace` skips such a line with a
-warning, a resumed `TraceWriter` cuts it off, and damage in any line that was ended is an error.
+Each line is one JSON object with `event` and `t_s` (seconds since the run's first start, monotonic across resumes).
+A crash can tear only the last line, which then has no end of line: `read_trace` skips such a line with a warning, and
+a resumed `TraceWriter` cuts it off. Damage in any line that has an end of line is an error.
 
-Events: `run` (mode, path of the plan), `round` (kind, number, prompts issued), `sample` (one per decoded sample:
-prompt, draw, sample, tokens, fate, reward, seconds, versions), `step` (phase seconds, training metrics, conservation),
-`restart`, `checkpoint`, `checkpoint_failed` (it could not be written), `checkpoint_damaged` (it was set aside, and the
-one before it was taken), `note`, `end` (step, whether it came as far as it should, and the reason if it failed; a run
-that is killed writes none).
+docs/trace.md lists the events and their keys.
 """
 
 from __future__ import annotations
@@ -23,25 +19,25 @@ from typing import Any
 
 
 class TraceError(ValueError):
-    """A trace file is damaged before its last line; `line` says where, if one line can be named."""
+    """A trace file is damaged before its last line; `line` is the number of the line, if one line is to blame."""
 
-    def __init__(self, path: Path, line: int | None, what: str) -> None:
-        super().__init__(f"{path}:{line}: {what}" if line else f"{path}: {what}")
+    def __init__(self, path: Path, line: int | None, message: str) -> None:
+        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
         self.line = line
 
 
 class TraceWriter:
-    """Appends events; `flush()` brings them to the disk (called at each round's end, not for each line).
+    """Appends events; `flush()` writes them to the disk (called at each round's end, not for each line).
 
-    What one flush writes is there whole or not at all: where the disk takes a part of it, that is cut off again, and
-    the events are lost. Otherwise the next event would end the torn line and make it damage for good.
+    One flush writes all of its events or none. If the disk takes only a part of them, that part is cut off again and
+    the events are lost: otherwise the next event would be glued to the torn line.
     """
 
     def __init__(self, path: Path) -> None:
         _drop_torn_tail(path)
-        self._file = path.open("ab", buffering=0)  # a buffer would try again what has failed, when nobody expects it
+        self._file = path.open("ab", buffering=0)  # a buffer would repeat a failed write at any later time
         self._pending: list[bytes] = []
-        self._sound: int | None = None  # bytes that are whole lines, where what follows them could not be cut off
+        self._sound: int | None = None  # size of the whole lines, while a torn line after them is still to be cut off
 
     def write(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event."""
@@ -49,7 +45,7 @@ class TraceWriter:
         self._pending.append(line.encode())
 
     def flush(self) -> None:
-        """Push what was written through to the disk. Raises OSError if it does not take all of it."""
+        """Write all pending events to the disk. Raises OSError if the disk does not take all of them."""
         data, self._pending = memoryview(b"".join(self._pending)), []
         file = self._file.fileno()
         self._cut(file)
@@ -60,18 +56,18 @@ class TraceWriter:
             os.fsync(file)
         except OSError:
             self._sound = sound
-            with contextlib.suppress(OSError):  # then it is tried again before the next event
+            with contextlib.suppress(OSError):  # if this fails, the next flush tries again
                 self._cut(file)
             raise
 
     def _cut(self, file: int) -> None:
-        """Cut off what a failed write has left."""
+        """Cut off the torn line of a failed write, if there is one."""
         if self._sound is not None:
             os.ftruncate(file, self._sound)
             self._sound = None
 
     def close(self) -> None:
-        """Flush and close. Raises OSError if the disk does not take the rest; it is closed all the same."""
+        """Flush, and close the file in any case. Raises OSError if the disk does not take the pending events."""
         if self._file.closed:
             return
         try:
@@ -81,12 +77,12 @@ class TraceWriter:
 
 
 def _drop_torn_tail(path: Path) -> None:
-    """A run that resumes must not glue its first event to a torn line."""
+    """Cut off a torn last line, so that a resumed run does not glue its first event to it."""
     if not path.exists():
         return
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
-        # Cut in place: rewriting the file would lose all of it to a second crash.
+        # Truncate in place: a crash while the file is rewritten would lose all of it.
         with path.open("r+b") as file:
             file.truncate(data.rfind(b"\n") + 1)
 
@@ -96,7 +92,7 @@ def read_trace(path: Path) -> Iterator[dict[str, Any]]:
 
     A torn last line is skipped with a warning. Raises TraceError for damage elsewhere, FileNotFoundError if absent.
     """
-    # Bytes, so that damage that is not UTF-8 is told with its line like any other.
+    # Split bytes, so that a line that is not UTF-8 is reported with its number.
     lines = path.read_bytes().split(b"\n")
     torn = lines.pop()
     for number, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""A plan of groups as figures, the same for `rlplan solve --json` and `rlplan show --json`."""
+"""The figures of a plan of groups, the same for `rlplan solve --json` and `rlplan show --json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
-    """The plan as figures."""
+    """The figures of a plan of groups, for --json."""
     greedy = plan.predicted.algorithm_1
     return {
         "plan": str(out),

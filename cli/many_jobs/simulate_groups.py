@@ -1,4 +1,4 @@
-"""`rlplan simulate GROUPS`: what a plan of groups does to the jobs as the workload has them now."""
+"""`rlplan simulate GROUPS`: slowdowns of the jobs of a plan of groups, with the phases that the workload has now."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def simulate_groups_command(plan_path: Path, as_json: bool) -> int:
     state = running_state(plan, plan_path, problem.jobs, problem.node_types)
     rows: dict[str, dict[str, Any]] = {}
     for key, group in state.groups.items():
-        got = slowdowns(group, state.jobs, problem.rules)
-        kept = bounds_kept(group, state.jobs, got, problem.rules)
-        for name, now in got.items():
+        simulated = slowdowns(group, state.jobs, problem.rules)
+        kept = bounds_kept(group, state.jobs, simulated, problem.rules)
+        for name, now in simulated.items():
             planned = plan.groups[key].jobs[name].slowdown
             rows[name] = {
                 "group": key,

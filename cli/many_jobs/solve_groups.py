@@ -25,8 +25,10 @@ def solve_groups_command(
     objective: Objective | None = None,
     force: bool = False,
 ) -> int:
-    """Solve the workload at `path` and write the plan of groups; `objective`: instead of that of its rules;
-    `force`: overwrite whatever `out` is."""
+    """Solve the workload at `path` and write the plan of groups.
+
+    `objective` replaces that of the workload's rules; `force` allows `out` to be a file that rlplan did not write.
+    """
     from ...planner.groups.inputs.workload_jobs import problem_of
     from ...planner.groups.solve_workload import solve_workload
     from ...plans.schema.groups_plan import load_groups_plan

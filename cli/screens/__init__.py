@@ -1,1 +1,1 @@
-"""What show, report and execute draw in a terminal."""
+"""What commands print in a terminal: plans (solve, refresh, show), runs (execute, report), tables of compare."""

@@ -1,4 +1,4 @@
-"""What else a plan could have been: speed against bias, and the next best of each decision with what it costs."""
+"""A plan's alternatives: speed against bias, and the next best value of each decision with its cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.numbers import digits
+from ...plans.phrases.numbers import digits, ratio
 from .bars import table
 
 if TYPE_CHECKING:
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 
-# Told elsewhere on the screen, or part of a phase there.
-_TOLD = ("rounds", "step", "colocation")
+# Reasons that the screen shows elsewhere.
+_SHOWN_ELSEWHERE = ("rounds", "step", "colocation")
 
 
 def front_table(plan: Plan) -> Table:
+    """The front of speed against bias, at most _FRONT_ROWS points."""
     p = plan.predicted
     shown = _thinned(p.front)
     left_out = f" of {len(p.front)}" if len(shown) < len(p.front) else ""
@@ -32,7 +33,7 @@ def front_table(plan: Plan) -> Table:
         drawn.add_row(
             f"{mark} {point.mode}",
             f"{rough}{p.baseline.seconds_per_sample / point.seconds_per_sample:.2f}",
-            f"{point.length_ratio:.2f}",
+            ratio(point.length_ratio),
             digits(point.usd_per_1k_samples, 4),
             style="bold" if point.chosen else "",
         )
@@ -40,7 +41,7 @@ def front_table(plan: Plan) -> Table:
 
 
 def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """At most _FRONT_ROWS of them, evenly, with the first, the last and the chosen one."""
+    """At most _FRONT_ROWS points, evenly spaced, with the first, the last and the chosen one."""
     if len(front) <= _FRONT_ROWS:
         return list(front)
     last = len(front) - 1
@@ -51,13 +52,14 @@ def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
     return [front[index] for index in sorted(kept | chosen)]
 
 
-def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
+def why_table(plan: Plan, wide: bool) -> list[RenderableType]:
+    """The next best values of decisions by cost, then the other reasons in lines."""
     from ...plans.phrases.sentences import one_line
     from ...plans.phrases.why_line import TIE_PERCENT, parse
 
     why = {key: one_line(text) for key, text in plan.job.why.items()}
     lines = {key: parse(text) for key, text in why.items()}
-    # What would be faster is tied with the plan, and why.ties tells it.
+    # An alternative that is faster is tied with the plan: `why.ties` names it.
     costly = [(key, line) for key, line in lines.items() if line is not None and (line.percent or -1.0) > 0]
     ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
     drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
@@ -68,23 +70,23 @@ def why_parts(plan: Plan, wide: bool) -> list[RenderableType]:
             cost += f", {line.where}"
         rest = f", the rest {line.rest}" if line.rest else ""
         drawn.add_row(line.chosen, line.next_best + rest, cost, *([line.where] if wide else []))
-    others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _TOLD]
+    others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _SHOWN_ELSEWHERE]
     refused = [text for key, text in others if key.startswith("refused.")]
-    parts: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]
+    rows: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]
     less = [f"{_short(key)} {line.percent:+.1f}%" for key, line in ranked[_WHY_ROWS:]]
     as_good = f"as good within {TIE_PERCENT:g}%: another choice of {', '.join(ties)}" if ties else ""
     if less or ties:
-        parts.append(Text("; ".join([*([f"less: {', '.join(less)}"] if less else []), as_good]).strip("; ")))
-    said = [f"{_short(key)}: {text}" for key, text in others if not key.startswith("refused.")]
-    parts += [Text(text, style="dim") for text in said[:_OTHER_ROWS]]
-    if len(said) > _OTHER_ROWS:
-        parts.append(Text(f"and {len(said) - _OTHER_ROWS} more (--json)"))
+        rows.append(Text("; ".join([*([f"less: {', '.join(less)}"] if less else []), as_good]).strip("; ")))
+    reasons = [f"{_short(key)}: {text}" for key, text in others if not key.startswith("refused.")]
+    rows += [Text(text, style="dim") for text in reasons[:_OTHER_ROWS]]
+    if len(reasons) > _OTHER_ROWS:
+        rows.append(Text(f"and {len(reasons) - _OTHER_ROWS} more (--json)"))
     if refused:
         more = f"; {len(refused) - 1} more (--json)" if len(refused) > 1 else ""
-        parts.append(Text(f"not possible: {refused[0]}{more}"))
-    return parts
+        rows.append(Text(f"not possible: {refused[0]}{more}"))
+    return rows
 
 
 def _short(key: str) -> str:
-    """A decision's key, without what all have."""
+    """A decision's key without the prefix `rounds.`."""
     return key.removeprefix("rounds.")

@@ -1,4 +1,4 @@
-"""Bars and histograms of block characters, and plain tables, for what commands print."""
+"""Bars and histograms of block characters, and plain tables, for the terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ RAMP = " ▁▂▃▄▅▆▇█"
 FULL, LIGHT = "█", "░"
 
 ASCII = str.maketrans(dict(zip("▁▂▃▄▅▆▇█░·×…", ".:-=+*%#-.x~", strict=True)) | {"±": "+-", "→": "->"})
-"""The same on a terminal that knows no more than ASCII."""
+"""Translation of these characters for a terminal that shows only ASCII."""
 
 
 def block(share: float) -> str:
-    """A character as high as the share of 1; what is above 0 is seen."""
+    """A block character as high as the share; any share above 0 is visible."""
     return RAMP[min(8, max(0, math.ceil(8 * share - 1e-9)))]
 
 
 def gauge(share: float, width: int) -> str:
-    """A bar of `width` characters, filled by the share; what is above 0 is seen, and so is what is left below 1."""
+    """A bar of `width` characters, filled by the share; never empty above 0, never full below 1."""
     filled = min(width, max(0, round(share * width)))
     if 0 < share < 1:
         filled = min(width - 1, max(1, filled))
@@ -29,9 +29,9 @@ def gauge(share: float, width: int) -> str:
 
 
 def histogram(quantiles: Sequence[float], width: int) -> str:
-    """Quantiles at equal steps as a line of `width` characters, over the logarithm of the values.
+    """A histogram of `width` characters over the logarithm of the values, from quantiles at equal steps.
 
-    Between two quantiles as many values lie as between any two others; they are taken as evenly spread there.
+    Between any two neighbouring quantiles lie equally many values; they are drawn as evenly spread.
     """
     logs = sorted(math.log(max(1.0, value)) for value in quantiles)
     low, high = logs[0], logs[-1]
@@ -51,23 +51,23 @@ def histogram(quantiles: Sequence[float], width: int) -> str:
 
 
 def table(*columns: str) -> Table:
-    """A table whose columns are to the right but for the first; `<` before a title puts it to the left."""
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    """A table whose first column is aligned left, the others right; `<` before a title aligns its column left."""
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, title in enumerate(columns):
         left = number == 0 or title.startswith("<")
-        found.add_column(title.lstrip("<"), justify="left" if left else "right", overflow="fold")
-    return found
+        drawn.add_column(title.lstrip("<"), justify="left" if left else "right", overflow="fold")
+    return drawn
 
 
 def spark(values: Sequence[float | None], width: int = 40) -> str:
-    """Rewards as blocks from 0 to 1, averaged to at most `width` columns; `?` where one of them is no number."""
+    """Rewards as blocks from 0 to 1, averaged to at most `width` columns; `?` for a column with a missing value."""
     columns = min(width, len(values))
     blocks = []
     for column in range(columns):
         part = values[column * len(values) // columns : (column + 1) * len(values) // columns]
-        known = [value for value in part if value is not None and math.isfinite(value)]
-        if len(known) < len(part):
+        numbers = [value for value in part if value is not None and math.isfinite(value)]
+        if len(numbers) < len(part):
             blocks.append("?")
         else:
-            blocks.append(RAMP[round(8 * min(1.0, max(0.0, sum(known) / len(known))))])
+            blocks.append(RAMP[round(8 * min(1.0, max(0.0, sum(numbers) / len(numbers))))])
     return "".join(blocks)

@@ -1,5 +1,4 @@
-"""A plan of groups in the terminal: what it gains, which bound is nearest, its groups with their jobs and timelines,
-moves, and why."""
+"""A plan of groups in the terminal: cost, nearest bound, groups with their jobs and timelines, moves, and reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.numbers import percent, times, usd
+from ...plans.phrases.numbers import bytes_of, percent, seconds, times, usd
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import CostFigures, GroupsPlan
@@ -24,7 +23,7 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
 def costs_text(plan: GroupsPlan) -> str:
-    """What the plan costs beside what else could be done. A unit of training is what one USD buys alone."""
+    """Costs of the plan, of Algorithm 1 and of each job alone. A unit of training is what one USD buys a job alone."""
     predicted = plan.predicted
     rows: list[tuple[str, CostFigures]] = [
         ("this plan", predicted.plan),
@@ -52,13 +51,13 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
                 for phase, pinned in (("rollout", member.rollout), ("train", member.train))
                 if pinned.way
             )
-            quantiles = f"p50 {s.p50:.3f}, p95 {s.p95:.3f}"
+            quantiles = f"p50 {times(s.p50, 3)}, p95 {times(s.p95, 3)}"
             if len(group.jobs) == 1 and s.keeps:
-                # Its bound is counted from this: p95 above it is how its own iterations vary.
+                # The bound is relative to the job alone, so only its own iterations can make p95 exceed the mean.
                 yield f"  {name}: {times(s.mean, 3)}, shares with nobody ({quantiles} of its own iterations){ways}"
                 continue
-            at = "" if plan.rules.quantile == 0.95 else f" at p{100 * plan.rules.quantile:g}"
-            yield f"  {name}: {times(s.mean, 3)} ({quantiles}) of at most {times(s.slo, 3)}{at}{ways}" + (
+            quantile = "" if plan.rules.quantile == 0.95 else f" at p{100 * plan.rules.quantile:g}"
+            yield f"  {name}: {times(s.mean, 3)} ({quantiles}) of at most {times(s.slo, 3)}{quantile}{ways}" + (
                 "" if s.keeps else "  breaks its bound"
             )
 
@@ -72,7 +71,7 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
         alike = sum(other.together == move.together for other in plan.moves) - 1
         yield (
             f"  {move.job}: {move.from_group} -> {move.to_group}, costs {usd(move.price_usd)} USD "
-            f"({move.price_s:.0f} s), {reason}" + (f" with {alike} more" if alike else "")
+            f"({seconds(move.price_s)}), {reason}" + (f" with {alike} more" if alike else "")
         )
     spared = plan.declined
     if spared is not None:
@@ -86,7 +85,7 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
 
 
 def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
-    """All of it as data: the summary of `solve --json`, the plan's own sections, and each job's slack."""
+    """The plan for --json: the summary of `solve --json`, the plan's own sections, and each job's slack."""
     from ..many_jobs.groups_summary import summary
 
     whole = plan.model_dump(mode="json")
@@ -106,36 +105,36 @@ def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
 
 
 def limit(member: GroupMember, rules: GroupRules) -> float:
-    """The slowdown that a job must stay below: its bound less the rules' margin."""
+    """The slowdown that a job must stay below: its bound minus the rules' margin."""
     slo = member.slowdown.slo
     return slo - rules.margin * (slo - 1.0)
 
 
 def slack(member: GroupMember, rules: GroupRules) -> float:
-    """What the 95th percentile of a job's slowdown leaves of its limit, as a share of it."""
+    """Share of a job's limit that the 95th percentile of its slowdown leaves free."""
     return 1.0 - member.slowdown.p95 / limit(member, rules)
 
 
 def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Renderables:
-    """The whole plan for a terminal `width` wide; `notes`: what a reader must know first."""
-    parts: list[RenderableType] = [*_verdict(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
+    """The whole screen for a terminal of `width` characters; `notes` stand below the headline."""
+    rows: list[RenderableType] = [*_headline(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
     for key, group in plan.groups.items():
         nodes = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
-        parts += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes}", style="bold")]
-        parts += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
-    parts += [Text(line) for line in moves_text(plan)]
-    parts.append(Text("small letters decode, capitals train; slack: what p95 leaves of the bound", style="dim"))
-    return Renderables(*parts)
+        rows += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes}", style="bold")]
+        rows += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
+    rows += [Text(line) for line in moves_text(plan)]
+    rows.append(Text("small letters decode, capitals train; slack: what p95 leaves of the bound", style="dim"))
+    return Renderables(*rows)
 
 
-def _verdict(plan: GroupsPlan, path: str) -> list[Text]:
-    """What the plan gains, whether every bound is kept and which is nearest, and how sure it is."""
+def _headline(plan: GroupsPlan, path: str) -> list[Text]:
+    """Cost and gain, whether every bound is kept and which is nearest, and the solver's proof."""
     from ...plans.phrases.sentences import one_line
 
     p, solver = plan.predicted, plan.solver
     jobs = sum(len(group.jobs) for group in plan.groups.values())
     per_hour = [
-        f"{_change(p.plan.usd_per_hour, other.usd_per_hour)} {name} ({other.usd_per_hour:.2f}"
+        f"{_change(p.plan.usd_per_hour, other.usd_per_hour)} {name} ({usd(other.usd_per_hour)}"
         + ("" if other.fits else ", does not fit the cluster")
         + ")"
         for name, other in (("each job alone", p.solo_d), ("RollMux's Algorithm 1", p.algorithm_1))
@@ -165,15 +164,15 @@ def _change(ours: float, theirs: float) -> str:
 
 
 def _bounds(plan: GroupsPlan) -> Text:
-    """Who breaks a bound, else who is nearest to it among those that share nodes."""
+    """The jobs that break their bounds; else, of the jobs that share nodes, the one nearest to its bound."""
     members = [(key, name, member) for key, group in plan.groups.items() for name, member in group.jobs.items()]
     broken = [f"{name} in {key}" for key, name, member in members if not member.slowdown.keeps]
     if broken:
         return Text(f"bounds broken: {', '.join(broken)}", style="bold red")
-    shared = [found for found in members if len(plan.groups[found[0]].jobs) > 1]
+    shared = [item for item in members if len(plan.groups[item[0]].jobs) > 1]
     if not shared:
         return Text("every bound is kept: no job shares nodes", style="green")
-    key, name, member = min(shared, key=lambda found: (slack(found[2], plan.rules), found[1]))
+    key, name, member = min(shared, key=lambda item: (slack(item[2], plan.rules), item[1]))
     return Text(
         f"every bound is kept; {name} in {key} is nearest to its bound: p95 {times(member.slowdown.p95, 3)} of "
         f"{times(limit(member, plan.rules), 3)}, {percent(slack(member, plan.rules))} to spare",
@@ -181,9 +180,9 @@ def _bounds(plan: GroupsPlan) -> Text:
     )
 
 
-# Told elsewhere on the screen.
-_TOLD = ("slack",)
-_WORDS = {"pace": "binds", "next_best": "next best"}
+# Reasons that the screen shows elsewhere.
+_SHOWN_ELSEWHERE = ("slack",)
+_TITLES = {"pace": "binds", "next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:
@@ -193,13 +192,13 @@ def _why(group: PlannedGroup) -> Table:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, text in group.why.items():
-        if name not in _TOLD:
-            table.add_row(_WORDS.get(name, name), one_line(text))
+        if name not in _SHOWN_ELSEWHERE:
+            table.add_row(_TITLES.get(name, name), one_line(text))
     return table
 
 
 def _nodes(group: PlannedGroup) -> dict[str, int]:
-    """Nodes by pool."""
+    """Number of a group's nodes by pool."""
     nodes: dict[str, int] = {}
     for node in group.nodes:
         nodes[node.pool] = nodes.get(node.pool, 0) + 1
@@ -222,8 +221,8 @@ def _gantt(group: PlannedGroup, width: int) -> Table:
     for index, node in enumerate(group.nodes):
         rows = [_row(group, unit, width) for unit in range(first, first + node.slots)]
         first += node.slots
-        memory = f"{node.resident_bytes / 1e9:.0f} of {node.host_memory_bytes / 1e9:.0f} GB"
-        # A node that nobody has a part of is one row.
+        memory = bytes_of(node.resident_bytes, node.host_memory_bytes)
+        # If no job has only a part of the node, one row shows all its slots.
         whole = all(row == rows[0] for row in rows)
         for slot, row in enumerate(rows[:1] if whole else rows):
             label = f"{node.pool} {index}" + ("" if whole else f".{slot}")
@@ -247,8 +246,8 @@ def _row(group: PlannedGroup, unit: int, width: int) -> Text:
 
 
 def _jobs(group: PlannedGroup, rules: GroupRules) -> Table:
-    """Seconds of an iteration alone, then its slowdown here: in the long run, at quantiles of stretches of iterations,
-    and what is left of the bound."""
+    """Seconds of an iteration alone, the slowdown in the group (mean, and quantiles over runs of iterations), and
+    what is left of the bound."""
     titles = ["job", "rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most", "slack"]
     tails = any(member.tail_from is not None for member in group.jobs.values())
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
@@ -272,7 +271,7 @@ def _jobs(group: PlannedGroup, rules: GroupRules) -> Table:
             *(
                 (times(limit(member, rules), 3), spare)
                 if len(group.jobs) > 1 or not s.keeps
-                else ("-", "-")  # its bound is counted from being alone
+                else ("-", "-")  # a bound is relative to the job alone
             ),
         ]
         if tails:

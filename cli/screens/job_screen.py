@@ -1,4 +1,4 @@
-"""A plan of one job on one screen: what it gains, its rounds, where their time goes, memory, alternatives, and why."""
+"""A plan of one job on one screen: gain, rounds, seconds by phase, memory, alternatives, and reasons."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.numbers import bytes_of, digits, percent, ratio, seconds, times, usd
-from .alternatives import front_table, why_parts
+from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
+from .alternatives import front_table, why_table
 from .bars import gauge, histogram, table
 from .round_chart import LEGEND, charts
 from .rounds_table import round_kinds, rounds_table, seconds_table
+from .solved import plan_summary
 
 if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
     from ...plans.schema.predicted import MemoryBar
 
 WIDE = 96
-"""Characters from which on things stand side by side."""
+"""Least width in characters at which tables stand side by side."""
 
 
 def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderables:
-    """The whole screen for a terminal `width` wide; `notes`: what a reader must know first."""
+    """The whole screen for a terminal of `width` characters; `notes` stand below the headline."""
     wide = width >= WIDE
-    parts: list[RenderableType] = [
+    rows: list[RenderableType] = [
         *_headline(plan, path),
         *(Text(f"note: {note}", style="yellow") for note in notes),
         Text(),
@@ -40,26 +41,25 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         *_path(plan),
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
-        *_held(plan),
+        *_held_by(plan),
         _lengths(plan, wide),
-        *_trace(plan),
+        *_length_basis(plan),
         *_errors(plan),
         Text(),
-        *why_parts(plan, wide),
+        *why_table(plan, wide),
     ]
     if any(point.rough for point in plan.predicted.front):
-        parts.append(Text("* this plan; ~ of few simulated rounds", style="dim"))
-    return Renderables(*parts)
+        rows.append(Text("* this plan; ~ of few simulated rounds", style="dim"))
+    return Renderables(*rows)
 
 
 def data(plan: Plan, path: Path) -> dict[str, Any]:
-    """All of it as data: the summary of `solve --json`, the plan's own sections, and what is drawn of them."""
+    """The plan for --json: the summary of `solve --json`, the plan's own sections, bars and critical path."""
     from ...plans.facts.critical_path import critical_path
     from ...plans.facts.round_bars import round_bars
-    from ..solve import plan_summary
 
     whole = plan.model_dump(mode="json")
-    path_of_step = critical_path(plan.predicted)
+    critical = critical_path(plan.predicted)
     return {
         **plan_summary(plan, path),
         "error": plan.predicted.error.total,
@@ -69,9 +69,9 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
         "solver": whole["solver"],
         "bars": [bar._asdict() for bar in round_bars(plan)],
         "critical_path": {
-            "steps": [step._asdict() for step in path_of_step.steps],
-            "slack_s": path_of_step.slack_s,
-            "total_s": path_of_step.total_s,
+            "steps": [step._asdict() for step in critical.steps],
+            "slack_s": critical.slack_s,
+            "total_s": critical.total_s,
         },
         "why": plan.job.why,
     }
@@ -87,7 +87,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     if solver.refreshed:
         proof = f"{solver_status(solver)}, {percent(solver.gap, 2)} in {goal} from the solver's bound"
     money = (
-        f"{usd(p.usd_per_hour)} USD/h for {_count(p.nodes, 'node')}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
+        f"{usd(p.usd_per_hour)} USD/h for {count(p.nodes, 'node')}, {usd(p.usd_per_1k_samples)} USD per 1000 samples"
     )
     return [
         Text.assemble(
@@ -107,25 +107,21 @@ def _headline(plan: Plan, path: str) -> list[Text]:
     ]
 
 
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'s' * (number != 1)}"
-
-
 def _gantt(plan: Plan, width: int, wide: bool) -> RenderableType:
     kinds = round_kinds(plan)
     beside = wide and len(kinds) > 1
-    each = (width - 3) // 2 if beside else min(width, 100)
-    drawn = [Renderables(*lines) for lines in charts(plan, each)]
+    chart_width = (width - 3) // 2 if beside else min(width, 100)
+    drawn = [Renderables(*lines) for lines in charts(plan, chart_width)]
     return Renderables(_side_by_side(drawn, beside), Text(LEGEND, style="dim"))
 
 
-def _side_by_side(parts: Sequence[RenderableType], beside: bool) -> RenderableType:
+def _side_by_side(columns: Sequence[RenderableType], beside: bool) -> RenderableType:
     if not beside:
-        return Renderables(*parts)
+        return Renderables(*columns)
     grid = Table.grid(padding=(0, 3, 0, 0))
-    for _ in parts:
+    for _ in columns:
         grid.add_column()
-    grid.add_row(*parts)
+    grid.add_row(*columns)
     return grid
 
 
@@ -151,12 +147,12 @@ def _memory(plan: Plan) -> Table:
     bars: list[tuple[str, MemoryBar]] = []
     kinds = round_kinds(plan)
     for name, _, mean in kinds:
-        of = f" {name}" if len(kinds) > 1 else ""
-        bars.append((f"KV{of}", mean.memory.kv))
+        kind = f" {name}" if len(kinds) > 1 else ""
+        bars.append((f"KV{kind}", mean.memory.kv))
         if mean.memory.train is not None:
-            bars.append((f"trainer{of}", mean.memory.train))
+            bars.append((f"trainer{kind}", mean.memory.train))
     trainers = {(bar.needed_bytes, bar.capacity_bytes) for name, bar in bars if name.startswith("trainer")}
-    if len(trainers) == 1:  # one line for what is the same in both kinds of round
+    if len(trainers) == 1:  # the same in both kinds of round: one line
         first = next(bar for name, bar in bars if name.startswith("trainer"))
         bars = [(name, bar) for name, bar in bars if not name.startswith("trainer")] + [("trainer", first)]
     bars.append(("host", p.host_memory))
@@ -168,43 +164,45 @@ def _memory(plan: Plan) -> Table:
     return drawn
 
 
-def _held(plan: Plan) -> list[Text]:
-    """Who holds most of the memory of a trainer's accelerator and of a node's host."""
+def _held_by(plan: Plan) -> list[Text]:
+    """What uses most of the memory of a trainer's accelerator and of a node's host."""
     from ...planner.costs.memory_bars import gb
 
     trainers = [mean.memory.train for _, _, mean in round_kinds(plan) if mean.memory.train is not None]
     fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
-    told = []
+    texts = []
     for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):
         if bar is not None and bar.holds_bytes:
-            held = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
-            told.append(f"{name}: " + ", ".join(f"{who.replace('_', ' ')} {gb(size)}" for who, size in held))
-    return [Text.assemble(("held by  ", "bold"), "; ".join(told))] if told else []
+            largest = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
+            texts.append(f"{name}: " + ", ".join(f"{holder.replace('_', ' ')} {gb(size)}" for holder, size in largest))
+    return [Text.assemble(("held by  ", "bold"), "; ".join(texts))] if texts else []
 
 
 def _errors(plan: Plan) -> list[Text]:
-    """What the ± of the headline is made of, and what it is not."""
+    """The parts of the headline's ±, and what the error does not include."""
     from ...plans.phrases.caveats import assumed_errors, drift_text
 
     e = plan.predicted.error
-    parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
-    parts += assumed_errors(e)
+    error_parts = f"costs {percent(e.costs)}, the length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
+    error_parts += assumed_errors(e)
     if e.extrapolation is not None:
-        parts += f", responses longer than any in the trace {percent(e.extrapolation)}"
+        error_parts += f", responses longer than any in the trace {percent(e.extrapolation)}"
     return [
-        Text.assemble(("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {parts}"),
+        Text.assemble(
+            ("error    ", "bold"), f"±{percent(e.total)} of the mean step, one standard deviation: {error_parts}"
+        ),
         Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
     ]
 
 
-def _trace(plan: Plan) -> list[Text]:
-    """What of the lengths no response of the trace shows, and why the trace is thin; nothing if it shows all."""
+def _length_basis(plan: Plan) -> list[Text]:
+    """Lines on what the length trace does not show; empty if it shows all lengths."""
     basis, p = plan.predicted.length_basis, plan.predicted
     if basis is None:
         return []
-    extrapolated, reasons = basis.sentence(p.speedup), basis.thin_reasons(p.speedup)
-    told = list(dict.fromkeys([extrapolated] * basis.extrapolated + reasons))
-    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in reasons else "")) for text in told]
+    warnings = basis.thin_reasons(p.speedup)
+    texts = list(dict.fromkeys([basis.sentence(p.speedup)] * basis.extrapolated + warnings))
+    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in warnings else "")) for text in texts]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:

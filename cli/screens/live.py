@@ -1,6 +1,6 @@
-"""The live terminal view of `execute`: per run its step, phases, tail and reward, predicted beside actual.
+"""The live view of `execute`: for each run its step, seconds by phase and reward, measured beside predicted.
 
-On a terminal it is redrawn in place; elsewhere each step is one line, so that logs stay readable.
+On a terminal the view is redrawn in place; elsewhere each step is one line, so that logs stay readable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ...plans.schema.plan import Plan
 
-# The engines need the cores; twice a second is as fast as a person reads.
+# Drawing takes CPU time from the engines, and nobody reads faster than this.
 REFRESH_PER_S = 2
 
 
@@ -56,7 +56,7 @@ class LiveView:
     # -- Watcher -------------------------------------------------------------------------------------------------------
 
     def phase(self, text: str) -> None:
-        """Something slow begins."""
+        """A slow phase begins, such as starting the engines."""
         self._phase, self._round = text, None
         self._line(text)
 
@@ -79,7 +79,7 @@ class LiveView:
             self.note(f"{name} step {record.step}: {outcome} of {number} sample(s); the report says why")
 
     def note(self, text: str) -> None:
-        """A line for the person who watches."""
+        """Print a line."""
         self._line(text)
         if self._live is not None:
             self._console.print(text)

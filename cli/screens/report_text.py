@@ -1,17 +1,16 @@
-"""A report of runs as lines for the terminal; what is not known, or is NaN since training diverged, is called so.
+"""A report of runs as lines for the terminal; a figure that is missing, or NaN because training diverged, is `unknown`.
 
-`detail` is a run's part of a report (traces/report.py), NaN replaced by None. Texts of a trace stand on one line each
-and without what a terminal would take for a command.
+`detail` is a run's part of a report (traces/report.py), NaN replaced by None. Texts of a trace are reduced to one line
+each, without control characters.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...plans.diff.quantity_text import UNKNOWN
-from ...plans.phrases.numbers import percent, ratio, seconds
+from ...plans.phrases.numbers import is_finite, percent, ratio, seconds, times
 from ...plans.phrases.sentences import one_line
 from .bars import spark
 
@@ -19,19 +18,19 @@ _INCIDENTS = 8
 
 
 def run_text(name: str, detail: dict[str, Any]) -> str:
-    """A run in some lines."""
+    """The report of one run."""
     name, mode = one_line(name), detail["mode"]
     if not detail["steps"]:
         lines = [f"{name} ({mode}): predicted {seconds(detail['step_s_predicted'])} a step"]
         return "\n".join([*lines, *_state(detail), *_incidents(detail)])
     steps = "1 step" if detail["steps"] == 1 else f"{detail['steps']} steps"
     lines = [
-        f"{name} ({mode}): {steps}, {_figure(detail['step_s'], '.2f')} s a step over the cycle, "
-        f"predicted {detail['step_s_predicted']:.2f} (off by {_figure(detail['prediction_error'], '.1%')})"
+        f"{name} ({mode}): {steps}, {_figure(detail['step_s'], seconds)} a step over the cycle, "
+        f"predicted {seconds(detail['step_s_predicted'])} (off by {_figure(detail['prediction_error'], percent)})"
     ]
     if detail["step_s_expected"]:
         lines.append(
-            f"  of which {_figure(detail['step_s_expected'], '.2f')} s are the plan's own long round, which prompts "
+            f"  of which {_figure(detail['step_s_expected'], seconds)} are the plan's own long round, which prompts "
             "are owed: none ran yet"
         )
     lines += [*_state(detail), *_phases(detail)]
@@ -42,13 +41,13 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
                 f"{percent(value['share'])} of steps, predicted {percent(value['share_predicted'])}"
             )
     lines += _coverage(detail)
-    first, last = (_figure(detail[key], ".3f") for key in ("reward_first", "reward_last"))
+    first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}")
-    # A ratio is None where a run has too few prompts in common with the plain one.
+    # The ratio is None if the run has too few prompts in common with the plain one.
     if detail.get("length_ratio") is not None and detail.get("length_ks") is not None:
         lines.append(
             f"  trained / unconditioned mean length {ratio(detail['length_ratio'])} "
-            f"(+- {_figure(detail['length_ratio_standard_error'], '.3f')}), K-S distance {detail['length_ks']:.3f}; "
+            f"(+- {_figure(detail['length_ratio_standard_error'], ratio)}), K-S distance {detail['length_ks']:.3f}; "
             f"predicted {ratio(detail['length_ratio_predicted'])}"
         )
     lines += _tail_and_waste(detail)
@@ -60,51 +59,54 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
             "longest deadline: at most so many right answers were judged wrong for a deadline that adapts"
         )
     if failures := detail.get("reward_failures"):
-        of = ", ".join(f"{one_line(outcome)} {number}" for outcome, number in failures.items())
-        lines.append(f"  samples that no reward came of: {of}; infra_failed ones were drawn again, others count as 0")
+        outcomes = ", ".join(f"{one_line(outcome)} {number}" for outcome, number in failures.items())
+        lines.append(f"  samples without a reward: {outcomes}; infra_failed ones were drawn again, others count as 0")
+    difference = _figure(detail["logprob_max_abs_diff"], "{:.1e}".format)
     lines.append(
         f"  violations: on-policy {detail['on_policy_violations']}, conservation {detail['conservation_violations']}; "
-        f"log-probs differ by at most {_figure(detail['logprob_max_abs_diff'], '.1e')}; {detail['restarts']} restarts"
+        f"log-probs differ by at most {difference}; {detail['restarts']} restarts"
     )
     lines += _training(detail)
     return "\n".join([*lines, *_incidents(detail)])
 
 
 def comparison(result: dict[str, Any]) -> str:
-    """Runs beside the plain one, a line each."""
-    lines = [f"baseline {_figure(result['baseline']['step_s'], '.2f')} s a step"]
+    """The runs compared with the plain one, a line each."""
+    lines = [f"baseline {_figure(result['baseline']['step_s'], seconds)} a step"]
     for role, speedup in (("planned", "speedup"), ("race", "race_speedup")):
         if role in result:
             length = result["length_ratio"][role]
             lines.append(
-                f"{role:8} {_figure(result[role]['step_s'], '.2f')} s a step: {_figure(result[speedup], '.2f')}x per "
-                "trained sample" + ("" if length is None else f", length ratio {length:.3f}")
+                f"{role:8} {_figure(result[role]['step_s'], seconds)} a step: {_figure(result[speedup], times)} per "
+                "trained sample" + ("" if length is None else f", length ratio {ratio(length)}")
             )
     return "\n".join([*lines, *_machine(result["measured_over_predicted"])])
 
 
 COMMON = 0.1
-"""Share of the predicted seconds by which all runs must be off, in one direction, to blame the machine."""
+"""If all runs are off by more than this share of the predicted seconds, in one direction, the machine is to blame."""
 
 
 def _machine(ratios: Mapping[str, float | None]) -> list[str]:
-    """What to say where all runs took longer than predicted, or all less: they ran on another machine, in a sense."""
-    known = [ratio for ratio in ratios.values() if ratio is not None]
-    if len(known) < 2 or not (min(known) > 1 + COMMON or max(known) < 1 / (1 + COMMON)):
+    """A note if all runs took longer than predicted, or all less: then the speed of the machine has changed."""
+    factors = [ratio for ratio in ratios.values() if ratio is not None]
+    if len(factors) < 2 or not (min(factors) > 1 + COMMON or max(factors) < 1 / (1 + COMMON)):
         return []
-    now = "slower" if min(known) > 1 else "faster"
+    now = "slower" if min(factors) > 1 else "faster"
     return [
-        f"all runs took {min(known):.2f} to {max(known):.2f} times the predicted seconds: the machine was {now} than "
-        f"when it was profiled. Compared with each other, the runs are within "
-        f"{percent(max(known) / min(known) - 1)} of the predictions"
+        f"all runs took {times(min(factors))} to {times(max(factors))} the predicted seconds: the machine was {now} "
+        f"than when it was profiled. Compared with each other, the runs are within "
+        f"{percent(max(factors) / min(factors) - 1)} of the predictions"
     ]
 
 
-def _figure(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None or not math.isfinite(value) else format(value, form)
+def _figure(value: float | None, text: Callable[[float], str]) -> str:
+    """A figure as text; `unknown` if there is none."""
+    return text(value) if is_finite(value) else UNKNOWN
 
 
 def _state(detail: dict[str, Any]) -> list[str]:
+    """A line on the run's state."""
     from ...traces.report_state import ago
 
     quiet_s = detail.get("quiet_s")
@@ -112,34 +114,34 @@ def _state(detail: dict[str, Any]) -> list[str]:
 
 
 def _training(detail: dict[str, Any]) -> list[str]:
-    """Steps that changed nothing, how engine and trainer differ, and what importance weights did."""
+    """Skipped steps, differences of log-probs between engine and trainer, and importance weights."""
     lines = []
     if skipped := detail.get("skipped_steps"):
         lines.append(f"  {skipped} steps were skipped, since a loss or a gradient was not finite: no weight changed")
     if "logprob_p99_abs_diff" in detail:
-        mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], ".1e") for name in ("mean", "p99"))
-        beyond = _figure(detail["logprob_beyond_share"], ".2%")
+        mean, p99 = (_figure(detail[f"logprob_{name}_abs_diff"], "{:.1e}".format) for name in ("mean", "p99"))
+        beyond = _figure(detail["logprob_beyond_share"], percent)
         lines.append(f"  log-probs in the worst step: mean {mean}, p99 {p99}; {beyond} of the tokens beyond the bound")
     for done in ("truncated", "masked"):
         if (share := detail.get(f"importance_{done}_share")) is not None:
-            ratio = _figure(detail["importance_ratio_mean"], ".4f")
-            lines.append(f"  importance weights: mean ratio {ratio}, {_figure(share, '.2%')} of the tokens {done}")
+            mean = _figure(detail["importance_ratio_mean"], "{:.4f}".format)  # near 1: `ratio` has too few digits
+            lines.append(f"  importance weights: mean ratio {mean}, {_figure(share, percent)} of the tokens {done}")
     return lines
 
 
 def _phases(detail: dict[str, Any]) -> list[str]:
-    """A phase is told apart from the floor that its error is told against: a small one's would be noise."""
+    """A table of the phases; `-` for the error of a phase that is too short to judge (traces/report.PHASE_FLOOR)."""
     from ...plans.phrases.phase_names import PHASE_NAMES
 
     lines = [f"  {'phase':20}{'measured':>10}{'predicted':>10}{'off by':>9}"]
     small = False
     for phase, value in detail["phases_s"].items():
-        off = _figure(value["error"], ".1%")
+        off = _figure(value["error"], percent)
         if value["floored"] and value["error"] is not None:
-            # Against its own seconds it is off by more.
-            both = value["error"] <= 1.0
-            small |= both
-            off = "-" if both else f">{off}"
+            # The error is relative to the floor; relative to the phase's own seconds it is larger.
+            within_floor = value["error"] <= 1.0
+            small |= within_floor
+            off = "-" if within_floor else f">{off}"
         name = PHASE_NAMES[phase]
         lines.append(f"  {name:20}{value['measured']:10.3f}{value['predicted']:10.3f}{off:>9}")
     if small:
@@ -148,17 +150,18 @@ def _phases(detail: dict[str, Any]) -> list[str]:
 
 
 def _coverage(detail: dict[str, Any]) -> list[str]:
-    """How many steps lie below the predicted p50 and p95."""
-    parts = [
-        f"{kind} {found['step_s']['below_p50']} and {found['step_s']['below_p95']} of {found['steps']} "
-        f"({percent(found['step_s']['share_below_p50'])}, {percent(found['step_s']['share_below_p95'])})"
-        for kind, found in detail["coverage"].items()
+    """Numbers of steps at or below the predicted p50 and p95."""
+    texts = [
+        f"{kind} {part['step_s']['below_p50']} and {part['step_s']['below_p95']} of {part['steps']} "
+        f"({percent(part['step_s']['share_below_p50'])}, {percent(part['step_s']['share_below_p95'])})"
+        for kind, part in detail["coverage"].items()
         if kind != "all" or len(detail["coverage"]) > 2
     ]
-    return [f"  steps below the predicted p50 and p95: {'; '.join(parts)}"] if parts else []
+    return [f"  steps below the predicted p50 and p95: {'; '.join(texts)}"] if texts else []
 
 
 def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
+    """Longest responses, tails of rollouts, and tokens that were not trained."""
     tails = [
         f"{kind} {percent(value['share'])} ({value['rounds']} of {value['of_rounds']} rounds)"
         for kind, value in detail["tail"].items()
@@ -168,23 +171,23 @@ def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
         f"  longest / median response {detail['max_over_median_tokens']:.1f}"
         + (f"; rollout with under a quarter of its sequences: {', '.join(tails)}" if tails else "")
     ]
-    lost = detail["waste"]
-    if lost["share"] or lost["aborted_samples"]:
-        fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in lost["tokens"].items() if fate != "trained")
+    waste = detail["waste"]
+    if waste["share"] or waste["aborted_samples"]:
+        fates = ", ".join(f"{one_line(fate)} {n:,}" for fate, n in waste["tokens"].items() if fate != "trained")
         lines.append(
-            f"  {percent(lost['share'])} of the tokens of samples that ended were not trained"
+            f"  {percent(waste['share'])} of the tokens of samples that ended were not trained"
             + (f" ({fates})" if fates else "")
-            + f"; {lost['aborted_samples']:,} samples were stopped on the way"
+            + f"; {waste['aborted_samples']:,} samples were stopped on the way"
         )
     return lines
 
 
 def _incidents(detail: dict[str, Any]) -> list[str]:
     """The last incidents, a line each."""
-    found = detail["incidents"]
+    incidents = detail["incidents"]
     lines = [
         f"  step {row['step']}, {row['t_s']:.0f} s: {row['kind']}: {one_line(row['text'])}"
-        for row in found[-_INCIDENTS:]
+        for row in incidents[-_INCIDENTS:]
     ]
-    left = len(found) - _INCIDENTS
+    left = len(incidents) - _INCIDENTS
     return [f"  {left} earlier incidents: see --json", *lines] if left > 0 else lines

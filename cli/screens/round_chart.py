@@ -22,7 +22,7 @@ _LABEL, _BESIDE = 10, 9  # characters before and behind a lane
 
 
 def charts(plan: Plan, width: int) -> list[list[Text]]:
-    """A chart `width` wide for each kind of round, as lines of equal number."""
+    """A chart of `width` characters for each kind of round; all have the same number of lines."""
     from ...plans.facts.round_bars import round_bars
 
     rounds = plan.predicted.rounds
@@ -50,10 +50,10 @@ def _chart(title: str, mean: PredictedRound, bars: list[Bar], width: int) -> lis
     if not span:
         return lines
     for lane in LANES:
-        own = [bar for bar in bars if bar.lane == lane]
+        bars_of_lane = [bar for bar in bars if bar.lane == lane]
         line = Text(f"{_NAMES.get(lane, lane):{_LABEL}}")
-        line.append_text(_lane(own, mean, span, cells))
-        lines.append(line.append(f" {_beside(own, mean)}"))
+        line.append_text(_lane(bars_of_lane, mean, span, cells))
+        lines.append(line.append(f" {_beside(bars_of_lane, mean)}"))
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
     axis = f"{'':{_LABEL}}0{seconds(span):>{cells - 1}}"
@@ -80,7 +80,7 @@ def _character(bar: Bar, mean: PredictedRound, at_s: float) -> str:
 
 
 def _beside(bars: list[Bar], mean: PredictedRound) -> str:
-    """The lane's seconds."""
+    """The seconds of a lane, beside its bar."""
     if not bars:
         return "-"
     lane = bars[0].lane

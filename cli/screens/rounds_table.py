@@ -32,18 +32,18 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
         ("rounds", [name for name, _, _ in kinds]),
         ("steps", [percent(mean.share) for _, _, mean in kinds]),
         ("time", [percent(mean.share * mean.step_s.mean / total) if total else "" for _, _, mean in kinds]),
-        ("issue", [_issue(of) for _, of, _ in kinds]),
-        ("cutoff", [_cutoff(of) for _, of, _ in kinds]),
-        ("engines", [f"{of.rollout.engines} x tp {of.rollout.tp}" for _, of, _ in kinds]),
-        ("seqs", [str(of.rollout.max_num_seqs) for _, of, _ in kinds]),
-        ("drafts", [_drafts(of) for _, of, _ in kinds]),
-        ("kept", [_kept(of) for _, of, _ in kinds]),
-        ("<trainers", [_trainers(of.train) for _, of, _ in kinds]),
-        ("<freed", [_hand_over(of) for _, of, _ in kinds]),
+        ("issue", [_issue(decided) for _, decided, _ in kinds]),
+        ("cutoff", [_cutoff(decided) for _, decided, _ in kinds]),
+        ("engines", [f"{decided.rollout.engines} x tp {decided.rollout.tp}" for _, decided, _ in kinds]),
+        ("seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
+        ("drafts", [_drafts(decided) for _, decided, _ in kinds]),
+        ("kept", [_kept(decided) for _, decided, _ in kinds]),
+        ("<trainers", [_trainers(decided.train) for _, decided, _ in kinds]),
+        ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
     ]
     if not wide:
         columns = [column for column in columns if column[0] not in ("time", "seqs")]
-    # What no kind of round has is not worth a column.
+    # A column without any value is left out.
     shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
     drawn = table(*(title for title, _ in shown))
     for row in zip(*(values for _, values in shown), strict=True):
@@ -51,37 +51,37 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
     return drawn
 
 
-def _issue(of: ShortRound | LongRound) -> str:
-    copies = getattr(of.issue, "copies", 1)
-    return f"{of.issue.prompts} x {of.issue.samples}" + (f" x {copies}" if copies > 1 else "")
+def _issue(decided: ShortRound | LongRound) -> str:
+    copies = getattr(decided.issue, "copies", 1)
+    return f"{decided.issue.prompts} x {decided.issue.samples}" + (f" x {copies}" if copies > 1 else "")
 
 
-def _cutoff(of: ShortRound | LongRound) -> str:
-    expected_long = getattr(of, "long_share", None)
-    return f"{percent(expected_long)} long" if expected_long else str(getattr(of, "cutoff_tokens", None) or "-")
+def _cutoff(decided: ShortRound | LongRound) -> str:
+    expected_long = getattr(decided, "long_share", None)
+    return f"{percent(expected_long)} long" if expected_long else str(getattr(decided, "cutoff_tokens", None) or "-")
 
 
-def _drafts(of: ShortRound | LongRound) -> str:
-    drafts = of.rollout.drafts
+def _drafts(decided: ShortRound | LongRound) -> str:
+    drafts = decided.rollout.drafts
     return "-" if drafts is None else f"{drafts.tokens} to {drafts.up_to_sequences}"
 
 
-def _kept(of: ShortRound | LongRound) -> str:
-    prefix = of.rollout.prefix
+def _kept(decided: ShortRound | LongRound) -> str:
+    prefix = decided.rollout.prefix
     return "-" if prefix is None else f"1 per {prefix.tokens_per_sample}"
 
 
-def _hand_over(of: ShortRound | LongRound) -> str:
-    freed = of.hand_over
+def _hand_over(decided: ShortRound | LongRound) -> str:
+    freed = decided.hand_over
     return "-" if freed is None else f"{freed.engines} at {percent(freed.at_finished)}"
 
 
 def _trainers(train: UpdateLayout) -> str:
-    """An update layout in few words, without sizes of 1."""
+    """An update layout: sizes above 1, options, and tokens of a micro-batch."""
     sizes = {"dp": train.dp, "tp": train.tp, "pp": train.pp, "cp": train.cp, "ep": train.ep}
-    words = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
-    words += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
-    return f"{' '.join(words)}, {train.micro_batch_tokens}"
+    entries = [f"{name} {size}" for name, size in sizes.items() if size > 1] or ["dp 1"]
+    entries += [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
+    return f"{' '.join(entries)}, {train.micro_batch_tokens}"
 
 
 def seconds_table(plan: Plan, wide: bool) -> Table:

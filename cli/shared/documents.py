@@ -1,4 +1,4 @@
-"""The kinds of document, and their models."""
+"""The kinds of document, the key that marks each kind, and the models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("cluster", "job", "profile", "plan", "workload", "groups", "policy")
 
 
 def mark_of(kind: str) -> str:
-    """The key at the top of a document that says of which kind it is."""
+    """The key at the top of a document that states its kind."""
     return "rlplan" if kind == "plan" else f"rlplan_{kind}"
 
 
@@ -25,7 +25,7 @@ def model_of(kind: str) -> type[BaseModel]:
 
 
 def kind_of(path: str | Path) -> str:
-    """The kind of the document at `path`, by its mark. Raises InputError when it has none that we know."""
+    """The kind of the document at `path`, by its mark. Raises InputError if it has no known mark."""
     from ...plans.schema.groups_plan import document_kind
     from ...plans.yaml.yaml_io import kind_of_mark
 
@@ -33,5 +33,5 @@ def kind_of(path: str | Path) -> str:
     kind = kind_of_mark(mark) if mark else ""
     if kind not in KINDS:
         marks = ", ".join(map(mark_of, KINDS))
-        raise InputError(f"is none of our documents: none of the keys {marks} is at its top", str(path))
+        raise InputError(f"is not an rlplan document: it has none of the keys {marks} at its top", str(path))
     return kind

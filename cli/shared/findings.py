@@ -1,4 +1,4 @@
-"""What `rlplan check` finds in plans that another command is about to use."""
+"""Findings of `rlplan check` in plans that another command uses."""
 
 from __future__ import annotations
 
@@ -16,42 +16,40 @@ if TYPE_CHECKING:
     from ...plans.yaml.errors import InputError
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
-"""What no machine can do, however fast or dear it is: findings without which a run does not start."""
+"""Rules of memory: a plan with such a finding is not started, because it does not fit the machine."""
 
-_TOLD = ("input-changed", "input-missing")  # simulate warns of these when it reads the plan
+_WARNED_OF = ("input-changed", "input-missing")  # simulate warns of these when it reads the plan
 
 
 def reports(plans: Sequence[Path]) -> list[FileReport]:
-    """What `rlplan check` says of plans, of the policies in their folders too."""
+    """Check plans as `rlplan check` does, against the policies in their folders too."""
     from ...planner.check.checker import Checker
 
     return Checker(datetime.now(UTC)).check([str(plan) for plan in plans])
 
 
 def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
-    """What a start refuses of plans, and behind it what `rlplan check` finds in them beside that; warnings are told."""
+    """Add the findings of `rlplan check` in the plans to the error for which a start refuses them; print warnings."""
     from ...plans.yaml.errors import InputError, joined
 
-    told = error.each()
+    errors = error.each()
 
-    def known(finding: Finding) -> bool:
-        return any(
-            (one.path, one.line) == (finding.file, finding.line) and finding.message in one.message for one in told
-        )
+    def is_in_error(finding: Finding) -> bool:
+        place = finding.file, finding.line
+        return any((fault.path, fault.line) == place and finding.message in fault.message for fault in errors)
 
-    found = [finding for report in reports(plans) for finding in report.findings if not known(finding)]
-    tell([finding for finding in found if finding.warning])
+    findings = [finding for report in reports(plans) for finding in report.findings if not is_in_error(finding)]
+    tell([finding for finding in findings if finding.warning])
     more = [
         InputError(f"[{finding.rule}] {finding.text}", finding.file, finding.line)
-        for finding in found
+        for finding in findings
         if not finding.warning
     ]
-    return joined([*told, *more])
+    return joined([*errors, *more])
 
 
 def memory_findings(plan: Path) -> list[Finding]:
-    """What memory does not hold of a plan of a job, by its inputs as they are now; nothing where one of them is not
-    here, or is no document."""
+    """Findings of memory in a job's plan, by its inputs as they are now; empty if an input is missing or invalid."""
     from ...planner.check.checker import Checker
     from ...planner.check.plan_rules import documents, physics
     from ...plans.schema.plan import load_plan
@@ -63,8 +61,10 @@ def memory_findings(plan: Path) -> list[Finding]:
 
 
 def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
-    """The memory table of a plan of a job by its inputs as they are now, a row for each place, phase and kind of round;
-    None where an input is not here, or does not price the plan."""
+    """The memory table of a job's plan by its inputs as they are now: a row for each place, phase and kind of round.
+
+    None if an input is missing or invalid, or if the profile has no costs for the plan.
+    """
     from ...planner.check.plan_rules import documents
     from ...planner.costs.memory_bars import WEIGHT_BYTES
     from ...planner.costs.round_costs import nodes_of, table_of
@@ -96,10 +96,10 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
 
 
 def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[Finding]:
-    """What `rlplan check` finds in a plan as it is simulated; findings about its input files are warned of instead.
+    """Findings of `rlplan check` in a plan as it is simulated; those about its input files are printed as warnings.
 
-    `changed`: whether the documents are other than their files. Then only what they decide is looked at: predictions,
-    digests and prices are of the plan before.
+    `changed`: the documents are not what their files hold. Then only the decisions are checked: predictions, digests
+    and prices are of the files.
     """
     from ...planner.check.checker import Checker
     from ...planner.check.plan_rules import physics
@@ -108,19 +108,19 @@ def simulated_findings(plan: Path, documents: Documents, changed: bool) -> list[
     checker = Checker(datetime.now(UTC))
     if changed:
         faults = physics(documents.plan, documents.cluster, documents.job, documents.profile, None)
-        # What the loss is divided by changes no second, and nobody trains by these documents.
+        # Divisors of the loss change no seconds, and nothing is trained by these documents.
         return checker.findings_of(str(plan), [fault for fault in faults if fault.rule != "loss-divisor"])
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for finding in checker.check_file(str(plan)).findings:
         if RULES[finding.rule].family != "inputs":
-            found.append(finding)
-        elif finding.rule not in _TOLD:
+            findings.append(finding)
+        elif finding.rule not in _WARNED_OF:
             click.echo(f"warning: {line(finding)}", err=True)
-    return found
+    return findings
 
 
 def tell(findings: Sequence[Finding]) -> None:
-    """Findings on standard error, a line each."""
+    """Print findings to standard error, one line each."""
     for finding in findings:
         click.echo(f"{'warning' if finding.warning else 'finding'}: {line(finding)}", err=True)
 

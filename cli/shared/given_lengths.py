@@ -1,5 +1,5 @@
-"""How long responses are, as a command line says it: by a trace (`--trace`, or the profile's own), or by lengths that
-ship (`--lengths`)."""
+"""Response lengths from the command line: a trace (`--trace`, or the profile's own), or a table that ships
+(`--lengths`)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def given_lengths(
     job_path: Path,
     named: Callable[[Path], dict[str, str]],
 ) -> tuple[LengthsInput, LengthTrace]:
-    """What `--trace` and `--lengths` (`word`) say, and how a plan names it; `named`: path and digest of a file."""
+    """Lengths by `--trace` or `--lengths` (`word`), and a plan's entry for them.
+
+    `named` returns the path and digest of a file.
+    """
     from ...planner.lengths.table_lengths import named_lengths
     from ...plans.schema.sections.origin import LengthsInput
     from ...plans.yaml.errors import InputError
@@ -55,7 +58,7 @@ def given_lengths(
 def _length_trace(
     profile: Profile, profile_path: Path, trace_path: Path | None, job_path: Path
 ) -> tuple[Path, LengthTrace]:
-    """The length trace that is given, else the profile's, and where it is."""
+    """The length trace of the command line, else of the profile, with its path."""
     from ...plans.yaml.errors import InputError
     from ...plans.yaml.yaml_io import sha256_file
     from ...profiles.length_tables import table_names

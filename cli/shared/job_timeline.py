@@ -1,4 +1,4 @@
-"""Timelines of a plan that is simulated from the files it names: what `simulate` and `show --timeline` share."""
+"""Timelines of a job's plan, simulated from its input files: shared by `simulate` and `show --timeline`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _EPOCH = 4096
 
 
 def data_prompts(documents: Documents, plan_path: Path) -> int | None:
-    """Prompts of the job's data, or how many it says there are; None where it does not and they are not at hand: a plan
-    is simulated on laptops too.
+    """Number of prompts in the job's data, or, without the file, the number that the job states; None if unknown.
 
-    Raises InputError if it is there and cannot be read, or holds fewer than a step trains.
+    Raises InputError if the data cannot be read, or holds fewer prompts than a step trains.
     """
     from ...plans.check.plan_check import input_path
     from ...plans.files.prompt_rows import enough_prompts
@@ -35,13 +34,13 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
 
 
 def epoch_prompts(documents: Documents, plan_path: Path) -> int:
-    """Prompts of an epoch: those of the job's data where it is at hand, else many; at least one step."""
+    """Number of prompts of an epoch: of the job's data if known, else 4096 or one step, whichever is more."""
     prompts = data_prompts(documents, plan_path)
     return max(documents.plan.job.issue.prompts_per_step, _EPOCH) if prompts is None else prompts
 
 
 def timeline_of(plan_path: Path) -> Timeline:
-    """The timeline of a plan's first steps. Raises InputError, with what it is needed for, when an input is missing."""
+    """The timeline of a plan's first steps, simulated. Raises InputError if an input is missing."""
     from ...planner.simulate.run_timeline import Timeline
     from ...planner.simulate.whole_run import simulate_plan
     from ...planner.what_if import load_documents
@@ -68,5 +67,5 @@ def timeline_of(plan_path: Path) -> Timeline:
 
 
 def compact(document: Any) -> str:
-    """A Chrome trace as the text of its file."""
+    """A Chrome trace as the compact JSON text of its file."""
     return json.dumps(document, separators=(",", ":")) + "\n"

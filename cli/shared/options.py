@@ -1,5 +1,4 @@
-"""What options of several commands have in common, and which of them stand on the command line: a command that takes
-two kinds of document refuses those of the other."""
+"""Options that several commands share, and refusals of options that do not apply to a document or an action."""
 
 from __future__ import annotations
 
@@ -11,20 +10,20 @@ import click
 from ...plans.yaml.errors import InputError
 
 OVERWRITE = "overwrite a file that rlplan did not write"
-"""What --force does to an output."""
+"""Help text of --force for an output file."""
 
 force_option = click.option("--force", "overwrite", is_flag=True, help=f"{OVERWRITE[:1].upper()}{OVERWRITE[1:]}.")
-"""For commands in which --force does nothing else."""
+"""The option --force of commands in which it does nothing else."""
 
 
 ACTIONS = ("list", "show", "import")
-"""What `rlplan lengths` and `rlplan rewards` do with tables that ship and with files of one's own."""
+"""Actions of `rlplan lengths` and `rlplan rewards`."""
 
 
 def must_fit_action(action: str, operand: str | None, listing: str, showing: str) -> None:
-    """Raise InputError for an operand or options that do not go with the action.
+    """Raise InputError for an operand or options that do not fit the action.
 
-    `listing`, `showing`: what to say of a list with an operand, and of a show without one.
+    `listing` is the message for a list with an operand, `showing` that for a show without one.
     """
     if action != "import":
         refuse_options_but(action, "as_json")
@@ -34,7 +33,7 @@ def must_fit_action(action: str, operand: str | None, listing: str, showing: str
 
 
 class Finite(click.FloatRange):
-    """A number in a range that is no infinity and no NaN: click takes both into any range that has no upper end."""
+    """A finite number in a range: click's range alone lets NaN pass, and infinity if it has no upper end."""
 
     name = "number"
 
@@ -45,12 +44,15 @@ class Finite(click.FloatRange):
         return number
 
 
-def refuse_options_but(what: str, *allowed: str) -> None:
-    """Raise InputError if the command line holds another option than `allowed` (parameter names)."""
+def refuse_options_but(subject: str, *allowed: str) -> None:
+    """Raise InputError if the command line has an option that is not in `allowed` (parameter names).
+
+    `subject` names the document or action in the message.
+    """
     context = click.get_current_context()
     options = {param.name: param.opts[0] for param in context.command.params if isinstance(param, click.Option)}
     for name, option in options.items():
         source = context.get_parameter_source(name or "")
         if name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
             takes = ", ".join(options[key] for key in options if key in allowed)
-            raise InputError(f"{option} does not apply to {what}, which takes {takes}")
+            raise InputError(f"{option} does not apply to {subject}, which takes {takes}")

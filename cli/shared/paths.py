@@ -1,4 +1,4 @@
-"""Paths on the command line."""
+"""Paths of the command line: default names, files that must exist, files that may be written, output."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ def job_file(path: Path) -> Path:
 
 
 INIT = "rlplan init --gpus 8x8xH100 --model Qwen2.5-32B FOLDER"
-"""A command that writes a cluster and a job to begin with."""
+"""An example of the command that writes a cluster and a job."""
 
 
 def need_job(path: Path) -> None:
-    """Raise InputError, with the command that writes a job, where there is no file at `path`."""
+    """Raise InputError, naming the command that writes a job, if there is no file at `path`."""
     need(path, f"{INIT} writes a job and its cluster to begin with")
 
 
 def need_cluster(path: Path) -> None:
-    """Likewise of a cluster."""
+    """Raise InputError, naming the command that writes a cluster, if there is no file at `path`."""
     need(path, f"name one with --cluster; {INIT} writes one to begin with")
 
 
 def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
-    """Likewise of the profile of a job; None for a job that cannot be read."""
+    """Raise InputError, naming the commands that write a profile, if there is none at `path`.
+
+    `job` is None if it cannot be read.
+    """
     from ...profiles.library import shipped_model
 
     model = (job and shipped_model(job.model.path)) or "MODEL"
@@ -54,7 +57,7 @@ def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
 
 
 def need_trace(path: Path, job_path: Path) -> None:
-    """Likewise of a length trace that the command line names."""
+    """Raise InputError, naming the commands that write a length trace, if there is none at `path`."""
     how = (
         f"rlplan profile {job_path} measures one, rlplan lengths import makes one of a log, "
         f"rlplan solve {job_path} --lengths NAME takes lengths that ship (rlplan lengths list)"
@@ -63,39 +66,42 @@ def need_trace(path: Path, job_path: Path) -> None:
 
 
 def need(path: Path, how: str) -> None:
-    """Raise InputError, with `how` to get one, where there is no file at `path`."""
+    """Raise InputError if there is no file at `path`; `how` to get the file completes the message."""
     if not os.path.exists(path):  # noqa: PTH110 (pathlib raises for what can be no path)
         raise InputError(f"no such file; {how}", str(path))
 
 
 def check_target(path: Path, *inputs: Path, kind: Written | None = None, force: bool = False) -> None:
-    """Raise InputError unless a file can be written at `path`, which must be none of the inputs, and no file that
-    rlplan did not write (unless `force`); `kind`: of which kind a file there may be, None: any of rlplan's."""
+    """Raise InputError unless a file may be written at `path`.
+
+    `path` must not be one of the inputs, nor, without `force`, a file that rlplan did not write. `kind` is the kind of
+    rlplan's files that may be overwritten; None allows every kind.
+    """
     if path != STDOUT and any(_same(path, file) for file in inputs):
         raise InputError("is an input of this command; choose another name", str(path))
     must_take_file(path, kind, force)
 
 
 def check_stdout(path: Path | None, option: str, as_json: bool) -> None:
-    """Raise InputError if a result and the file of `option` would both go to standard output."""
+    """Raise InputError if both the --json result and the file of `option` would go to standard output."""
     if path == STDOUT and as_json:
         raise InputError(f"{option} - and --json both write to standard output; give one of them")
 
 
 def must_be_file(path: Path, why: str) -> None:
-    """Raise InputError if `path` is standard output or a device, beside which nothing else can be written."""
+    """Raise InputError if `path` is standard output or a device; `why` a file is needed completes the message."""
     if path == STDOUT or (path.exists() and not path.is_file()):
         raise InputError(f"is no file, and {why}; name a file", str(path))
 
 
 def tell(text: str, *files: Path | None) -> None:
-    """Print what a command says of its result: to standard error if one of its files went to standard output."""
+    """Print a command's result; to standard error if one of its files went to standard output."""
     click.echo(text, err=STDOUT in files)
 
 
 @contextmanager
 def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
-    """What the planner refuses of a job or of its cluster within the block, as an InputError with file and line."""
+    """Within the block, turn the planner's refusals of a job or its cluster into an InputError with file and line."""
     from ...planner.choose.candidates.job_limits import Unplannable
 
     try:
@@ -106,7 +112,7 @@ def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
 
 
 def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
-    """Raise InputError, with the line, if accelerators cannot be what they are called."""
+    """Raise InputError, with the line, if figures of an accelerator contradict its name."""
     from ...planner.check.accelerator_rules import unlike_names
 
     for fault in unlike_names(cluster):
@@ -114,12 +120,12 @@ def accelerators_must_be_known(cluster: Cluster, cluster_path: Path) -> None:
 
 
 def see_it(out: Path) -> list[str]:
-    """The command that shows a plan that was written to `out`; none for standard output."""
+    """A line with the command that shows the plan at `out`; empty for standard output."""
     return [] if out == STDOUT else [f"see it: rlplan show {out}"]
 
 
 def _same(path: Path, file: Path) -> bool:
-    """Whether two paths lead to one file that is there."""
+    """Whether two paths lead to the same existing file."""
     return os.path.exists(path) and os.path.exists(file) and os.path.samefile(path, file)  # noqa: PTH110, PTH121
 
 
@@ -131,9 +137,9 @@ def job_inputs(job: Job, job_path: Path) -> list[Path]:
 
 
 def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) -> list[Path]:
-    """The length traces of a profile, and of the command line."""
-    own = [profile_path.with_name(profile.lengths.path)] if profile.lengths else []
-    return [*own, *([trace_path] if trace_path else [])]
+    """The length traces of a profile and of the command line."""
+    of_profile = [profile_path.with_name(profile.lengths.path)] if profile.lengths else []
+    return [*of_profile, *([trace_path] if trace_path else [])]
 
 
 def plan_inputs(plan_path: Path) -> list[Path]:

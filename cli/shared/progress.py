@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 @contextmanager
 def steps(title: str) -> Iterator[Callable[[str], None]]:
-    """Yields `notify(text)` for work whose length is unknown: a spinner on a terminal, a line per text elsewhere."""
+    """Yields `notify(text)` for work of unknown length: a spinner on a terminal, else a line per text."""
     console = Console(stderr=True)
     if not console.is_terminal:
         last = ""
@@ -33,7 +33,7 @@ def steps(title: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def share(title: str) -> Iterator[Callable[[str, float], None]]:
-    """Yields `update(text, share done)` for work that knows how far it is."""
+    """Yields `update(text, share done)` for work of known length: a bar on a terminal, else nothing."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda text, done: None

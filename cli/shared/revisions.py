@@ -1,7 +1,7 @@
 """Plans in git: `REV:PATH` as an operand, read with the plan's inputs into a temporary folder.
 
-The folder has the repository's own paths, so that a plan finds its inputs where it names them. A path that leads out of
-the repository, and a file that the revision does not have, are not at hand and nothing else.
+The folder has the paths of the repository, so that a plan finds its inputs. An input outside the repository, or one
+that the revision does not have, is missing there, which is no error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TIMEOUT_S = 120.0
 
 @contextmanager
 def plan_file(operand: str) -> Iterator[Path]:
-    """Where the plan that `operand` names can be read: a file, or `REV:PATH` of the git repository around us.
+    """Yields the path of the plan that `operand` names: a file, or `REV:PATH` of the current git repository.
 
-    `REV:PATH` is taken from the root of the repository, `REV:./PATH` from the current folder, as git does. A file of
-    that very name goes first. Raises InputError.
+    `REV:PATH` is relative to the root of the repository, `REV:./PATH` to the current folder, as in git. A file whose
+    name is `operand` has precedence. Raises InputError.
     """
     revision, colon, path = operand.partition(":")
     if Path(operand).exists() or not (colon and revision and path):
@@ -34,7 +34,7 @@ def plan_file(operand: str) -> Iterator[Path]:
 
 
 def name_of(operand: str) -> str:
-    """The plan's path without its revision."""
+    """The path of an operand without its revision."""
     revision, colon, path = operand.partition(":")
     return path if not Path(operand).exists() and colon and revision and path else operand
 
@@ -87,10 +87,12 @@ def _git(operand: str, *arguments: str) -> str:
     if done.returncode == 0:
         return done.stdout.decode(errors="surrogateescape").rstrip("\n")
     if "--verify" in arguments:
-        what = f"git knows no revision '{operand.partition(':')[0]}'; fetch it first (in CI: fetch-depth: 0)"
-        raise InputError(f"no such file, and {what}", operand)
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    raise InputError(f"no such file, and git says: {said[0] if said else 'failed'}", operand)
+        revision = operand.partition(":")[0]
+        raise InputError(
+            f"no such file, and git knows no revision '{revision}'; fetch it first (in CI: fetch-depth: 0)", operand
+        )
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    raise InputError(f"no such file, and git says: {lines[0] if lines else 'failed'}", operand)
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -1,6 +1,6 @@
 """Watch over vLLM's core and ranks, inside an engine's actor: whether they run, and when they last answered.
 
-vLLM tells of a dead core only to those who decode or call; an engine that idles would find out at its next weights.
+vLLM reports a dead core only to requests and calls; an idle engine would notice it only at its next weights.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class CoreWatch:
         self._task = asyncio.create_task(self._watch(), name=f"watch of the core of {self._name}")
 
     def take_pulse(self) -> bool:
-        """Whether core and ranks have answered since the last call of this."""
+        """Whether core and ranks have answered since the last call of this method."""
         pulsed, self._pulsed = self._pulsed, False
         return pulsed
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
     @contextlib.contextmanager
     def deaths(self) -> Iterator[None]:
-        """Whatever is raised inside because the core is gone becomes ActorFailed."""
+        """Within the block, turn an error that the core's death caused into ActorFailed."""
         try:
             yield
         except Exception as error:

@@ -6,10 +6,10 @@ Invariants:
 - each request that was submitted ends in exactly one event: `finished`, or nothing if it was aborted;
 - at most as many requests decode at once as the round's plan says; others wait here, in the order of submission;
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
-- an engine is heard of: a poll that finds no other event tells `alive` if any request grew since the last, else `pulse`
-  if vLLM's processes answered since the last, which they are asked to once a second;
-- the death of vLLM's core or of a rank is told by the next poll, whether anything decodes or not, and nothing that vLLM
-  started outlives this actor.
+- a poll without any other event returns a sign of life: `alive` if any request grew since the last poll, else `pulse`
+  if vLLM's processes, which are asked once a second, answered since the last poll;
+- the next poll after the death of vLLM's core or of a rank raises, whether anything decodes or not; no process that
+  vLLM started outlives this actor.
 
 Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`poll`/`abort` ...]* -> `close()`.
 """
@@ -84,7 +84,7 @@ class RolloutEngine:
         return look_at_children()
 
     async def _warm_up(self) -> None:
-        """Decode a little and forget it: vLLM's first requests pay for libraries and kernels (4 s on a CPU)."""
+        """Decode a few tokens and drop them: vLLM's first requests pay for libraries and kernels (4 s on a CPU)."""
         count = min(self._config.max_num_seqs, WARM_UP_REQUESTS)
         requests = [Request(f"warm-up-{i}", (1, 2, 3), 4, ignore_eos=True, seed=i) for i in range(count)]
         await asyncio.gather(*(self._decode(request) for request in requests))
@@ -104,11 +104,11 @@ class RolloutEngine:
         assert self._watch is not None, "weights come after start()"
         with self._watch.deaths():
             answers = await self._engine.collective_rpc("receive_weights", args=(path, version, checksums))
-        for held, _ in answers:
-            if held != version:
+        for file_version, _ in answers:
+            if file_version != version:
                 # A rank that read another file may have taken it, so none of them may decode.
                 self._version = ""
-                raise RuntimeError(f"{self._config.name}: {path} holds weights {held!r}, not {version!r}")
+                raise RuntimeError(f"{self._config.name}: {path} holds weights {file_version!r}, not {version!r}")
         received = [sums for _, sums in answers]
         if any(other != received[0] for other in received[1:]):
             raise RuntimeError(f"{self._config.name}: ranks received different weights from {path}")

@@ -1,7 +1,7 @@
 """One engine as the driver sees it: it starts, takes calls, and is replaced under its name when it is gone.
 
 Invariants:
-- an engine that dies, hangs or stays silent is replaced under the same name, at once and beside whatever goes on;
+- an engine that dies, hangs or stays silent is replaced under the same name, at once, while all else goes on;
 - calls that were made to the process that is gone never reach its successor.
 """
 
@@ -86,12 +86,12 @@ class EngineHandle:
 
     @property
     def name(self) -> str:
-        """What errors and traces call it, whichever process bears the name."""
+        """Name of the engine in errors and traces; its replacement has the same name."""
         return self.config.name
 
     @property
     def facts(self) -> EngineFacts:
-        """What the process that started last says of itself."""
+        """Facts that the engine's latest process reported when it had started."""
         assert self._facts is not None, f"{self.name} was never started"
         return self._facts
 
@@ -150,7 +150,7 @@ class EngineHandle:
     async def _replace(self, why: str) -> None:
         try:
             await self._supervisor.replace(self, why)
-        except Exception as error:  # noqa: BLE001 - whoever needs the engine next must be told, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error is raised to the next user of the engine
             self._given_up = error if isinstance(error, InputError) else failure(error, self.name)
             self._tell(self._given_up)
         else:
@@ -178,7 +178,7 @@ class EngineHandle:
         await self.discard()
 
     def watch_progress(self) -> None:
-        """To be called every `LOOK_S` while the engine has samples: one that lives and does not decode is replaced."""
+        """Replace the engine if it lives and does not decode; call it every `LOOK_S` while the engine has samples."""
         if self._process is not None and self.alive:
             self._process.watch_progress()
 

@@ -40,19 +40,19 @@ class EngineProcess:
         self._pump: asyncio.Task[None] | None = None
 
     def end(self, why: str) -> None:
-        """The process is gone: pending calls raise ActorFailed."""
+        """Note that the process is gone: pending calls raise ActorFailed."""
         if not self._gone.done():
             self._gone.set_exception(ActorFailed(self._name, why))
 
     # -- what it says --------------------------------------------------------------------------------------------------
 
     def start_pump(self, tell: Callable[[list[EngineEvent]], None]) -> None:
-        """Begin to poll for events, which are told to `tell`, and to watch for silence."""
+        """Begin to poll for events, pass them to `tell`, and watch for silence."""
         self._silence.heard(time.monotonic())
         self._pump = asyncio.create_task(self._run_pump(tell), name=f"pump {self._name}")
 
     async def stop_pump(self) -> None:
-        """Poll no more."""
+        """Stop polling."""
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
@@ -66,7 +66,7 @@ class EngineProcess:
                     return
             try:
                 events = call.result()
-            except Exception as error:  # noqa: BLE001 - an engine that cannot be polled is of no use, whatever it says
+            except Exception as error:  # noqa: BLE001 - an engine that cannot be polled is replaced, whatever the error
                 self._failed(self, reason(error))
                 return
             now = time.monotonic()
@@ -87,7 +87,7 @@ class EngineProcess:
         return True
 
     def watch_progress(self) -> None:
-        """To be called every `LOOK_S` while the engine has samples: one that answers and does not decode has failed."""
+        """Fail the process if it answers and does not decode; call it every `LOOK_S` while the engine has samples."""
         still_s = self._stillness.look(time.monotonic())
         if still_s >= max(PROGRESS_S, self._patience.stall_s):
             self._failed(self, f"decoded nothing for {still_s:.0f} s")
@@ -95,7 +95,7 @@ class EngineProcess:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def call(self, method: str, arguments: tuple[Any, ...], deadline_s: float | None = None) -> Any:
-        """What a method of the actor returns, when the calls before it are done; the patience is the usual deadline."""
+        """Call a method of the actor after all earlier calls; returns its result. Default deadline: the patience."""
         async with self._turn:
             if self._gone.done():
                 self._gone.result()
@@ -104,7 +104,7 @@ class EngineProcess:
             return await self.answer(call, deadline_s or self._patience.stall_s, method)
 
     async def core_call(self, method: str, arguments: tuple[Any, ...], deadline_s: float) -> Any:
-        """What a method returns that keeps vLLM's core from giving signs of life."""
+        """Call a method during which vLLM's core gives no signs of life; returns its result."""
         self._core_calls += 1
         try:
             return await self.call(method, arguments, deadline_s)

@@ -27,9 +27,9 @@ class WeightReceiver:
 
         sums: dict[str, str] = {}
         with safe_open(path, framework="pt") as file:  # once: the file at this path may be replaced any time
-            held = (file.metadata() or {}).get(VERSION_KEY, version)
-            if held != version:
-                return held, sums
+            file_version = (file.metadata() or {}).get(VERSION_KEY, version)
+            if file_version != version:
+                return file_version, sums
 
             def tensors() -> Iterator[tuple[str, Any]]:
                 for name in sorted(file.keys()):
@@ -41,7 +41,7 @@ class WeightReceiver:
             # reload_weights, not load_weights: CPU linears repack their weights, which only the former unpacks first.
             self.model_runner.reload_weights(weights_iterator=tensors())
         self._renew_tied_head()
-        return held, sums
+        return file_version, sums
 
     def _renew_tied_head(self) -> None:
         """Give a tied output head the new embeddings.

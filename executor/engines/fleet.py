@@ -1,9 +1,9 @@
-"""The fleet: all engines of a run, as sets per layout, and who hears of their events and deaths.
+"""The fleet: all engines of a run, as sets per layout; it passes their events and deaths to the round in progress.
 
 Invariants:
 - engines of one TP size are shared by all layouts of that size: a layout of k engines uses the first k;
 - events go to the round in progress, and to nobody between rounds; a death between rounds is kept until `take_missed`;
-- an engine that is gone is replaced beside whatever goes on (`engine_handle`); a round waits for it only if it
+- an engine that is gone is replaced while all else goes on (`engine_handle`); a round waits for it only if it
   has no other engine.
 """
 
@@ -102,18 +102,18 @@ class Fleet:
         self._tell = tell
 
     def listen_no_more(self) -> None:
-        """The round is over."""
+        """Stop directing news to the round, which is over."""
         self._tell = None
 
     def hear(self, news: EngineNews) -> None:
-        """An engine has news. Who needs an engine that was given up between rounds is told by `some_ready`."""
+        """Handle news of an engine. If an engine was given up between rounds, `some_ready` raises for it."""
         if self._tell is not None:
             self._tell(news)
         elif isinstance(news, EngineDied):
             self._missed.append(news)
 
     def take_missed(self) -> list[EngineDied]:
-        """Deaths between rounds that nobody was told of yet."""
+        """Deaths between rounds, each returned once."""
         missed, self._missed = self._missed, []
         return missed
 

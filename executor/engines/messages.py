@@ -37,7 +37,7 @@ class EngineFacts(NamedTuple):
 class Request:
     """One sample to decode: `request_id` unique over the engine's life, prompt token ids, limits in tokens.
 
-    With a `seed` the sample's randomness is its own, whatever decodes beside it.
+    With a `seed` the sample does not depend on the requests that decode beside it.
     """
 
     request_id: str

@@ -7,7 +7,7 @@ from typing import Any
 
 from .messages import EngineConfig, Request
 
-# A request is heard of at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
+# A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
 ALIVE_TOKENS = 256
 
 CORES = "RLPLAN_ENGINE_CORES"

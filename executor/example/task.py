@@ -45,8 +45,6 @@ shares are chosen for a cap of 768 tokens: 1-2% of samples reach it, the median 
 of 16 x 4 samples the longest has at least 12 times the tokens of the median (the seventh drew no hard prompt).
 Only one prompt in eight is hard: on a CPU, unlike on a GPU, a busy batch costs as much as the tail does."""
 
-MAX_KEYS = max(keys for keys, _ in DIFFICULTY)
-
 
 @dataclass(frozen=True)
 class Hunt:

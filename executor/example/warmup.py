@@ -161,14 +161,14 @@ def batch(rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
         # the model would learn to look there. A real response hits once.
         hits = min(keys, rng.binomial(tries, phase.hits))
         tried[rng.permutation(tries)[:hits]] = rng.permutation(symbols)[:hits]
-        told: list[tuple[int, int, int]] = []
+        taught: list[tuple[int, int, int]] = []
         for symbol in tried.tolist():
             value = int(value_of[symbol])
             if value < 0:
-                told += (symbol, EXACT, miss), (miss, TRY, 0)
+                taught += (symbol, EXACT, miss), (miss, TRY, 0)
             else:
-                told += (symbol, EXACT, hit), (hit, VALUE, value), (value, EXACT, end)
-        tokens[r, start:], kind[r, start:], label[r, start:] = np.array(told[: length - start]).T
+                taught += (symbol, EXACT, hit), (hit, VALUE, value), (value, EXACT, end)
+        tokens[r, start:], kind[r, start:], label[r, start:] = np.array(taught[: length - start]).T
         room = TRAINED_POSITIONS - length
         if room > 0:
             # One jump between prompt and response, one within the response.
@@ -181,9 +181,9 @@ def batch(rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
 
 
 def teacher_loss(logits: Tensor, kind: Tensor, label: Tensor) -> Tensor:
-    """Cross-entropy against the teacher, a scalar: the mean over the positions about which it says something."""
-    told = kind != NOTHING
-    log_p, kind, label = torch.log_softmax(logits[told].float(), -1), kind[told], label[told]
+    """Cross-entropy against the teacher, a scalar: the mean over the positions for which the teacher has a label."""
+    taught = kind != NOTHING
+    log_p, kind, label = torch.log_softmax(logits[taught].float(), -1), kind[taught], label[taught]
     exact = log_p.gather(1, label[:, None])[:, 0]
     symbols = log_p[:, task.FIRST_SYMBOL : task.FIRST_SYMBOL + task.SYMBOLS].mean(1)
     values = log_p[:, task.FIRST_VALUE : task.FIRST_VALUE + task.VALUES]

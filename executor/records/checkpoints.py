@@ -53,7 +53,7 @@ class Loaded:
 
 
 class Cadence:
-    """When the next checkpoint of a run is due. None is due before a first one has shown what it costs."""
+    """When the next checkpoint of a run is due. None is due until the first one has shown its cost."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class Cadence:
         self._cost_s = 0.0
 
     def saved(self, cost_s: float) -> None:
-        """A checkpoint was written just now, and took `cost_s` seconds."""
+        """Note that a checkpoint was written just now, in `cost_s` seconds."""
         self._saved_at_s, self._cost_s = self._clock(), cost_s
 
     def due(self, mean_s_between_deaths: float) -> bool:

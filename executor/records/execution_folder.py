@@ -1,4 +1,4 @@
-"""A run's folder: whether it holds a run, what is in it before the first event, and the lock of its one driver.
+"""A run's folder: whether it holds a run, its files before the first event, and the lock of its only driver.
 
 Without the lock a requeued job beside a driver that is half dead would mix two runs in one trace.
 The lock is `flock` on `.lock` in the run's folder. It holds between processes of a host, and between hosts where the
@@ -29,7 +29,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def written(path: Path, then: str = "start again") -> Iterator[None]:
-    """The block writes at `path`. Raises RunFailed in one line if the disk refuses: make room, `then` what to do."""
+    """Within the block, turn the disk's refusal to write at `path` into RunFailed; `then` says what to do about it."""
     try:
         yield
     except OSError as error:

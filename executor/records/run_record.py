@@ -57,7 +57,7 @@ class StepRecord:
 
 
 class PhaseSeconds(NamedTuple):
-    """What the phases of a step took; `other_s` is what the rollout took beside decoding and exposed rewards."""
+    """Seconds of the phases of a step; `other_s`: of the rollout, without decoding and exposed rewards."""
 
     sync_s: float
     rollout_s: float

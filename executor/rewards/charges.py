@@ -66,7 +66,7 @@ class Sample:
     """Of a witness: the sample that is charged, and with which result."""
 
     def as_witness(self, accused: Sample, charge: Scored) -> Sample:
-        """This sample once more. It has the future of the accused: if that is cancelled, nobody asks any more."""
+        """A copy of this sample to be scored as a witness; it has the future of `accused`, to be cancelled with it."""
         row = (self.prompt, self.response, self.answer, self.deadline_s)
         return Sample(accused.key, *row, accused.future, accused=(accused, charge))
 

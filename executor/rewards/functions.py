@@ -5,8 +5,8 @@ itself is at fault (reward 0) it may raise `PolicyError` or `PolicyTimeout`; to 
 or a machine is, `InfrastructureError`: the call is repeated, and then the sample is drawn again.
 
 Any other exception that repeated calls raise again is put down to the response, as long as the function still scores
-others: reward 0, told as `function_error` in trace and report. To drop the sample instead would be to draw until the
-function likes what it gets, and training would see only such responses. A run in which nearly all fail ends.
+others: reward 0, `function_error` in trace and report. If the sample were dropped instead, it would be drawn again
+until the function does not raise, and training would see only such responses. A run in which nearly all fail ends.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ What always holds:
   cannot take the others with it twice; so are those that cost the process in which a worker scores.
 - All state is touched on the event loop only; nothing blocks it.
 
-Who is charged with a failure, and after how many, is in `charges`.
+`charges` decides whether the response or the machine is charged with a failure, and after how many failures.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RewardPool:
     def of_job(
         cls, job: Job, paths: JobPaths, workers: int, deadline_s: float, supervisor: Supervisor | None = None
     ) -> RewardPool:
-        """The pool of a job, whoever asks: `profile` and `execute` score with the same function by the same limits."""
+        """The pool of a job; `profile` and `execute` score with the same function and the same limits."""
         reward = job.reward
         config = ScorerConfig(
             reward_kind=reward.kind,
@@ -231,7 +231,7 @@ class RewardPool:
             return str(error)
         return None
 
-    # ---- what came of a call ----
+    # ---- results of a call ----
 
     def _settle(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
         self._queue.learn(scored.seconds)
@@ -241,7 +241,7 @@ class RewardPool:
             self._failed(worker, sample, scored, solo=scored.outcome in SOLO)
 
     def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, solo: bool) -> None:
-        """A sample failed: it is tried again until its failures count; then a witness is scored, before the charge."""
+        """Score a failed sample again until its failures count; then score a witness before the sample is charged."""
         sample.failures[scored.outcome] += 1
         if sample.failures[scored.outcome] < tries(scored.outcome, self._retries):
             self._again(sample, solo)

@@ -16,7 +16,7 @@ from .charges import Sample
 BATCH_SAMPLES = 32
 """Most samples in one Ray call. A call costs about 1 ms on the driver's loop, so 32 make it negligible."""
 FIRST_BATCH_SAMPLES = 4
-"""Most samples in a call before any result has told how long one takes."""
+"""Most samples in a call before the first result, when the seconds of a sample are unknown."""
 BATCH_TARGET_S = 0.25
 """Slow rewards travel in smaller batches, so that results are not held back much longer than this by their batch."""
 
@@ -54,7 +54,7 @@ class SampleQueue:
             self._wake.set()
 
     def learn(self, seconds: float) -> None:
-        """A sample took so many seconds to score; batches are cut to that."""
+        """Note the seconds that a sample took to score; they limit the size of batches."""
         self._recent_s += (seconds - self._recent_s) * (0.1 if self._recent_s > 0 else 1.0)
 
     def clear(self) -> None:

@@ -94,7 +94,7 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
 
 
 def _waited_for_cpu_s() -> float:
-    """Seconds that this process's main thread was ready to run and did not; 0 where the kernel does not tell."""
+    """Seconds that this process's main thread was ready to run and did not; 0 if the kernel does not report it."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

@@ -79,47 +79,47 @@ class ScoringProcess:
         os.close(theirs)
         os.close(back)
         os.set_blocking(self._requests, False)
-        said = self._next(time.monotonic() + START_S)
-        if isinstance(said, dict) and said["problem"] is None and said["failure"] is None:
+        answer = self._next(time.monotonic() + START_S)
+        if isinstance(answer, dict) and answer["problem"] is None and answer["failure"] is None:
             return None, None
         code = self.kill()
-        if isinstance(said, dict):
-            return said["problem"], said["failure"]
+        if isinstance(answer, dict):
+            return answer["problem"], answer["failure"]
         return None, f"the process that scores did not start: {_ended(code)}"
 
     def score(self, rows: list[Row], budget_s: float) -> list[Scored]:
         """Score rows in order until `budget_s` is spent or the process is lost; at least one `Scored`."""
         if self._process is not None and self._answers_wait():
-            self.kill()  # no batch is under way: nobody's answer, or the pipe is closed
+            self.kill()  # no batch is under way: a stray answer, or the pipe is closed
         problem, failure = self.start()
         if problem or failure:
             return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
         results: list[Scored] = []
         self._batch += 1
         began, used_s = time.monotonic(), self._usage()[1]
-        if not self._send((self._batch, budget_s, rows)):  # nobody's response is to blame: none was looked at
+        if not self._send((self._batch, budget_s, rows)):  # no response was scored, so none is to blame
             code = self.kill()
             detail = f"the process that scores took no request: {_ended(code)}"
             return [Scored("infra_failed", 0.0, 0.0, detail, renew=True)]
         while True:
             # After the last row only the end of the batch is to come, and that at once.
             deadline_s = rows[len(results)][3] if len(results) < len(rows) else 0.0
-            said = self._next(began + deadline_s + GRACE_S)
+            answer = self._next(began + deadline_s + GRACE_S)
             now = time.monotonic()
-            if isinstance(said, list) and said[:2] == [self._batch, len(results)] and len(results) < len(rows):
-                scored = Scored(*said[2:])
+            if isinstance(answer, list) and answer[:2] == [self._batch, len(results)] and len(results) < len(rows):
+                scored = Scored(*answer[2:])
                 if scored.outcome == "policy_memory":
                     limit = f"; it may take {self._config.memory_bytes} bytes (reward.memory_bytes)"
                     scored = scored._replace(detail=scored.detail + limit)
                 results.append(scored)
                 began, used_s = now, self._usage()[1]
-            elif isinstance(said, dict) and said.get("batch") == self._batch and results:
-                if said["worn"]:
+            elif isinstance(answer, dict) and answer.get("batch") == self._batch and results:
+                if answer["worn"]:
                     self.kill()
                     results[-1] = results[-1]._replace(renew=True)
                 return results
             else:
-                lost = self._lost(deadline_s, now - began, used_s, stray=said is not None)
+                lost = self._lost(deadline_s, now - began, used_s, stray=answer is not None)
                 if len(results) < len(rows):
                     return [*results, lost]
                 return [*results[:-1], results[-1]._replace(renew=True)]
@@ -183,22 +183,22 @@ class ScoringProcess:
     def _send(self, request: Any) -> bool:
         """Hand over a request; False if the process is gone, or stands still."""
         data = pickle.dumps(request)
-        parts = memoryview(LENGTH.pack(len(data)) + data)
+        unsent = memoryview(LENGTH.pack(len(data)) + data)
         try:
-            while parts:
+            while unsent:
                 if not select.select([], [self._requests], [], SEND_S)[1]:
                     return False
-                parts = parts[os.write(self._requests, parts) :]
+                unsent = unsent[os.write(self._requests, unsent) :]
         except BrokenPipeError:
             return False
         return True
 
     def _answers_wait(self) -> bool:
-        """Whether something was answered and not read, or the pipe is closed."""
+        """Whether an answer is there that was not read, or the pipe is closed."""
         return bool(self._read) or bool(select.select([self._answers], [], [], 0.0)[0])
 
     def _next(self, until: float) -> Any:
-        """The next answer, "" for what is none; None if the process ends or stays silent until then."""
+        """The next answer, "" if it is not JSON; None if the process ends, or does not answer in time (`until`)."""
         assert self._process is not None
         while True:
             if len(self._read) >= LENGTH.size:
@@ -210,7 +210,7 @@ class ScoringProcess:
                     except ValueError:
                         return ""
             wait_s = min(until - time.monotonic(), LOOK_S)
-            # What is there is read, however late it is looked at.
+            # An answer that is there is read, even after the deadline.
             if select.select([self._answers], [], [], max(0.0, wait_s))[0]:
                 data = os.read(self._answers, 1 << 16)
                 if not data:

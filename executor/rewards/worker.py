@@ -23,7 +23,7 @@ from .scoring_process import GRACE_S, ScoringProcess
 
 
 class WorkerFacts(NamedTuple):
-    """What a worker that was started says of itself."""
+    """Facts that a worker reports when it has started."""
 
     problem: str | None
     """What the user must mend; None if nothing."""
@@ -57,7 +57,7 @@ class RewardWorker:
             self._failure = where(error)
 
     def ready(self) -> WorkerFacts:
-        """Start what is missing; how the start went, and what the pool must know."""
+        """Start the process that scores, if needed; returns problems of the start, and the alarm's seconds."""
         alarm_s = self._scorer.alarm_s if self._scorer else 0.0
         if self._process is not None:
             self._problem, self._failure = self._process.start()

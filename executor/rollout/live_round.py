@@ -1,7 +1,7 @@
 """A round in progress: the machine's actions become engine and reward calls, and what happens becomes its events.
 
-Every decision (whom to issue, when to stop, whom to abort, what is deferred) is the machine's; a live round only
-carries messages. Invariants:
+Every decision (what to issue, when to stop, what to abort or defer) is the machine's; a live round only carries
+messages. Invariants:
 - when `stop` returns, nothing of the round decodes and no reward of it is pending;
 - only `drive` decides, and what it decides for an engine is sent in that order, engine by engine: an abort never
   overtakes its submit, and an engine that hangs holds up no other;
@@ -51,7 +51,7 @@ Inbox = asyncio.Queue[Message]
 
 
 class LiveRound:
-    """One round on its engines. `drive` it to its end, then `stop` it; whatever happens meanwhile goes to `inbox`.
+    """One round on its engines: `drive` it to its end, then `stop` it; all messages for it go to `inbox`.
 
     `max_num_seqs`: samples that an engine decodes at a time (None: as many as it was built for); `stall_s`: seconds
     without any message after which the round fails if nobody is left to send one.
@@ -117,7 +117,7 @@ class LiveRound:
                 raise RunFailed(f"no event for {silent_s:.0f} s, and nobody is left to wait for")
 
     def _look(self) -> None:
-        """Each engine that has samples must decode, whatever the others do."""
+        """Check that each engine with samples decodes."""
         if self._ledger.now_s() - self._looked_s < LOOK_S:
             return
         self._looked_s = self._ledger.now_s()
@@ -126,13 +126,13 @@ class LiveRound:
                 engine.watch_progress()
 
     def _awaited(self) -> bool:
-        """Whether a message is to come from anybody; each of them has a deadline of its own."""
+        """Whether any engine, load or reward still owes a message; each of them has its own deadline."""
         decoding = any(engine.alive and self._ledger.has_running(i) for i, engine in enumerate(self._engines))
         replaced = not all(engine.alive for engine in self._engines)
         return decoding or self._rewards.pending or bool(self._joins) or replaced
 
     def _translate(self, message: Message) -> list[Event]:
-        """A message as machine events; stale ones vanish here."""
+        """The machine's events for a message; none for a message that is out of date."""
         match message:
             case EngineEvents(_, events):
                 return [event for news in events if (event := self._heard(news)) is not None]
@@ -179,18 +179,18 @@ class LiveRound:
         try:
             await engine.load(self._weights.path, self._weights.version, checksums=False)
             self._inbox.put_nowait(EngineBack(engine, loaded=True))
-        except Exception as error:  # noqa: BLE001 - of an engine that died again the fleet tells
+        except Exception as error:  # noqa: BLE001 - the fleet reports an engine that died again
             self._tell_unless_death(error, engine.name)
 
-    def _tell_unless_death(self, error: Exception, whom: str) -> None:
-        """An error of a call ends the round, but for a death, of which the fleet tells."""
+    def _tell_unless_death(self, error: Exception, process: str) -> None:
+        """End the round with the error of a call, unless the process died: then the fleet reports it."""
         if classify(error) is not Fault.ACTOR:
-            self._inbox.put_nowait(failure(error, whom))
+            self._inbox.put_nowait(failure(error, process))
 
     # -- actions out ---------------------------------------------------------------------------------------------------
 
     def _apply(self, actions: list[Action]) -> None:
-        """Carry out actions; what was issued and aborted in one breath never reaches an engine."""
+        """Carry out actions; a sample that is issued and aborted among them never reaches an engine."""
         dropped = {action.key for action in actions if isinstance(action, Abort)}
         aborts = self._abort([action.key for action in actions if isinstance(action, Abort)])
         self._issue([action for action in actions if isinstance(action, Issue) and action.key not in dropped])
@@ -237,11 +237,11 @@ class LiveRound:
     async def _sent(self, call: Coroutine[Any, Any, None]) -> None:
         try:
             await call
-        except Exception as error:  # noqa: BLE001 - of a death the fleet tells, and the samples are issued again
+        except Exception as error:  # noqa: BLE001 - the fleet reports a death, and the samples are issued again
             self._tell_unless_death(error, "rollout")
 
     async def stop(self, patience_s: float | None = None) -> None:
-        """Leave nothing behind: whatever of the round still runs is stopped. Replacements go on.
+        """Stop all that still runs of the round. Replacements of engines go on.
 
         With `patience_s`, engines that do not answer within so many seconds are not waited for. What was sent to them
         keeps its turn before what is sent next.

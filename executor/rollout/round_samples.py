@@ -80,7 +80,7 @@ def train_groups(outcome: Outcome, samples: Mapping[SampleKey, RolloutSample]) -
 
 
 def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> list[Execution]:
-    """What the rewards of a finished round took, for `Timeouts.end_round`; a reward above 0 is a correct answer."""
+    """Seconds of the rewards of a finished round, for `Timeouts.end_round`; a reward above 0 is a correct answer."""
     executions: list[Execution] = []
     for draw in round_.draws:
         if draw.fate in (Fate.TRAINED, Fate.FILTERED):

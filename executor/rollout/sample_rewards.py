@@ -1,4 +1,4 @@
-"""The rewards of a round: finished samples handed to the reward workers, and what comes back as events of the round."""
+"""The rewards of a round: passes finished samples to the reward workers, and their results to the round as events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .scoring_health import ScoringHealth
 
 
 class SampleRewards:
-    """Scores one round's samples; what comes of each is told to `tell`, unless the sample was aborted meanwhile.
+    """Scores one round's samples; passes each result to `tell`, unless the sample was aborted meanwhile.
 
     `deadline_s` gives the seconds that scoring a sample of a prompt may take; without it, the workers' own.
     """

@@ -21,10 +21,10 @@ UNSCORED = ("policy_memory", "policy_crash", "function_error", "infra_failed")
 """Outcomes without a value of the reward function; not timeouts, of which there may be many."""
 
 HOPELESS_FAILURES = 16
-"""So many in a row, or so many of a round with next to none scored beside them."""
+"""Failures that end a run: so many in a row, or so many in a round in which hardly any sample was scored."""
 HOPELESS_SHARE = 0.9
 HOPELESS_PROMPTS = 3
-"""Of so many prompts at least, or all if there are fewer."""
+"""The failures must be of at least so many prompts, or of all prompts if there are fewer."""
 
 
 class ScoringHealth:

@@ -132,8 +132,8 @@ def _lengths_for(model: Any, row: PackedRow) -> dict[str, Any]:
 @torch.no_grad()
 def _entropies(logits: torch.Tensor) -> torch.Tensor:
     """[N, vocabulary] -> [N]: log-sum-exp(x) - sum(softmax(x) x)."""
-    parts = []
+    entropies = []
     for rows in logits.split(ENTROPY_ROWS):
         logs = rows.log_softmax(-1)
-        parts.append(-(logs.exp() * logs).sum(-1))
-    return torch.cat(parts)
+        entropies.append(-(logs.exp() * logs).sum(-1))
+    return torch.cat(entropies)

@@ -70,9 +70,9 @@ _FINITE = {
 
 def refusal(metrics: Mapping[str, float], limits: LogprobLimits | None) -> Refusal | None:
     """Why a step of these metrics may not be taken; None if it may. `limits` None: log-probs have no limit."""
-    lost = [f"{name} is {metrics[key]}" for key, name in _FINITE.items() if not math.isfinite(metrics[key])]
-    if lost:
-        return Refusal("not finite", "; ".join(lost))
+    not_finite = [f"{name} is {metrics[key]}" for key, name in _FINITE.items() if not math.isfinite(metrics[key])]
+    if not_finite:
+        return Refusal("not finite", "; ".join(not_finite))
     if limits is None:
         return None
     for key, where, limit in (

@@ -39,11 +39,11 @@ class StepTotals:
         that by the engine, and its entropy; shapes [N]."""
         differences = log_ratios.abs()
         ratios = torch.where(in_loss, log_ratios.exp(), torch.zeros_like(log_ratios))
-        parts = (
+        sums = (
             in_loss.sum(), differences.sum(), entropies.sum(), torch.ones_like(differences).sum(),
             (differences > self._bound).sum(), ratios.sum(), (ratios > self._cap).sum(),
         )  # fmt: skip
-        self._sums[2:] += torch.stack([part.double() for part in parts])
+        self._sums[2:] += torch.stack([total.double() for total in sums])
         if len(differences):
             self._max = torch.maximum(self._max, differences.max().double())
             self._counts += torch.bincount(
@@ -71,9 +71,9 @@ class StepTotals:
         }
 
     def _quantile(self) -> float:
-        """The difference that a share QUANTILE of the tokens do not exceed, to the upper edge of its bin.
+        """The difference that a share QUANTILE of the tokens do not exceed, rounded up to the edge of its bin.
 
-        The lower of two neighbours in rank: of few tokens the largest alone then never decides.
+        Between two neighbours in rank it is the lower one, so that the largest of a few tokens does not decide alone.
         """
         total = int(self._counts.sum())
         if total == 0:

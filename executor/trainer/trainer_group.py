@@ -38,7 +38,7 @@ PULSE_GROUP = "pulse"  # a thread of its own in each rank, so that a rank that t
 
 
 class TrainerDied(ActorFailed):
-    """A rank is gone, and with it the state since the last checkpoint; ends the run only where nobody can recover."""
+    """A rank is gone, and with it the state since the last checkpoint; ends the run only if it cannot recover."""
 
 
 class TrainerRank(Trainer):
@@ -103,16 +103,16 @@ class TrainerGroup:
 
     async def _watch(self, rank: int, actor: Any) -> None:
         silence, patience_s = LastHeard(time.monotonic()), max(self.supervisor.patience.stall_s, BORN_S)
-        whom = f"rank {rank} of {self._config.ranks}"
+        name = f"rank {rank} of {self._config.ranks}"
         while True:
             call = track(actor.pid.options(concurrency_group=PULSE_GROUP).remote())
             silent_s = await silent_seconds(call, silence, patience_s)
             if silent_s is not None:
-                self._lose(f"no sign of life of {whom} for {silent_s:.0f} s")
+                self._lose(f"no sign of life of {name} for {silent_s:.0f} s")
                 return
             error = call.exception()
             if error is not None:
-                self._lose(f"{whom}: {reason(error)}")
+                self._lose(f"{name}: {reason(error)}")
                 return
             silence.heard(time.monotonic())
             patience_s = self.supervisor.patience.stall_s
@@ -127,7 +127,7 @@ class TrainerGroup:
         return died
 
     async def lost(self) -> None:
-        """Returns never; raises TrainerDied when the group is gone, whatever goes on meanwhile."""
+        """Wait for the group's death and raise TrainerDied; never returns."""
         assert self._gone is not None, "lost() before start()"
         await asyncio.shield(self._gone)
 
@@ -158,7 +158,7 @@ class TrainerGroup:
         """The error of the group, where calls of `method` to its ranks ended with `errors`."""
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
-        # The rank that is gone first, then those that tell of it.
+        # First the rank that is gone, then the ranks that report its death.
         errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
         faults = [classify(error) for error in errors]
         if Fault.ACTOR in faults:
@@ -190,7 +190,7 @@ class TrainerGroup:
         await self._all("load", STEP_DEADLINE_S, str(folder))
 
     async def pids(self) -> list[int]:
-        """Process ids of the ranks; they answer whatever they do."""
+        """Process ids of the ranks; they answer even while they train."""
         calls = [rank.pid.options(concurrency_group=PULSE_GROUP).remote() for rank in self._ranks]
         return list(await asyncio.gather(*(track(call) for call in calls)))
 
@@ -218,22 +218,22 @@ class TrainerGroup:
 
 
 async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, Result]) -> Result:
-    """What `wait` returns. When the trainer dies, `wait` is cancelled and TrainerDied is raised."""
+    """Await `wait` and return its result; if the trainer dies meanwhile, cancel `wait` and raise TrainerDied."""
     task = asyncio.ensure_future(wait)
-    lost = asyncio.ensure_future(trainer.lost())
+    death = asyncio.ensure_future(trainer.lost())
     try:
-        await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            lost.result()
+            death.result()
         return await task
     finally:
         task.cancel()
-        lost.cancel()
-        await asyncio.gather(task, lost, return_exceptions=True)
+        death.cancel()
+        await asyncio.gather(task, death, return_exceptions=True)
 
 
 def _guard(trainer: Trainer) -> None:
-    """Runs in a rank."""
+    """Start the guard process of a rank; runs in the rank."""
     guard_group()
 
 

@@ -160,7 +160,7 @@ class Trainer:
         return metrics
 
     def _refused(self, metrics: dict[str, float]) -> bool:
-        """Whether the step may not be taken: rank 0's answer, for all (collective), since the run sees its metrics."""
+        """Whether the step is refused (collective): rank 0 decides for all ranks, as the run sees rank 0's metrics."""
         refused = torch.tensor(float(refusal(metrics, self._config.logprob_limits) is not None), device=self._device)
         if self._world_size > 1:
             dist.broadcast(refused, 0)

@@ -21,7 +21,7 @@ from ...plans.yaml.input_files import must_be_readable
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
 from ...rounds.round_spec import RoundSpec
-from ...traces.cycle_means import CycleMeans
+from ...traces.cycle_means import CycleMeans, means_by_plan
 from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
 from ...traces.trace import TraceError
 from ..costs.reward_costs import RewardCost
@@ -87,10 +87,7 @@ class ExecutedRun:
     @cached_property
     def over_cycle(self) -> CycleMeans:
         """Means over the cycle, as `rlplan report` states them."""
-        issue, long = self.plan.job.issue, self.plan.predicted.rounds.long
-        planned = {} if long is None else {"total_s": long.step_s.mean, "rollout_s": long.rollout_s.mean}
-        rows = [step.row() for step in self.steps]
-        return CycleMeans(rows, issue.prompts_per_step, issue.samples_per_prompt, planned)
+        return means_by_plan([step.row() for step in self.steps], self.plan)
 
     @property
     def seconds_per_sample(self) -> float:

@@ -250,8 +250,8 @@ TABLE = [
         None,
         "",
         "",
-        "error: {at}/data.jsonl: is none of our documents: none of the keys rlplan_cluster, "
-        "rlplan_job, rlplan_profile, rlplan, rlplan_workload, rlplan_groups, rlplan_policy is at "
+        "error: {at}/data.jsonl: is not an rlplan document: it has none of the keys rlplan_cluster, "
+        "rlplan_job, rlplan_profile, rlplan, rlplan_workload, rlplan_groups, rlplan_policy at "
         "its top",
     ),
     (

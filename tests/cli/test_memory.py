@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.cli.main import cli
-from rlplan.cli.solve import plan_summary, plan_text
+from rlplan.cli.screens.solved import plan_summary, plan_text
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.errors import Infeasible
 

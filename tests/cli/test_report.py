@@ -29,13 +29,13 @@ def test_a_phase_below_the_floor_of_errors_is_not_said_to_be_off_by_a_share_of_s
         phase: next(line for line in text.splitlines() if line.startswith(f"  {PHASE_NAMES[phase]} ")).split()[-1]
         for phase in phases
     }
-    assert ends == {"train": "20.0%", "sync": "-", "rollout": ">5000.0%", "reward_exposed": "unknown"}
+    assert ends == {"train": "20%", "sync": "-", "rollout": ">5000%", "reward_exposed": "unknown"}
     assert "- under 2 % of the step" in text
     assert "under 2 %" not in run_text("a", {**DETAIL, "phases_s": {"train": phases["train"]}})
 
 
 def test_what_of_a_measured_step_is_the_plans_own_is_told() -> None:
-    assert "of which 0.40 s are the plan's own long round" in run_text("a", {**DETAIL, "step_s_expected": 0.4})
+    assert "of which 0.400 s are the plan's own long round" in run_text("a", {**DETAIL, "step_s_expected": 0.4})
     assert "of which" not in run_text("a", DETAIL)
 
 
@@ -48,7 +48,7 @@ def test_what_is_no_number_is_unknown_and_shown_as_such_in_the_line_of_rewards()
 
 def test_texts_of_a_trace_stay_on_their_line_and_tell_a_terminal_nothing() -> None:
     evil = "a\x1b[31mb\nc\u202ed\udc80"
-    incident = {"step": 1, "t_s": 0.0, "kind": "note", "text": evil}
+    incident = {"step": 1, "t_s": 0.0, "kind": "skipped", "text": evil}
     changes = {
         "incidents": [incident],
         "state_text": evil,
@@ -95,9 +95,9 @@ def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed()
             "planned": None, "race": None}, "speedup": 1.5, "race_speedup": 1.7}).splitlines()[-1]  # fmt: skip
 
     assert said(1.30, 1.34, 1.365) == (
-        "all runs took 1.30 to 1.36 times the predicted seconds: the machine was slower than when it was profiled. "
+        "all runs took 1.30x to 1.36x the predicted seconds: the machine was slower than when it was profiled. "
         "Compared with each other, the runs are within 5.0% of the predictions"
     )
-    assert "0.70 to 0.80 times" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
+    assert "0.70x to 0.80x the predicted" in said(0.7, 0.8, None) and "faster" in said(0.7, 0.8, None)
     for ratios in ((1.3, 1.05, 1.4), (1.3, 0.7, 1.2), (0.95, 1.0, 1.02), (1.3, None, None)):
         assert "the machine" not in said(*ratios)

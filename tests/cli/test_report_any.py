@@ -34,7 +34,7 @@ def events(tmp_path_factory) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in (home / "trace.jsonl").read_text().splitlines()]
     last = found.pop()
     found.append({"event": "restart", "t_s": last["t_s"], "step": 6, "whom": "engine 1", "reason": "killed"})
-    found.append({"event": "note", "t_s": last["t_s"], "step": 6, "text": "a note"})
+    found.append({"event": "skipped", "t_s": last["t_s"], "step": 6, "reason": "not finite", "groups": 2})
     found.append({"event": "failed", "t_s": last["t_s"], "step": 6, "prompt": "p1", "reason": "no answer"})
     return [
         *found,
@@ -74,7 +74,7 @@ def holds(folder: Path, events: list[dict[str, Any]]) -> int:
 @given(data=st.data())
 def test_any_trace_is_reported_or_refused_in_one_line(data, events, tmp_path):
     broken = copy.deepcopy(events)
-    kind = data.draw(st.sampled_from(["step", "sample", "run", "restart", "note", "failed", "resume", "end"]))
+    kind = data.draw(st.sampled_from(["step", "sample", "run", "restart", "skipped", "failed", "resume", "end"]))
     here = [event for event in broken if event["event"] == kind]
     for _ in range(data.draw(st.integers(1, 3))):
         name = data.draw(st.sampled_from(sorted(here[0])))
@@ -92,7 +92,7 @@ def test_any_trace_is_reported_or_refused_in_one_line(data, events, tmp_path):
         ({"metrics": {"logprob_max_abs_diff": NAN}}, ["differ by at most unknown", "not a number: from this step on"]),
         ({"reward_mean": NAN}, ["reward unknown -> unknown  ??????", "reward_mean; training may have diverged"]),
         ({"metrics": {}}, ["differ by at most unknown"]),
-        ({"total_s": 0.0}, ["0.00 s a step", "off by unknown"]),
+        ({"total_s": 0.0}, ["steps, 0 s a step", "off by unknown"]),
     ],
 )
 def test_a_run_that_diverged_and_one_that_took_no_time_are_reported_with_what_is_known(

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import pickle
-import subprocess
-import sys
-from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,11 +12,7 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor import supervision
-from rlplan.executor.engines import start_watch
-from rlplan.executor.engines.start_watch import Children
 from rlplan.executor.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
-from rlplan.executor.records.checkpoints import Cadence
 from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout
 from rlplan.executor.supervision import (
     STARTS_IN_A_ROW,
@@ -201,86 +193,6 @@ def test_a_start_is_waited_for_as_long_as_starts_take_here_once_that_is_known():
     assert patience.start_deadline_s(10.0) == 120.0 and patience.start_deadline_s(40.0) == 200.0
     assert patience.start_deadline_s(1000.0) == 1800.0
     assert Patience(stall_s=5.0).start_deadline_s(10.0) == 120.0, "machines are busy, patience or not"
-
-
-NONE = Children(0, 0.0, False)
-
-
-def used(seconds):
-    return Children(2, seconds, False)
-
-
-class StartingActor:
-    """What a starting actor answers, one answer after the other and the last one for ever; "no" is none."""
-
-    def __init__(self, *answers):
-        self._answers = list(answers)
-        self.asked = 0
-
-    def __call__(self):
-        self.asked += 1
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        future = Future()
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
-        elif answer != "no":
-            future.set_result(answer)
-        return SimpleNamespace(future=lambda: future)
-
-
-@pytest.mark.parametrize(
-    ("answers", "why"),
-    [
-        ([NONE, used(1.0), used(2.0), used(2.01)], "its processes did nothing"),
-        ([NONE, *(Children(3, 0.1 * i, True) for i in range(1, 400))], "its processes did nothing"),
-        ([NONE, used(1.0), "no"], "no sign of life"),
-        (["no"], "no sign of life"),
-        ([NONE], None),
-        ([NONE, *(used(0.1 * i) for i in range(1, 400))], None),
-        ([NONE, ActorFailed("engine", "it is gone")], None),
-    ],
-    ids=["hung core", "stopped rank, peers spin", "stopped actor", "never up", "long imports", "slow but busy", "gone"],
-)
-def test_a_start_is_stuck_when_what_it_started_uses_no_cpu_time_and_never_because_it_is_slow(monkeypatch, answers, why):
-    monkeypatch.setattr(start_watch, "PULSE_S", 0.005)
-    monkeypatch.setattr(supervision, "LOOK_S", 0.005)
-    monkeypatch.setattr(start_watch, "BORN_S", 0.3)
-
-    async def body():
-        return await asyncio.wait_for(start_watch.watch_start(StartingActor(*answers), 0.1), 1.0)
-
-    if why is None:
-        with pytest.raises(TimeoutError):
-            asyncio.run(body())
-    else:
-        assert why in asyncio.run(body())
-
-
-def test_the_cpu_time_of_children_and_a_stopped_one_are_seen_and_the_guard_is_no_child():
-    code = (
-        "import subprocess, sys, time; from rlplan.executor.engines.guard import guard_group; "
-        "from rlplan.executor.engines.start_watch import look_at_children as look; "
-        "guard_group(); print(look().processes); "
-        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); before = look().used_s\n"
-        "while look().used_s < before + 0.2: time.sleep(0.02)\n"
-        "print(look().stopped); child.send_signal(19)\n"
-        "while not look().stopped: time.sleep(0.02)\n"
-        "before = look(); time.sleep(0.3); print(look() == before); child.kill()"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert answer.stdout.split() == ["0", "False", "True"], answer.stderr
-
-
-def test_checkpoints_come_as_often_as_deaths_and_their_own_cost_call_for():
-    clock = Clock()
-    cadence = Cadence(clock)
-    assert not cadence.due(90.0), "nothing is due before a first one has shown its cost"
-    cadence.saved(0.5)
-    due = []
-    for clock.now in range(200):
-        due.append((cadence.due(3600.0), cadence.due(90.0)))
-    # sqrt(2 x 0.5 s x 3600 s) = 60 s, and with four deaths in six minutes sqrt(2 x 0.5 s x 90 s) = 9.5 s
-    assert [seconds.index(True) for seconds in zip(*due, strict=True)] == [60, 10]
 
 
 def test_deaths_of_the_last_hour_say_how_long_one_may_expect_to_live():

@@ -9,7 +9,6 @@ import pytest
 
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_bias import ks_distance, length_ratio
-from rlplan.traces.report_cycle import cycle, over_cycle
 from rlplan.traces.report_runs import RunTrace, load_runs
 
 SIZE = 2
@@ -33,7 +32,7 @@ class _Long:
 
 
 class FakePlan:
-    """What `cycle` reads of a plan."""
+    """What `RunTrace.means` reads of a plan."""
 
     class job:
         issue = _Issue
@@ -62,30 +61,32 @@ def run(steps, trained=None, long_trained=None):
 
 
 def test_a_run_that_owes_nothing_is_its_own_mean():
-    found = cycle(run([step("short", 2.0, 8, 100), step("short", 4.0, 8, 200)]))
-    assert (found.step_s, found.owed_prompts) == (3.0, 0)
-    assert found.seconds_per_sample == pytest.approx(6.0 / 16)
+    means = run([step("short", 2.0, 8, 100), step("short", 4.0, 8, 200)]).means
+    assert (means.seconds("total_s"), means.owed_prompts) == (3.0, 0)
+    assert means.seconds_per_sample == pytest.approx(6.0 / 16)
 
 
 def test_owed_prompts_are_charged_what_a_prompt_of_the_runs_long_rounds_took():
     # A long round trained 4 prompts (8 samples) in 12 s: 3 s a prompt, 1/4 of a step each.
     owing = run([step("short", 2.0, 8, 100), step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)])
-    found = cycle(owing)
-    assert found.owed_prompts == 2
-    assert found.seconds_per_sample == pytest.approx((16.0 + 2 * 3.0) / (24 + 2 * SIZE))
-    assert found.step_s == pytest.approx((16.0 + 2 * 3.0) / 3.5)
+    means = owing.means
+    step_s = means.seconds("total_s")
+    assert means.owed_prompts == 2
+    assert means.seconds_per_sample == pytest.approx((16.0 + 2 * 3.0) / (24 + 2 * SIZE))
+    assert step_s == pytest.approx((16.0 + 2 * 3.0) / 3.5)
     # Phases are charged alike, so that they add up to the step.
-    phases = [over_cycle(owing, f"{phase}_s") for phase in ("rollout", "reward_exposed", "train", "sync")]
-    assert phases[0] == pytest.approx(0.6 * found.step_s)
-    assert sum(phases) == pytest.approx(found.step_s)
+    phases = [means.seconds(f"{phase}_s") for phase in ("rollout", "reward_exposed", "train", "sync")]
+    assert phases[0] == pytest.approx(0.6 * step_s)
+    assert sum(phases) == pytest.approx(step_s)
 
 
 def test_without_a_long_round_yet_the_plans_expectation_is_charged():
-    found = cycle(run([step("short", 2.0, 8, 100, deferred=2)]))
-    assert found.seconds_per_sample == pytest.approx((2.0 + 2 * 9.0 / 4) / (8 + 2 * SIZE))
-    assert found.step_s == pytest.approx((2.0 + 4.5) / 1.5) and found.expected_s == pytest.approx(4.5 / 1.5)
-    ran = [step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)]
-    assert cycle(run(ran)).expected_s == cycle(run([step("short", 2.0, 8, 100)])).expected_s == 0.0
+    means = run([step("short", 2.0, 8, 100, deferred=2)]).means
+    assert means.seconds_per_sample == pytest.approx((2.0 + 2 * 9.0 / 4) / (8 + 2 * SIZE))
+    assert means.seconds("total_s") == pytest.approx((2.0 + 4.5) / 1.5)
+    assert means.expected_s("total_s") / means.steps == pytest.approx(4.5 / 1.5)
+    for steps in ([step("long", 12.0, 8, 900), step("short", 2.0, 8, 100, deferred=2)], [step("short", 2.0, 8, 100)]):
+        assert run(steps).means.expected_s("total_s") == 0.0
 
 
 def test_the_length_ratio_compares_the_same_prompts_and_its_error_is_of_their_differences():

@@ -94,7 +94,7 @@ def test_checkpoints_that_could_not_be_written_or_were_damaged_are_incidents():
 
 @pytest.mark.parametrize("step", [None, "x", 10**400, -1, 1.5])
 def test_an_event_whose_step_is_none_is_of_the_step_that_was_being_made(step):
-    [found] = incidents([{"event": "note", "t_s": 1.5, "step": step, "text": "a"}], steps(3))
+    [found] = incidents([{"event": "failed", "t_s": 1.5, "step": step, "prompt": "a", "reason": "b"}], steps(3))
     assert found["step"] == 2
 
 

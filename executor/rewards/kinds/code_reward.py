@@ -105,7 +105,7 @@ def run_sandboxed(source: str, tests: str, deadline_s: float, memory_bytes: int 
                     code = None
             finally:
                 _kill_group(process)
-            said = _rest(reader)
+            written = _rest(reader)
         finally:
             os.close(reader)
             if writer >= 0:
@@ -113,7 +113,7 @@ def run_sandboxed(source: str, tests: str, deadline_s: float, memory_bytes: int 
         tail = _tail(stderr)
     if not first:
         raise SandboxError(f"sandbox did not start within {START_S:g} s (exit code {code}): {tail or 'no message'}")
-    passed = code == 0 and said == token.encode()
+    passed = code == 0 and written == token.encode()
     timed_out = code is None or code == 128 + signal.SIGXCPU
     return SandboxRun(
         passed=passed,
@@ -161,21 +161,21 @@ class CodeReward:
 
 
 def _first_line(reader: int, until: float) -> bytes:
-    """The line by which the sandbox says that it is up; empty if it ends or stays silent until then."""
-    said = b""
-    while not said.endswith(b"\n"):
+    """The line that the sandbox writes when it is up; empty if it ends, or writes none before the time `until`."""
+    line = b""
+    while not line.endswith(b"\n"):
         if not select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]:
             return b""
         # Byte by byte: what follows the newline is the token, and `_rest` reads that.
         byte = os.read(reader, 1)
         if not byte:
             return b""
-        said += byte
-    return said
+        line += byte
+    return line
 
 
 def _rest(reader: int) -> bytes:
-    """What is left in the pipe, without waiting: a process that escaped may hold it open for ever."""
+    """The rest of the pipe's data, without waiting: a process that escaped may hold the pipe open for ever."""
     os.set_blocking(reader, False)
     try:
         return os.read(reader, 4096)

@@ -74,7 +74,7 @@ def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_
             await group.close()
 
     killed, killed_s, stopped, stopped_s, metrics, fault = loop.run_until_complete(body())
-    assert killed.whom == stopped.whom == "trainer two"
+    assert killed.process == stopped.process == "trainer two"
     assert killed_s < 5.0
     assert "no sign of life of rank 1 of 2" in stopped.reason and stopped_s < 20.0
     assert metrics["samples"] == 4

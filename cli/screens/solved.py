@@ -1,0 +1,76 @@
+"""A solved plan of one job, as figures and as a few lines: what `rlplan solve` and `rlplan refresh` print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...plans.facts.executable import not_executable
+from ...plans.phrases.caveats import assumed_errors, assumed_notes
+from ...plans.phrases.numbers import count, percent, ratio, seconds, times
+from ...plans.phrases.solver_status import solver_status
+from ...plans.schema.plan import Plan
+from ..shared.paths import see_it
+
+
+def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
+    """The figures of a job's plan, for --json."""
+    predicted = plan.predicted
+    return {
+        "plan": str(out),
+        "mode": plan.job.bias.mode,
+        "forced_mode": plan.solver.forced_mode,
+        "step_s": predicted.step_s.mean,
+        "baseline_step_s": predicted.baseline.step_s.mean,
+        "speedup": predicted.speedup,
+        "baseline_nodes": predicted.baseline.nodes,
+        "baseline_keeps_slo": predicted.baseline.keeps_slo,
+        "length_basis": None if predicted.length_basis is None else predicted.length_basis.model_dump(),
+        "length_ratio": predicted.length_ratio,
+        "gap": plan.solver.gap,
+        "status": plan.solver.status,
+        "objective": plan.solver.objective,
+        "bound": plan.solver.bound,
+        "bias_budget": plan.job.bias.budget,
+        "usd_per_1k_samples": predicted.usd_per_1k_samples,
+        "nodes": predicted.nodes,
+        "front": [point.model_dump() for point in predicted.front],
+        "solved_at": plan.volatile.solved_at,
+        "candidates": plan.solver.candidates,
+        "solve_s": plan.volatile.solve_s,
+        "error": plan.predicted.error.total,
+        "assumed": assumed_notes(plan.inputs),
+        "not_executable": not_executable(plan.job),
+    }
+
+
+def plan_text(plan: Plan, out: Path) -> str:
+    """A job's plan in a few lines, for the terminal."""
+    predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
+    where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
+    where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
+    lines = [
+        f"{plan.job.bias.mode}: {seconds(predicted.step_s.mean)} a step (p95 {seconds(predicted.step_s.p95)}, "
+        f"error +-{percent(predicted.error.total)}), "
+        f"{times(predicted.speedup)} plain synchronous rounds of "
+        f"{seconds(predicted.baseline.step_s.mean)}{where}, per sample -> {out}",
+        f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
+        f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} candidates, {solver.name}",
+    ]
+    kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
+    for kind, decided, expected in kinds:
+        if decided is not None and expected is not None:
+            lines.append(
+                f"{kind} rounds ({percent(expected.share)} of steps, {seconds(expected.step_s.mean)}): "
+                f"{decided.issue.prompts} prompts x {decided.issue.samples} samples on {decided.rollout.engines} "
+                f"engine(s) of TP {decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
+            )
+    lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
+    if assumed := assumed_errors(predicted.error):
+        lines.append(f"part of the error{assumed.replace(',', ':', 1)}")
+    basis = predicted.length_basis
+    if basis is not None and basis.extrapolated:
+        lines.append(f"note: {basis.sentence(predicted.speedup)}")
+    if reasons := not_executable(plan.job):
+        lines.append(f"note: not executable yet: {'; '.join(reasons)}")
+    return "\n".join([*lines, *see_it(out)])
