@@ -145,7 +145,7 @@ def solve_command(
         remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in found]
         raise joined(
             [
-                InputError(f"{one.what}; {remedy}", str(profile_path))
+                InputError(f"{one.message}; {remedy}", str(profile_path))
                 for one, remedy in zip(found, remedies, strict=True)
             ]
         )

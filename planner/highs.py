@@ -74,5 +74,7 @@ def minimise(problem: Any, objective: Any, max_nodes: int = MAX_NODES, gap: floa
     if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit):
         raise RuntimeError(f"HiGHS ended with status {highs.modelStatusToString(status)}")
     proven = status == highspy.HighsModelStatus.kOptimal
-    known = proven or problem.sol_status == pulp.LpSolutionIntegerFeasible
-    return Minimum(float(pulp.value(problem.objective)) if known else math.inf, float(info.mip_dual_bound), proven)
+    has_solution = proven or problem.sol_status == pulp.LpSolutionIntegerFeasible
+    return Minimum(
+        float(pulp.value(problem.objective)) if has_solution else math.inf, float(info.mip_dual_bound), proven
+    )

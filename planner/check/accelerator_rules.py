@@ -20,17 +20,17 @@ def unlike_names(cluster: Cluster) -> list[Fault]:
     """Faults of accelerators whose name is a GPU's, and whose kind or memory no GPU of that name has."""
     faults = []
     for name, pool in sorted(cluster.pools.items()):
-        at: Loc = ("pools", name, "accelerators")
+        location: Loc = ("pools", name, "accelerators")
         fault = accelerator_fault(pool.accelerators)
         if fault is not None:
-            key, what, remedy = fault
-            faults.append(Fault("accelerator-unlike-name", (*at, key), what, remedy))
+            key, message, remedy = fault
+            faults.append(Fault("accelerator-unlike-name", (*location, key), message, remedy))
     return faults
 
 
-def unlike_names_at(at: Loc, cluster: Cluster) -> list[Fault]:
-    """The faults of a cluster's accelerators, at the key `at` of another document that names the cluster."""
-    return [Fault(fault.rule, at, f"{fault.key} {fault.what}", fault.remedy) for fault in unlike_names(cluster)]
+def unlike_names_at(location: Loc, cluster: Cluster) -> list[Fault]:
+    """The faults of a cluster's accelerators, at `location` of another document that names the cluster."""
+    return [Fault(fault.rule, location, f"{fault.key} {fault.what}", fault.remedy) for fault in unlike_names(cluster)]
 
 
 def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None:
@@ -44,5 +44,5 @@ def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None
     most = largest_memory_bytes(sheet)
     if accelerators.memory_bytes <= (1 + TOLERANCE) * most:
         return None
-    what = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
-    return "memory_bytes", what, "write the memory of one accelerator, not of a node"
+    message = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
+    return "memory_bytes", message, "write the memory of one accelerator, not of a node"

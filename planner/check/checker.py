@@ -151,19 +151,19 @@ def shown(path: Path) -> str:
 
 def _read_policy(path: str) -> PolicyFile | FileReport:
     if Path(path).name == MISNAMED:
-        what, remedy = f"a policy is called {POLICY_NAME}, and this file is not read", "rename it"
-        return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, remedy),))
+        message, remedy = f"a policy is called {POLICY_NAME}, and this file is not read", "rename it"
+        return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", message, remedy),))
     read = read_document(path, ALL_MODELS)
     if isinstance(read.value, Policy) and read.document is not None:
         return PolicyFile(path, read.value, read.document)
     if read.findings:
         return FileReport(path, "policy", read.findings)
-    what = (
+    message = (
         f"is a file of kind {document_name(ALL_MODELS[read.mark])}, and a policy is needed"
         if read.mark
         else "is no policy"
     )
-    return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", what, "pass a rlplan.policy.yaml"),))
+    return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", message, "pass a rlplan.policy.yaml"),))
 
 
 def _notes(read: ReadDocument) -> tuple[str, ...]:

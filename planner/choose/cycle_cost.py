@@ -125,8 +125,8 @@ class Cycle:
         """Nodes that the plan takes: what its hungriest part needs."""
         layouts = [self.short.layout, *([self.long.layout] if self.long else [])]
         trains = [self.train, *([self.long_train] if self.long else [])]
-        parts = [*map(limits.nodes_of, layouts), *map(limits.train_nodes_of, trains)]
-        return max(*parts, limits.nodes_for(layouts, trains))
+        node_counts = [*map(limits.nodes_of, layouts), *map(limits.train_nodes_of, trains)]
+        return max(*node_counts, limits.nodes_for(layouts, trains))
 
     def usd_per_sample(self, limits: Limits) -> float:
         """USD per trained sample, for the nodes that the plan takes."""

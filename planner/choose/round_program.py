@@ -121,13 +121,13 @@ def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> l
     states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
     pairs = itertools.product({c.layout for c in short}, {c.layout for c in [*short, *long]}, states)
     counts |= {limits.nodes_for([s, w], [m]) for s, w, m in pairs}
-    parts = []
+    programs = []
     for nodes in sorted(counts):
         few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes] for columns in (short, long))
         fitting = [m for m in trains if limits.train_nodes_of(m) <= nodes]
         if few and fitting:
-            parts.append((few, many, fitting, nodes * limits.usd_per_node_s, min(nodes, limits.pool_nodes)))
-    return parts
+            programs.append((few, many, fitting, nodes * limits.usd_per_node_s, min(nodes, limits.pool_nodes)))
+    return programs
 
 
 def _solve(

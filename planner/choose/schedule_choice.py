@@ -96,8 +96,8 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
         if not search.limits.slo or not schedules:
             raise
         # A bound that only a plan reaches that breaks another limit (its bias) is nothing to raise the SLO to.
-        others = dataclasses.replace(search.limits, slo=False)
-        schedules = [c for c in schedules if not c.violations(others)] or schedules
+        other_limits = dataclasses.replace(search.limits, slo=False)
+        schedules = [c for c in schedules if not c.violations(other_limits)] or schedules
         # Short and long rounds have the fewest slow steps for a low limit, and their p95 is a long round's.
         alike = [c for c in schedules if c.long is None]
         looked_at = [schedules, alike] if alike else [schedules]

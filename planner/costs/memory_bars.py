@@ -34,7 +34,7 @@ class Bar:
         kept: bytes throughout the phase, by what holds them.
         moments: bytes on top of it at one moment each, by the moment's name and by what holds them.
         capacity_bytes: that there are.
-        known: whether `kept` and `moments` are all of it, and no lower bound.
+        complete: whether `kept` and `moments` are all of it, and no lower bound.
     """
 
     place: Place
@@ -43,7 +43,7 @@ class Bar:
     kept: Mapping[str, float]
     moments: Mapping[str, Mapping[str, float]]
     capacity_bytes: float
-    known: bool = True
+    complete: bool = True
 
     @property
     def holds_bytes(self) -> dict[str, float]:

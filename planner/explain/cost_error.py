@@ -68,12 +68,12 @@ def rollout_error(profile: Profile, layout: EngineLayout) -> float:
 
 def update_error(profile: Profile, train: TrainCost) -> float:
     """Relative standard deviation of an update's seconds."""
-    entry, law = measured_update(profile, train.layout), profile.train_law
-    if entry is None and law is None:
+    entry, train_law = measured_update(profile, train.layout), profile.train_law
+    if entry is None and train_law is None:
         raise InputError(
             f"the profile has no update of dp {train.layout.dp} and {train.layout.micro_batch_tokens} tokens"
         )
-    stated = entry.error if entry is not None else law_error(law, train.layout) if law is not None else 0.0
+    stated = entry.error if entry is not None else law_error(train_law, train.layout) if train_law is not None else 0.0
     return stated / MEAN_OVER_DEVIATION
 
 

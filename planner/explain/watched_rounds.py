@@ -86,8 +86,8 @@ class RoundWatch:
         this, the round would wait for scoring.
         """
         last = max([*self._finished.values(), self._last_cutoff_s], default=0.0)
-        others = [t for key, t in self._scored.items() if self._finished[key] < last and t < end_s]
-        return end_s - max(others, default=0.0)
+        other_scores_s = [t for key, t in self._scored.items() if self._finished[key] < last and t < end_s]
+        return end_s - max(other_scores_s, default=0.0)
 
 
 def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:

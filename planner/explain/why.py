@@ -55,10 +55,10 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
     """By decision of the schedule, what the best schedule that decides otherwise would cost."""
     why, mode = {}, cycle.short.deferral.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
-    own = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
+    same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
     made = decisions(search, mode, cycle.long is not None)
     for key, value, text in made:
-        alternative = _alternative(search, own, cycle, value)
+        alternative = _alternative(search, same_mode, cycle, value)
         if alternative is not None:
             kept = all(other_value(alternative) == other_value(cycle) for other, other_value, _ in made if other != key)
             why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
@@ -131,10 +131,10 @@ def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
 
 
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
-    others = [c for c in cycles if value(c) != value(chosen)]
+    differing = [c for c in cycles if value(c) != value(chosen)]
     # Early losers serve when there is nothing else: their few rounds are the more flattering, the fewer they are.
-    solid = [c for c in others if c.short.rounds >= search.passes[-1].short_rounds]
-    return min(solid or others, key=lambda c: (c.cost(search.limits), c.name), default=None)
+    solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
+    return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
 
 
 def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
@@ -156,7 +156,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     tie = abs(change) < TIE_PERCENT
     alternative = Alternative(
         chosen=text(chosen),
-        other=text(other),
+        alternative=text(other),
         percent=None if tie else change,
         about=short < search.passes[-1].short_rounds,
         unit="cost" if search.limits.objective == "usd" else "time",
@@ -179,8 +179,8 @@ def _mode(search: Search, decided: Decided) -> str:
     for mode in ("exact", "predict", "defer", "race"):
         if mode == cycle.short.deferral.mode:
             continue
-        others = [c for c in search.cycles() if c.short.deferral.mode == mode]
-        best = min(others, key=lambda c: (c.cost(search.limits), c.name), default=None)
+        cycles_of_mode = [c for c in search.cycles() if c.short.deferral.mode == mode]
+        best = min(cycles_of_mode, key=lambda c: (c.cost(search.limits), c.name), default=None)
         if best is not None:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]

@@ -61,13 +61,14 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
     checks: list[RoundCheck] = []
     for rollout in profile.rollout:
         decode = decode_cost(profile, rollout)
-        own = [real for real in rounds if real.layout == decode.key]
-        if not own:
+        layout_rounds = [real for real in rounds if real.layout == decode.key]
+        if not layout_rounds:
             continue
         rows = np.array(
-            [[1.0, len(real.lengths), simulated_s(real, decode, profile, prompt_tokens)] for real in own], dtype=float
+            [[1.0, len(real.lengths), simulated_s(real, decode, profile, prompt_tokens)] for real in layout_rounds],
+            dtype=float,
         )
-        measured = np.array([real.rollout_s for real in own])
+        measured = np.array([real.rollout_s for real in layout_rounds])
         overhead, per_sample, factor = nonnegative_least_squares(rows, measured)
         error, noise = leave_one_out_error(rows, measured), residual_noise(rows, measured)
         if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the terms apart
@@ -78,7 +79,7 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
             RoundCheck(
                 tp=rollout.tp,
                 engines=rollout.engines,
-                rounds=len(own),
+                rounds=len(layout_rounds),
                 overhead_s=float(overhead),
                 overhead_s_per_sample=float(per_sample),
                 factor=float(factor),

@@ -85,7 +85,7 @@ def _reference(
         place = int(draw.prompt)
         if round_draws.offset is None:
             return place
-        nth = sum(other.prompt == draw.prompt for other in machine.draws[: draw.number])
+        nth = sum(earlier.prompt == draw.prompt for earlier in machine.draws[: draw.number])
         if round_draws.offset[place] + nth >= round_draws.offset[place + 1]:
             raise RanOut
         return int(round_draws.offset[place]) + nth

@@ -134,7 +134,7 @@ def tune(
     errors |= {"simulation": 2 * noise, "transfer": transferred_error(refitted, plan, force.plan), "least": LEAST_GAIN}
     error = max(errors.values())
     progress("done", 1.0)
-    others = not_run(refitted, plan, force.plan)
+    layouts_not_run = not_run(refitted, plan, force.plan)
     return Tuned(
         plan=plan,
         change=gain > error,
@@ -148,7 +148,7 @@ def tune(
         trace=trace,
         length_factor=factor,
         costs=refitted,
-        not_run=others,
+        not_run=layouts_not_run,
     )
 
 

@@ -20,7 +20,7 @@ from .tournaments import leave_out, note_load
 def assign(W: Any, i: int) -> int:
     """Pick the engine of a sample: the least loaded, or one that holds its prompt (rounds/balance)."""
     R, E, P, S, X = W.R[0], W.E, W.P, W.S, W.X
-    prompt = S[i].whose
+    prompt = S[i].prompt_number
     e, lead = W.B[1], P[prompt].lead
     if lead > 0:
         # The least loaded engine counts as more loaded by the lead, unless it is among those that hold the prompt.
@@ -90,7 +90,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
         R.samples += 1
         natural = L[row, k].natural
         S[i].draw, S[i].place = d, k
-        S[i].prompt, S[i].shared, S[i].whose = P[prompt].tokens, P[prompt].shared, prompt
+        S[i].prompt, S[i].shared, S[i].prompt_number = P[prompt].tokens, P[prompt].shared, prompt
         S[i].tokens = min(natural, min(R.limit, R.cap))
         S[i].cutoff_tokens = R.cutoff_tokens if R.watched else 0
         S[i].base = 0
@@ -124,7 +124,7 @@ def score(W: Any, i: int, now: float) -> None:
     R, E, S, D, L = W.R[0], W.E, W.S, W.D, W.L
     R.finished += 1
     if R.stay > 0 and not R.freed and R.finished >= R.milestone:
-        R.asked = True
+        R.decision_due = True
     if R.after_rollout:
         S[i].behind = -1
         if R.held < 0:
@@ -233,8 +233,8 @@ def catch_up(W: Any, now: float) -> None:
         admit(S, E, R, W.X, W.heaps, e)
         look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
     R.touched = 0
-    if R.asked:
-        R.asked = False
+    if R.decision_due:
+        R.decision_due = False
         free(W, now)
 
 

@@ -37,9 +37,9 @@ def entry(function: F) -> F:
     return made
 
 
-def sources_digest(*others: Path) -> str:
+def sources_digest(*extra_sources: Path) -> str:
     """Digest of every source file of a twin: those of this package, and `others` in the order given."""
     digest = hashlib.sha256()
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), *others]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), *extra_sources]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

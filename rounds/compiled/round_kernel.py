@@ -56,7 +56,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
         e = W.T[1]
         if R.held >= 0 and E[e].upcoming == math.inf:
             release(W, R.decode_end)
-        due = Q[0].at if R.rewards_due > 0 else math.inf
+        due = Q[0].due_s if R.rewards_due > 0 else math.inf
         if min(due, E[e].upcoming) == math.inf:
             R.status = STUCK
             return now

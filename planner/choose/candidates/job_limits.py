@@ -32,8 +32,8 @@ def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None
         raise Unplannable("cluster", ("pools", name, "nodes"), large)
     fault = accelerator_fault(pool.accelerators)
     if fault is not None:
-        key, what, remedy = fault
-        raise Unplannable("cluster", ("pools", name, "accelerators", key), f"{what}; {remedy}")
+        key, message, remedy = fault
+        raise Unplannable("cluster", ("pools", name, "accelerators", key), f"{message}; {remedy}")
     workers = too_many_workers(job.reward.workers, name, pool)
     if workers is not None:
         raise Unplannable("job", ("reward", "workers"), workers)

@@ -83,9 +83,12 @@ def _rounds_draws(draws: Draws, rounds: int, prompts: int, samples: int) -> list
     lengths = draws.firsts(numbers, _STREAM)[:, 0, :samples]
     return [
         RoundDraws(
-            lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens
+            lengths[first : first + prompts],
+            tokens[first : first + prompts],
+            draws.model.cap_tokens,
+            draws.model.mean_tokens,
         )
-        for at in range(0, len(numbers), prompts)
+        for first in range(0, len(numbers), prompts)
     ]
 
 

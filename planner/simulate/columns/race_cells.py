@@ -75,7 +75,7 @@ class ComposedRace(ComposedShort):
         return max(1, min(groups, round(groups * self._setting.target / self.key.prompts)))
 
     def _compose(self, log: ComposedLog, picks: Picks) -> None:
-        preemptions = self._cells.log.preemptions / len(self._cells.log) * self._cell.parts
+        preemptions = self._cells.log.preemptions / len(self._cells.log) * self._cell.cells_per_round
         for chosen in picks:
             members = [self._cells.finishers[cell] for cell in chosen]
             trained = self._rank(sum(len(member.ready_s) for member in members))

@@ -125,8 +125,8 @@ def trained_draws(
     ).astype(np.int64)
     kept, prompts = simulated.kept[trained], simulated.prompt[trained]
     whole = np.where(kept, lengths + round_draws.prompt_tokens[prompts][:, None], 0)
-    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
-    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), own)
+    excess = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), excess)
 
 
 def record_round(
