@@ -25,10 +25,10 @@ from typing import Any
 import click
 
 from ..entry import run
-from .ground import build
-from .mistakes import mistakes
+from .sample_folder import build
+from .all_mistakes import mistakes
 from .trial import Outcome, attempt
-from .way import walk
+from .newcomer_commands import walk
 
 FAULTS = {
     "traceback": "tracebacks", "endless": "endless", "checked bad": "solved_but_checked_bad",

@@ -1,4 +1,4 @@
-"""What no policy can be cheaper than: fractional nodes, every slack spent.
+"""What no placer can be cheaper than: fractional nodes, every slack spent.
 
 At any time a job in the system must finish an iteration within its bound times its solo seconds, on average, so
 it holds node-seconds at that rate at least. With nodes bought by the fraction, and no phase ever in another's way, each
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rlplan.planner.groups.inputs.group_model import GroupJob, NodeTypes, PhaseWay
 
-from .jobs import Arrival
+from .published_jobs import Arrival
 
 
 def job_usd_per_hour(job: GroupJob, node_types: NodeTypes) -> float:

@@ -1,11 +1,11 @@
-"""A policy replayed over arrivals and departures, and what it cost and kept.
+"""A placer replayed over arrivals and departures, and what it cost and kept.
 
 Between two events everything is constant: each job advances at its long-run slowdown in its group. Jobs stay for as
 long as the file says, however slow they are; what a slow job did not do shows in USD per iteration.
 
 A move stops the job at once: what it has done of its running iteration is lost (a share drawn by seed), then it starts
 cold on its new nodes, which are paid from that moment; its old nodes are given back if nobody else uses them. Work lost
-and cold start take the job's time. The first start of a job is alike under every policy and is not counted.
+and cold start take the job's time. The first start of a job is alike under every placer and is not counted.
 
 slo_attained: share of jobs whose mean iteration over their whole stay, moves included, was within their bound.
 slo_attained_by_hours: share of job-hours in intervals during which the job alone obeyed it, moves included.
@@ -25,7 +25,7 @@ from rlplan.planner.groups.replan.moved_jobs import moved_jobs
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 from .durations import Drift
-from .jobs import Arrival
+from .published_jobs import Arrival
 
 _ROUNDING = 1e-6
 

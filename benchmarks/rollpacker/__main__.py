@@ -18,9 +18,9 @@ from rlplan.profiles.profile_schema import Profile
 from .. import entry
 from .case import Case, read_case, round_phases
 from .cycle import ablation, planned
-from .documents import cluster_of, job_of, profile_of, trace_of
-from .figures import PUBLISHED_CAP, Figures
-from .ours import plan_of, summary
+from .solve_inputs import cluster_of, job_of, profile_of, trace_of
+from .published_figures import PUBLISHED_CAP, Figures
+from .rlplan_plans import plan_of, summary
 from .quotas import OperatingPoint
 from .sensitivity import PLAIN, Calibrated, Sweep, rmse
 

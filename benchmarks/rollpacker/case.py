@@ -11,7 +11,7 @@ from rlplan.plans.schema.base import Count, Name, NonNegative, Positive, Strict
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import load
 
-from .figures import Figures
+from .published_figures import Figures
 
 
 class PlainPhases(Strict):

@@ -20,8 +20,8 @@ from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.race import RaceRound
 
 from .case import Case
-from .documents import PROMPT_TOKENS
-from .figures import Figures
+from .solve_inputs import PROMPT_TOKENS
+from .published_figures import Figures
 
 
 class QuotaRound:

@@ -21,16 +21,16 @@ class Share(NamedTuple):
     """Host memory of equal parts that are spread evenly over nodes.
 
     Attributes:
-        count: how many parts there are.
+        part_count: how many parts there are.
         phases: for each phase, bytes of a part, and bytes that only one of the nodes holds.
     """
 
-    count: int
+    part_count: int
     phases: tuple[tuple[float, float], ...]
 
     def on_node(self, nodes: int) -> float:
         """Bytes on the fullest of so many nodes, in the phase in which it is fullest."""
-        each = -(-self.count // max(1, nodes))
+        each = -(-self.part_count // max(1, nodes))
         return max(each * part + once for part, once in self.phases)
 
 

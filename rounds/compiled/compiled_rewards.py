@@ -1,4 +1,4 @@
-"""The reward workers of the twin: `RewardQueue` of planner/simulate/reference_round.py, and the heaps that it needs."""
+"""The compiled reward workers: `RewardQueue` of planner/simulate/reference_round.py, and its heaps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How functions of the twin are compiled.
+"""How the functions of rounds/compiled are compiled by numba.
 
 Invariants:
-- no fast-math and no parallel loops: a twin that rounds otherwise is none;
+- no fast-math and no parallel loops: the floats are those of the reference, bit for bit;
 - nothing in the kernel allocates, so reference counting is off, which alone makes it several times faster;
 - only the entry is cached on disk, under a key that covers the source of the whole package, because numba looks for
   changes in an entry's own file only.
@@ -38,7 +38,7 @@ def entry(function: F) -> F:
 
 
 def sources_digest(*extra_sources: Path) -> str:
-    """Digest of every source file of a twin: those of this package, and `others` in the order given."""
+    """Digest of all compiled source files: those of this package, and `extra_sources` in the order given."""
     digest = hashlib.sha256()
     for path in [*sorted(Path(__file__).parent.glob("*.py")), *extra_sources]:
         digest.update(path.read_bytes())

@@ -116,8 +116,8 @@ def test_a_solved_plan_that_check_rejects_is_counted(bench, ground, monkeypatch,
 
 
 def test_the_way_has_every_command_of_a_newcomer_for_three_jobs(bench, tmp_path):
-    from benchmarks.first_hour.jobs import JOBS, write_job
-    from benchmarks.first_hour.way import commands
+    from benchmarks.first_hour.newcomer_jobs import JOBS, write_job
+    from benchmarks.first_hour.newcomer_commands import commands
 
     assert [(job.nodes, job.reward) for job in JOBS] == [(8, "math"), (2, "code"), (4, "math")]
     for job in JOBS:

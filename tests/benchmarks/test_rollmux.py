@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.rollmux.curve import Stay, read_curve, stays
 from benchmarks.rollmux.durations import Drift, response_tokens, spread
 from benchmarks.rollmux.fluid import fluid_bound
-from benchmarks.rollmux.jobs import (
+from benchmarks.rollmux.published_jobs import (
     NODE_TYPES,
     TRAIN,
     WORKLOADS,
@@ -153,7 +153,7 @@ class Shuffler(SoloD):
         return GroupsState(after.jobs, old)
 
 
-def test_every_move_of_a_policy_is_charged():
+def test_every_move_of_a_placer_is_charged():
     jobs = [at(job_of(n, WORKLOADS[0], 1.2, 1, 1.0), float(i), 10.0) for i, n in enumerate("xyz")]
     calm, restless = (replay(jobs, placer, NODE_TYPES, RULES) for placer in (SoloD(NODE_TYPES), Shuffler(NODE_TYPES)))
     assert restless.moved == 3
@@ -179,7 +179,7 @@ def test_drift_ends_within_its_limit_and_starts_at_nothing():
         Drift("sideways", 0.3, np.random.default_rng(0))
 
 
-def test_no_policy_is_below_the_fluid_bound():
+def test_no_placer_is_below_the_fluid_bound():
     rng = np.random.default_rng(0)
     jobs = arrivals([Stay(0.0, 5.0 + i, 1) for i in range(8)], rng)
     bound = fluid_bound(jobs, NODE_TYPES)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .jobs import JOBS, Newcomer, write_job
+from .newcomer_jobs import JOBS, Newcomer, write_job
 
 LIMIT_S = 600.0
 """Seconds that a command of the way may take; the simulator is compiled in the first one."""

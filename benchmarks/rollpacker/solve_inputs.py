@@ -14,7 +14,7 @@ from rlplan.profiles.phase_schema import Reward, Spread
 from rlplan.profiles.profile_schema import Profile, RoundCheck
 
 from .case import Case
-from .figures import Figures
+from .published_figures import Figures
 
 GPUS_PER_NODE = 8
 PROMPT_TOKENS = 256

@@ -17,7 +17,7 @@ from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.profile_schema import Profile
 
 from .case import RoundPhases
-from .documents import no_inputs
+from .solve_inputs import no_inputs
 
 
 def plan_of(cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, bias_budget: float | None) -> Plan:

@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from .documents import document_mistakes
-from .files import file_mistakes, stdout_mistakes, target_mistakes
+from .document_mistakes import document_mistakes
+from .file_mistakes import file_mistakes, stdout_mistakes, target_mistakes
 from .mistake import Mistake
-from .options import option_mistakes, word_mistakes
-from .rows import row_mistakes
-from .sizes import size_mistakes
+from .option_mistakes import option_mistakes, word_mistakes
+from .row_mistakes import row_mistakes
+from .size_mistakes import size_mistakes
 
 DRAWN: tuple[tuple[Callable[[random.Random], Iterator[Mistake]], int], ...] = (
     (document_mistakes, 4), (row_mistakes, 2), (file_mistakes, 2), (target_mistakes, 1), (option_mistakes, 3),
