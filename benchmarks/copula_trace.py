@@ -25,10 +25,10 @@ def copula_lengths(
     """A trace of `prompts` x `samples` responses with this marginal and this dependence, sampled under `cap_tokens`.
 
     Args:
-        cdf: (tokens, share of the responses within them), shares within [0, 1]. What is above the last share counts as cut
-            at the last length: give the published cap as the last point. A smaller `cap_tokens` cuts the trace there, a
-            larger one extrapolates by the tail's power law (`Marginal.tail_index`); nobody knows how much longer the
-            responses at the published cap would have been.
+        cdf: (tokens, share of the responses within them), shares within [0, 1]. Responses above the last share count as
+            cut at the last length: give the published cap as the last point. A smaller `cap_tokens` cuts the trace
+            there, a larger one extrapolates by the tail's power law (`Marginal.tail_index`); nobody knows how much
+            longer the responses at the published cap would have been.
         rho: correlation of the scores within a prompt, in [0, 1].
         prompt_tokens: length of every prompt; nothing is published about it.
         reward_share: share of the samples with reward 1, at random, whatever its length.

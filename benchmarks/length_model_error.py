@@ -6,11 +6,11 @@ FILE has the columns of profiles/imports/published_lengths.py. Each (source, ste
 another model has other lengths, and so has another checkpoint. Populations with fewer than 10 prompts of two samples
 are skipped and named. Without --cap none of the lengths counts as cut.
 
-Method. The prompts are dealt into 5 folds, several times. The model is fitted on four folds. It predicts a
-step of P prompts x n samples of prompts that it has not seen: many models are resampled (`LengthModel.another`: a smoothed
+Method. The prompts are dealt into 5 folds, several times. The model is fitted on four folds. It predicts a step of
+P prompts x n samples of prompts that it has not seen: many models are resampled (`LengthModel.another`: a smoothed
 bootstrap over prompts, so the band includes the uncertainty of the fit), and each predicts some steps. An observed step
-has P different prompts of the fifth fold, and one traced group of n samples for each. n is 8, or fewer if the prompts have fewer; P is half of a
-fold, at most 64, so that steps differ from each other.
+has P different prompts of the fifth fold, and one traced group of n samples for each. n is 8, or fewer if the prompts
+have fewer; P is half of a fold, at most 64, so that steps differ from each other.
 
 A step's statistics are
 - `step_s`: overhead + seconds per token x its longest response: 15 s and 16 ms, Qwen2.5-14B at a cap of 16k

@@ -59,7 +59,7 @@ COMPARED_NODES = 64
 
 
 def documents(nodes: int) -> tuple[Cluster, Job, Profile, LengthTrace]:
-    """The shipped 32B example on `nodes` nodes, with prompts in proportion, and without its SLO, which is of 8 nodes."""
+    """The shipped 32B example on `nodes` nodes, with prompts in proportion; without its SLO, which is for 8 nodes."""
     cluster, job = load_cluster(EXAMPLE / "cluster.yaml"), load_job(EXAMPLE / "job.yaml")
     pools = {name: pool.model_copy(update={"nodes": nodes}) for name, pool in cluster.pools.items()}
     rollout = job.rollout.model_copy(update={"prompts_per_step": PROMPTS_PER_NODE * nodes})
@@ -95,7 +95,7 @@ def solve_apart(nodes: int) -> dict[str, Any]:
 
 
 def kinds_compared(search: Search) -> list[ShortKey]:
-    """Two kinds of short round of each mode, on the layout with most engines; they defer different numbers of prompts."""
+    """Two kinds of short round of each mode that defer unlike numbers of prompts, on the layout with most engines."""
     layout = max(search.space.decode, key=lambda key: key.engines)
     keys = []
     for mode in get_args(Mode):

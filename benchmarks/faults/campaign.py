@@ -75,7 +75,7 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
 
 
 def _strike(driver: Driver, name: str, rng: random.Random, tell: Callable[[str], None], began: float) -> bool:
-    """Strike once, and return whether that worked. Waits for a process of the kind: an earlier fault may have ended it."""
+    """Strike once; returns whether it did. Waits for a process of the kind: an earlier fault may have ended it."""
     end = time.monotonic() + RECOVERY_DEADLINE_S
     while time.monotonic() < end and not driver.done():
         driver.ensure()

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 MARK = "RLPLAN_FAULTS"
-"""An environment variable that all processes of a run inherit, by which their process ids are looked up, orphans included."""
+"""Environment variable that all processes of a run inherit: it identifies them, orphans included."""
 
 # A step of the demo takes 2 s and reward deadlines are 2 s: a process that is silent for so long hangs.
 STALL_S = 20

@@ -1,10 +1,10 @@
-"""The production replay of RollMux (arXiv 2512.11306, Fig. 13): what placers that place jobs pay and keep.
+"""The production replay of RollMux (arXiv 2512.11306, Fig. 13): the price and the kept bounds of each placer.
 
     python -m benchmarks.rollmux --replay FILE.json [--seeds 3] [--parts exact,random] [--json]
 
-FILE holds the Solo-D curve of training GPUs (curve.py); jobs, prices and footprints are published tables (published_jobs.py).
-All placers see the same jobs, run on the same physics and are held to the same bounds; the published ones do not use
-the levers (spill of rollout to the training pool, other widths, the multi-rate permit rule). Means over seeds:
+FILE holds the Solo-D curve of training GPUs (curve.py); jobs, prices and footprints are published tables
+(published_jobs.py). All placers get the same jobs, seconds and bounds; the published placers do not use the levers
+(spill of rollout to the training pool, other widths, the multi-rate permit rule). Means over seeds:
 
     {"exact": {FIGURE: {PLACER: ...}}, "random": {...}, "moves": ..., "moves_share_of_gpu_hours": ..., "levers": {...},
      "drift": {...}}   (the last two with --parts levers,drift)

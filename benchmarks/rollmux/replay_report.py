@@ -1,4 +1,4 @@
-"""The benchmark's result out of the figures of its replays."""
+"""The benchmark's JSON result and its text, from the figures of all replays."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as text."""
     lines = []
     for durations in DURATIONS:
         if durations not in result:

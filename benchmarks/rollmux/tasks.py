@@ -33,7 +33,7 @@ SLOW_SPILL = 1.19
 """Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
 DRIFT_MOST = 0.3
 LOOK_S = 3600.0
-"""Between two looks at what drifts."""
+"""Seconds between two re-plans of drifting jobs."""
 DRIFT_MARGIN = 0.1
 """Share of every job's slack that no plan uses where phases drift, since they are looked at every hour only."""
 
@@ -50,7 +50,7 @@ class Task:
     spill: float = 1.0
     """Seconds of a rollout on training nodes over those on rollout nodes."""
     lever: str = ""
-    """What ours goes without: `no_spill`, `first_come`, or `slow_spill`; all levers if empty."""
+    """The lever that our placer does without: `no_spill`, `first_come` or `slow_spill`; empty: it has all levers."""
     drift: str = ""
     """Direction of drift; none if empty."""
     replan: bool = False
@@ -79,7 +79,7 @@ def tasks_of(file: Path, seeds: Iterable[int], parts: Sequence[str], spill: floa
 
 
 def case(file: Path, seed: int, durations: str, spill: float) -> tuple[list[Arrival], dict[str, GroupJob]]:
-    """Arrivals as a planner knows them, and the jobs as they are."""
+    """(arrivals with the durations that placers know, jobs by name with their true durations)."""
     rng = np.random.default_rng(seed)
     planned = arrivals(stays(read_curve(file), rng), rng, spill)
     real = {a.job.name: a.job for a in planned}
@@ -90,7 +90,7 @@ def case(file: Path, seed: int, durations: str, spill: float) -> tuple[list[Arri
 
 
 def rules_of(placer: str, lever: str = "", margin: float = 0.0) -> Rules:
-    """The published placers run on the paper's executor; margin and quantile are the same for all."""
+    """The rules of a placer: the published placers have the paper's permit rule; margin and quantile are the same."""
     permits = "first_come" if placer in BASELINES or lever == "first_come" else "multi_rate"
     return Rules(permit_rule=permits, margin=margin)
 
@@ -128,13 +128,13 @@ def run(task: Task) -> dict[str, Any]:
 
 
 def _repaired(placer: Replanner, state: GroupsState, now: Jobs) -> GroupsState:
-    """The state re-planned with members of groups in which a bound is at risk as they are now; as it is if none is."""
+    """The state, re-planned with today's durations of the jobs in groups with a bound at risk; unchanged if none is."""
     broken = {pin.job: now[pin.job] for key in placer.at_risk(state, now, LOOK_S) for pin in state.groups[key].pins}
     return placer.drifted(state, broken) if broken else state
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    """What is reported of a replay."""
+    """The reported figures of a replay, by name."""
     return {
         "usd_per_hour": outcome.usd_per_hour,
         "usd_per_iteration": outcome.usd_per_unit(NODE_TYPES),

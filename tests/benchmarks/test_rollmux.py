@@ -173,8 +173,8 @@ def test_drift_ends_within_its_limit_and_starts_at_nothing():
     job = job_of("x", WORKLOADS[0], 1.2, 1, 1.0)
     for direction, low, high in (("up", 1.0, 1.3), ("down", 0.7, 1.0), ("mixed", 0.7, 1.3)):
         drift = Drift(direction, 0.3, np.random.default_rng(0))
-        assert drift.at(job, 0.0) == job
-        assert low <= drift.at(job, 1.0).train[0].mean_s / job.train[0].mean_s <= high
+        assert drift.drifted(job, 0.0) == job
+        assert low <= drift.drifted(job, 1.0).train[0].mean_s / job.train[0].mean_s <= high
     with pytest.raises(ValueError, match="no such direction"):
         Drift("sideways", 0.3, np.random.default_rng(0))
 
