@@ -1,7 +1,7 @@
 """The profile that prices a point of a comparison: the job's own, or the one that ships of other GPUs or another model.
 
-A measured profile prices no other machine and no other model. Of a derived one the profile that ships takes its place,
-and the point says so.
+A measured profile prices no other machine and no other model. A derived profile is replaced by the shipped profile of
+the point's GPUs and model, and the point says so.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def profile_of_point(
 
 
 def _likeness(job: Job, priced_as: str) -> tuple[str, ...]:
-    """What must be known of a point whose model is another one than the profile's, and not plainly of another size."""
+    """Notes on a point whose model is not the profile's, but may be of the same size."""
     shape, priced_shape = architecture_of(job.model.path), architecture_of(priced_as)
     if shape is None:
         return (f"cannot tell from its name whether {job.model.path} is {priced_as}, which the profile is of",)

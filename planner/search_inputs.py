@@ -1,4 +1,4 @@
-"""What the search of a solve starts from: the length model, the cost model and the limits, read from the documents."""
+"""The inputs of the search of a solve: the length model, the cost model and the limits, read from the documents."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def prepare(
 
 
 def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:
-    """The length model of the trace, with a warning for what it cannot know."""
+    """The length model of the trace, with a warning where it extrapolates."""
     model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
     few = few_lengths(len(trace.prompts), len(trace.rows))
     for caution in (extrapolated(model, trace), at_cap(model), few, _unpriced_timeouts(job, profile)):

@@ -87,7 +87,7 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = validated(values[name], model, name, touched, OPTION)
     result = Documents(**{**vars(documents), **changed})
-    # What the loss is divided by changes no second, and nobody trains by these documents.
+    # The divisors of the loss change no seconds, and nobody trains by these documents.
     faults = misfits(result.plan, result.cluster, result.job, None)
     fault = next((fault for fault in faults if fault.rule != "loss-divisor"), None)
     if fault is not None:
@@ -110,7 +110,7 @@ def _follow(values: dict[str, Any], documents: Documents, touched: dict[Loc, str
             continue
         new, old = _at(values, set_there), _at(vars(documents), in_plan)
         if not isinstance(new, int) or isinstance(new, bool) or new < 1:
-            continue  # the models say what is wrong with it
+            continue  # the document's model reports the fault
         follows = [(location, new) for location in (in_job, in_plan) if location not in touched]
         for kind in ("short", "long"):
             location: Loc = ("plan", "job", "rounds", kind, "issue", issued)

@@ -100,7 +100,7 @@ def machine_of(pool: Pool) -> Machine:
 
 
 def differences(profile: Profile, machine: Machine) -> list[str]:
-    """In what `machine` is not the profiled one, in words; empty if a profile of it may be used here.
+    """Texts on how `machine` differs from the profiled machine; empty if the profile may be used on it.
 
     A profile that was not measured is of an accelerator, on whatever host.
     """

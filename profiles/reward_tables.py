@@ -1,4 +1,5 @@
-"""Seconds of scoring by kind of reward, where nobody measured them: what ships, and whose job takes it.
+"""Seconds of scoring by kind of reward, where nobody measured them: the tables that ship, and the profiles that take
+them.
 
 A shipped (derived) profile knows nothing of a job's rewards: it holds one assumed number for all. In its place a job
 takes the table of its own kind (library/rewards/KIND.yaml). A profile whose reward somebody measured, imported or wrote
@@ -107,7 +108,7 @@ class RewardTable(_Model):
         )
 
     def reward(self, workers: int, scale: float = 1.0, hanging: float = 1.0) -> Reward:
-        """What a profile says of scoring by this table, with the factors of `executions`."""
+        """The `reward` section of a profile by this table, with the factors of `executions`."""
         distribution = self.executions(scale, hanging)
         if distribution is None:
             assert self.per_sample_s is not None, "the table has one of the two"

@@ -88,7 +88,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Files to begin with.
+    """The first documents of a job.
 
     Attributes:
         files: text by file name.

@@ -49,7 +49,7 @@ class _Epoch:
         number: counted from 0.
         fresh: prompts that are neither settled nor deferred, in the epoch's order; those of the round at hand too.
         settled: prompts that were trained, filtered or failed.
-        expected_long: in `predict`, who goes to the deferred queue instead of to a short round.
+        expected_long: in `predict`, prompts that go to the deferred queue instead of to a short round.
     """
 
     number: int

@@ -84,7 +84,7 @@ class MostIdle(_Packer):
         return state.with_job(job, next_id(state.groups), solo_group(job, self.node_types))
 
     def _busy(self, group: Group, jobs: Jobs) -> list[float]:
-        """For each node, the share of the cycle in which it is held if each member does one iteration (may exceed 1)."""
+        """For each node, the share of the cycle in which it is held if each member does one iteration."""
         node_of = node_of_units(group, self.node_types)
         held = [0.0] * len(group.nodes)
         for pin in group.pins:

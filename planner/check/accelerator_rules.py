@@ -1,7 +1,7 @@
-"""Rules of a cluster's accelerators: whether they can be what they are called. Reads no file.
+"""Rules of a cluster's accelerators: kind and memory must fit the accelerator's name. Reads no file.
 
-Eight GPUs' memory written for one (640 GB for an H100), or `kind: cpu` for GPUs, would make every plan of the cluster
-worthless, and nothing else of the documents contradicts it.
+The memory of eight GPUs written for one (640 GB for an H100), or `kind: cpu` for GPUs, would make every plan of the
+cluster worthless, and no other rule would notice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...plans.yaml.yaml_doc import Loc
 from ...profiles.hardware import gpu_of, largest_memory_bytes
 
 TOLERANCE = 0.08
-"""Relative. A card of 80 GB is 80e9 or 80 * 2**30 bytes, by who writes it."""
+"""Relative tolerance of memory: a card of 80 GB is written as 80e9 or as 80 * 2**30 bytes."""
 
 
 def unlike_names(cluster: Cluster) -> list[Fault]:

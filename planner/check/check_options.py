@@ -1,4 +1,4 @@
-"""Options of a check, and the documents that a checked file names, opened as they are now."""
+"""Options of a check, and a function that opens the documents that a checked file names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker of `rlplan check`: the findings of all rules on a file, of whatever kind it is.
+"""The checker of `rlplan check`: the findings of all rules on a file of any kind.
 
 The schema of a document is checked first; a file that fails it is checked no further. A plan is then checked against
 its inputs as they are now, against itself, its profile and the site rules of its folder. Nothing is solved or
@@ -49,7 +49,7 @@ class FileReport:
         policy: the site rules file that it was checked against; None without one.
         summary: a line on what was checked, for a file without findings.
         broken_policy: the site rules file that should hold for it and cannot be read; None without one.
-        notes: what a reviewer should know though nothing is wrong with it, a line each.
+        notes: facts for a reviewer that are no faults, a line each.
         not_executable: why the executor cannot run the plan yet, a line each; it can be reviewed all the same.
     """
 
@@ -100,7 +100,7 @@ class Checker:
         options = CheckOptions(self.now, policy, self.max_age_days)
         faults, summary = _faults(read, options)
         allowed = policy.policy if policy else None
-        # Where the site rules waive an edit, its stale figures are findings all the same.
+        # If the site rules waive an edit, the figures that the edit made stale are still findings.
         kept = without_stale([fault for fault in faults if not waived(fault.rule, allowed)])
         findings = located(kept, path, read.document)
         findings.sort(key=lambda finding: finding.line or 0)

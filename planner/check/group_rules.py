@@ -102,9 +102,9 @@ def _part(text: str) -> str | int:
 
 
 def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
-    """Faults of seconds, switches and states in a plan of groups that are no longer those of the workload's jobs.
+    """Faults of seconds, switches and states in a plan of groups that differ from those of the workload's jobs.
 
-    Ways that a job no longer has are reported by plans/check/groups_fit.py, and passed over here.
+    plans/check/groups_fit.py reports ways that a job no longer has; they are skipped here.
     """
     for key, group in plan.groups.items():
         pins: list[Pin] = []

@@ -1,4 +1,4 @@
-"""Rules of a job. Reads the files that it names, and the profile and cluster beside it that `solve` takes by
+"""Rules of a job. Reads the files that the job names, and the profile and cluster in its folder, as `solve` does by
 default."""
 
 from __future__ import annotations

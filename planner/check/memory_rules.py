@@ -1,7 +1,7 @@
 """Memory rules of a plan: its layouts must have costs in the profile, and fit into memory. Reads no file.
 
 Holders of memory are those of the memory table (planner/costs/memory_table.py), and costs are those of `solve` and
-`simulate` (round_costs.py), so nothing is refused here that they accept.
+`simulate` (round_costs.py), so `check` accepts what they accept.
 """
 
 from __future__ import annotations

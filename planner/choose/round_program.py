@@ -169,8 +169,8 @@ def _solve(
 def _why_infeasible(
     short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule], limits: Limits, group_target: int
 ) -> str:
-    """Name the limit that binds: the one without which there is a plan, by solving again with each lifted."""
-    limits = dataclasses.replace(limits, objective="seconds")  # what is feasible does not depend on the price
+    """The error that names the limit that binds: solve again without each limit, and see which gives a plan."""
+    limits = dataclasses.replace(limits, objective="seconds")  # feasibility does not depend on the price
     everything = limits.on_node(limits.host_bytes, range(len(limits.train_host)), 1)
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),

@@ -1,4 +1,4 @@
-"""What the memory table (memory_table.py) is made of: bars, and the engines that it is asked about."""
+"""The parts of the memory table (memory_table.py): bars, and the engines of a layout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Bar:
         kept: bytes throughout the phase, by what holds them.
         moments: bytes on top of it at one moment each, by the moment's name and by what holds them.
         capacity_bytes: that there are.
-        complete: whether `kept` and `moments` are all of it, and no lower bound.
+        complete: whether `kept` and `moments` hold all bytes; if not, they are a lower bound.
     """
 
     place: Place

@@ -1,4 +1,4 @@
-"""The effects of what a plan assumes, since nobody measured it on its job: how far they may put its seconds off.
+"""The effects of a plan's assumed lengths and rewards, which nobody measured on its job, on the seconds of its steps.
 
 Two things may be assumed: response lengths (`TableTrace`, drawn from a table) and reward seconds (`RewardTable`). Each
 table states one standard deviation of a few independent parameters between jobs of its kind. The chosen schedule is
@@ -48,7 +48,8 @@ class Outcome(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What one assumed parameter does one deviation down and up; None: the schedule then has nothing to train."""
+    """The outcomes with one assumed parameter one deviation down and up; None: the schedule then has nothing to
+    train."""
 
     down: Outcome | None
     up: Outcome | None
@@ -63,7 +64,7 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class AssumedEffects:
-    """By assumed parameter, what its error does to the plan; empty where nothing is assumed.
+    """The effect of each assumed parameter's error on the plan; empty if nothing is assumed.
 
     Attributes:
         as_planned: the plan as it is, on the same few rounds.
@@ -94,7 +95,7 @@ class AssumedEffects:
         )
 
     def text(self, name: str, down: str, up: str) -> str:
-        """What parameter `name` does to seconds and speed-up; `down`, `up`: how its two ends are called."""
+        """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: names of its two ends."""
         effect = (self.lengths | self.rewards).get(name)
         if effect is None or self.as_planned is None:
             return ""

@@ -26,7 +26,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
         return cast(ShortKey, c.short.key)
 
     def of_long(read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
-        # A race over samples alone has no long rounds, and is an alternative to one that has.
+        # A race over samples only has no long rounds; it is an alternative to a race over prompts.
         def key(c: Cycle) -> LongKey | None:
             return cast(LongKey, c.long.key) if c.long else None
 

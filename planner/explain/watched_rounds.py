@@ -119,7 +119,7 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
             column.extend(count)
         else:
             column.extend(count, pool)
-        kept.append(watches[-1])  # the last one, since a round that ran out of rows was begun anew
+        kept.append(watches[-1])  # the last watch, since a round that ran out of rows was started again
     log = column.log
     ends = [rollout + reward for rollout, reward in zip(log.rollout_s, log.reward_s, strict=True)]
     refilled = [_refilled(setting, key, issued) for issued in log.issued]

@@ -46,7 +46,7 @@ def explain(
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, profile)
     if overrides := job.algorithm.overrides():
-        # A plan's reader should not take the name for the paper's.
+        # The reader should not confuse this name with the paper's.
         why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
     return why | assumed
 
@@ -103,7 +103,7 @@ def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str
 
 
 def _tie(search: Search, decided: Decided) -> str | None:
-    """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
+    """Text on how the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
     (ties.py); None if they are one."""
     fastest, chosen = decided.solution.cycle, decided.cycle
     mode = fastest.short.deferral.mode
@@ -132,7 +132,7 @@ def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
 
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
     differing = [c for c in cycles if value(c) != value(chosen)]
-    # Early losers serve when there is nothing else: their few rounds are the more flattering, the fewer they are.
+    # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
     solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
     return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
 

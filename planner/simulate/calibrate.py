@@ -1,10 +1,11 @@
-"""Real rounds against the simulator: what the sum of the phase costs misses, and how wrong the whole model is.
+"""Real rounds compared with the simulator: the seconds that the phase costs miss, and the error of the whole model.
 
-A measured round is simulated with the fitted costs and with its own lengths, so that what differs is the costs' fault
-alone. Some of it comes once a round (messages), some with every sample (its way through queues, detokenizer and reward
-workers), some with every decode step (a machine that others use too): a layout's rounds are fitted by
-`overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error is of rounds
-left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step (step_noise.py).
+A measured round is simulated with the fitted costs and with its own lengths, so that only
+errors of the costs make it differ. Some of it comes once a round (messages), some with every sample (its way through
+queues, detokenizer and reward workers), some with every decode step (a machine that others use too): a layout's rounds
+are fitted by `overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error
+is of rounds left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step
+(step_noise.py).
 """
 
 from __future__ import annotations

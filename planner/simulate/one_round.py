@@ -35,7 +35,7 @@ def simulate_one_round(
 ) -> SimulatedRound:
     """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
 
-    `observe` is told what happens on the way (simulator.Observe), which only the reference can tell: it is then taken.
+    `observe` gets the events of the round (reference_round.Observe). Only the reference reports events, so it is used.
 
     Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
     """
@@ -46,7 +46,7 @@ def simulate_one_round(
     assert rows == (prompts if round_draws.offset is None else round_draws.offset[-1]), "rows belong to prompts"
     if reference or observe is not None:
         return _reference(round_kind, round_draws, decode, reward, max_num_seqs, hand_over, observe)
-    from .compiled_round import run  # numba, a second or so
+    from .compiled_round import run  # imports numba, which takes a second
 
     return run(round_kind, round_draws, decode, reward, max_num_seqs, hand_over)
 

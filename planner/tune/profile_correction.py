@@ -1,6 +1,6 @@
-"""The correction of a profile by a run: a layout that was run by its own line, another by part of the mean.
+"""The correction of a profile by a run: layouts that were run by their own lines, others by part of the mean.
 
-A correction belongs to the layout that was run, whichever entry of the profile prices it (costs.entry_of): the
+A correction belongs to the layout that was run, whichever entry of the profile prices it (decode_costs.entry_of): the
 corrected profile has a `RoundCheck` for each.
 
 What was not run has no measurement of its own. Part of what is wrong with a profile is wrong with all of it (another
@@ -67,7 +67,7 @@ def corrected(
 
 
 def _checks(profile: Profile, rollout: Mapping[EngineLayout, Line]) -> tuple[RoundCheck, ...]:
-    """Of every layout of the profile, of its checks and of the run: what its rounds take over the profile's costs."""
+    """The round checks of every layout of the profile, of its checks and of the run."""
     old = {check.layout: check for check in profile.checks}
     overall = mean_factor(rollout)
     checks = []
@@ -100,7 +100,7 @@ def _checks(profile: Profile, rollout: Mapping[EngineLayout, Line]) -> tuple[Rou
 
 
 def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
-    """By its own line; without one by the mean factor, overheads as much apart from the run's as they were."""
+    """An update entry, corrected by its own line; without one by the mean factor and the mean change of overheads."""
     own_line = next((line for train, line in updates.items() if train.layout == entry.layout), None)
     factor = own_line.factor if own_line else mean_factor(updates)
     grown = math.fsum(line.overhead - train.step_s for train, line in updates.items()) / len(updates)
@@ -115,7 +115,8 @@ def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
 
 
 def _corrected_law(train_law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw:
-    """All factors by the mean of the updates' factors; then that of a step's own seconds, so that overheads agree."""
+    """The training law with all factors times the mean factor of the updates, and a `step` factor that fits
+    overheads."""
     factor = mean_factor(updates)
     # Experts' products are charged by `compute` times `experts`: scaling both would count it twice.
     factors = {name: value * (1.0 if name == "experts" else factor) for name, value in train_law.factors.items()}

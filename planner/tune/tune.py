@@ -41,7 +41,7 @@ LEAST_GAIN = 0.02
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a run says about its plan.
+    """The result of tuning: a new plan, its gain over the plan in force, and the error.
 
     Attributes:
         plan: the best plan at refitted costs and lengths; proposed only if `change`.

@@ -1,4 +1,4 @@
-"""Rows of published measurements: CSV files with named columns, read in one way and told about in the same words."""
+"""Rows of published measurements: CSV files with named columns, all read and refused alike."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FIELDS = (
     Field("correct", ("passed", "reward", "score")),
     Field("prompt", ("prompt_id", "prompt_hash", "uid")),
 )
-"""What a row may say, and the usual names of its columns."""
+"""The fields of a row, and the usual names of their columns."""
 
 FEWEST = 20
 """Fewer executions do not show a share of 5 % that hangs."""

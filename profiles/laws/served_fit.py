@@ -1,4 +1,4 @@
-"""The decode law of a group of served points, and what is left of them when the law has said its part.
+"""The decode law of a group of served points, and a correction of its residuals between neighbouring points.
 
 The law's factors extrapolate. What it misses (a kernel that changes with the batch, a scheduler's habit) is often alike
 at neighbouring points, so their residuals correct a prediction between them: a Gaussian process over the logarithms of

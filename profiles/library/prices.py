@@ -1,4 +1,4 @@
-"""What a GPU costs for an hour on demand: medians of public price lists, which ship as prices.yaml.
+"""USD per GPU-hour on demand: medians of public price lists, which ship as prices.yaml.
 
 `build.py --prices FILE` writes them. The file is CSV with the columns gpu, usd_per_gpu_hour (empty: none was found),
 provider and source. Prices are of a day and of somebody's contract; `rlplan init` writes them into cluster.yaml with

@@ -62,7 +62,7 @@ class _Bench:
         fleet.listen(self._hear)
 
     def _hear(self, news: EngineNews) -> None:
-        """Keep the events of engines, and an empty list for a death."""
+        """Queue the events of engines, and an empty list when an engine dies."""
         if isinstance(news, EngineEvents | EngineDied):
             self._news.put_nowait(news.events if isinstance(news, EngineEvents) else [])
 

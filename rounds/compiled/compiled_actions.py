@@ -1,4 +1,4 @@
-"""What machines ask for, done at once: issue, abort, score, settle (the reference's `apply`).
+"""The actions of machines, done at once: issue, abort, score, settle (the reference's `apply`).
 
 The reference collects a machine's actions and then applies them in order. Doing each where the machine returns it is
 the same, because no machine looks at the engines; engines that were touched are noted and let in who waits afterwards.
@@ -60,14 +60,14 @@ def _held(W: Any, prompt: int, e: int) -> int:
 
 @compiled
 def drop_load(W: Any, e: int) -> None:
-    """A sample of the engine is gone."""
+    """Take a sample that left the engine off its load."""
     W.E[e].load -= W.R[0].expected
     note_load(W.E, W.B, e)
 
 
 @compiled
 def _touch(W: Any, e: int) -> None:
-    """The engine is to let in who waits."""
+    """Note that the engine must admit waiting samples."""
     if not W.E[e].touched:
         W.E[e].touched = True
         W.touched[W.R[0].touched] = e
@@ -138,7 +138,7 @@ def score(W: Any, i: int, now: float) -> None:
 
 @compiled
 def release(W: Any, now: float) -> None:
-    """The rollout is over: what was held goes to the workers, but for what was aborted since."""
+    """The rollout is over: send the held samples to the reward workers, without those aborted since."""
     R, S, D, L = W.R[0], W.S, W.D, W.L
     i = R.held
     while i >= 0:
@@ -225,7 +225,7 @@ def free(W: Any, now: float) -> None:
 
 @compiled
 def catch_up(W: Any, now: float) -> None:
-    """Engines that were touched let in who waits; a hand-over that is due is decided."""
+    """Touched engines admit waiting samples; a hand-over that is due is decided."""
     R, E, S = W.R[0], W.E, W.S
     for k in range(R.touched):
         e = W.touched[k]

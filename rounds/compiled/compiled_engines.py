@@ -219,7 +219,7 @@ def queue(S: Any, E: Any, e: int, i: int) -> None:
 
 @compiled
 def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
-    """Let in whoever waits and fits, in order."""
+    """Admit waiting samples that fit, in order."""
     while E[e].first >= 0:
         i = E[e].first
         if S[i].state == WAITING:

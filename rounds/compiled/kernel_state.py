@@ -1,4 +1,4 @@
-"""What the kernel keeps: records by engine, by sample, by draw, and one for the round. Numba passes them as pointers.
+"""The state of the kernel: records by engine, by sample, by draw, and one for the round. Numba passes them as pointers.
 
 Samples are numbered in the order of issue; the samples of a draw are neighbours. Draws are numbered likewise; `row` is
 a draw's row in the tables of lengths and rewards that the caller gives. Seconds, tokens; -1 is nobody.
@@ -102,8 +102,8 @@ PROMPT = np.dtype(
     align=True,
 )
 
-# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: engine.Prefix; `other` is
-# the next of the prompt's engines.
+# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: reference_engine.Prefix;
+# `other` is the next of the prompt's engines.
 PREFIX = np.dtype(
     [("users", "i4"), ("computed", "i4"), ("intact_until", "i8"), ("engine", "i4"), ("other", "i4")], align=True
 )
@@ -137,7 +137,7 @@ ROUND = np.dtype(
         ("draws", "i4"),
         ("samples", "i4"),
         ("prefixes", "i4"),
-        ("touched", "i4"),  # engines that are to let in who waits
+        ("touched", "i4"),  # engines that must admit waiting samples
         ("rows", "i4"),  # rows that are given
         ("more", "b1"),  # the feed has more than was given
         ("status", "i1"),

@@ -1,4 +1,4 @@
-"""Candidate update layouts: ways to train that hold the longest sequence and that no simpler one beats."""
+"""Candidate update layouts: layouts that hold the longest sequence and that no simpler layout beats."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
     """Of updates on equally many accelerators those that no other, at least as simple, beats whatever is trained: ties
     within the error go to the simplest (ties.py), so that simpler ones stay.
 
-    `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
-    update whose replicas are larger may train nothing there. It trains on at least as many of any number of
+    `hand_over`: also while only some engines were freed. These train by whole replicas (streamed_updates.Window), so a
+    faster update whose replicas are larger may train nothing there. It trains on at least as many of any number of
     accelerators if its replicas divide the other's.
     """
 

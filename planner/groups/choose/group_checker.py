@@ -89,5 +89,5 @@ class Checker:
         return (*members, *sorted(set(occupants.values())))
 
     def _number(self, job: GroupJob) -> int:
-        # The job is held, so that its id stays its own.
+        # Keep the job alive, so that no other object gets its id.
         return self._numbers.setdefault(id(job), (job, len(self._numbers)))[1]

@@ -41,7 +41,7 @@ def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeType
 
 
 def unconnected_groups(group: Group, node_types: NodeTypes) -> list[Group]:
-    """The group split where no node is shared, most jobs first; each part still has all nodes."""
+    """The group split where no node is shared, most jobs first; each component still has all nodes."""
     components: list[tuple[set[int], list[Pin]]] = []
     held_by = nodes_of_pins(group, node_types)
     for pin in group.pins:

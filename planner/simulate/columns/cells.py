@@ -92,13 +92,13 @@ def cell_of(setting: Setting, key: ShortKey | LongKey) -> Cell:
     """The cell that rounds of a kind are simulated by."""
     cell = similar_cell(setting, key)
     if isinstance(key, ShortKey) and setting.dynamic_sampling and key.mode in ("race", "defer"):
-        # Whom such a round issues anew depends on who of all its groups has finished.
+        # The refills of such a round depend on which of all its groups have finished.
         return dataclasses.replace(cell, engines=cell.of, trained=setting.target)
     return cell
 
 
 def similar_cell(setting: Setting, key: ShortKey | LongKey) -> Cell:
-    """The cell that looks like rounds of a kind, whatever couples their cells."""
+    """The cell with the size and engines of a part of such rounds, also where cells cannot stand for whole rounds."""
     least_workers = LEAST_WORKERS if setting.reward.executions else 1
     samples = key.samples if isinstance(key, ShortKey) else setting.group_size
     most_cells = setting.reward.workers / least_workers
@@ -149,7 +149,7 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
 
 
 def on_engines(cost: Cost, engines: int) -> Cost:
-    """Decode costs of a layout's engines, but for `engines` of them."""
+    """Decode costs of a layout with another number of engines."""
     return dataclasses.replace(cost, key=EngineLayout(cost.key.tp, engines))
 
 

@@ -20,7 +20,7 @@ from .whole_columns import LongColumn, ShortColumn
 
 
 class _Composed:
-    """What columns of composed short rounds and of composed long rounds share."""
+    """Base class of columns of composed short rounds and of composed long rounds."""
 
     log: RoundLog
     _setting: Setting

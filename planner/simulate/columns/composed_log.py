@@ -122,7 +122,7 @@ def compose(log: ComposedLog, picks: Picks, scale: float) -> None:
 
 
 def _window(windows: Sequence[Window], end_s: float, scale: float, cells_per_round: float) -> Window:
-    """What a composed round leaves to its freed engines.
+    """The window in which the freed engines of a composed round train.
 
     The decision to free engines is one of all cells together: it is made if most of them make it, when they do in the
     mean. Groups are bundled, as many in a bundle as a round has cells, which is as fine as a cell's groups are.

@@ -104,7 +104,7 @@ def _add_race(
     def total(values: list[NDArray[np.int64]]) -> int:
         return round(scale * float(np.concatenate(values)[trained].sum()))
 
-    # What still decodes when the last group is ready is aborted then.
+    # Samples that still decode when the last group is ready are aborted then.
     rollout_s = min(end_s, max(finishers.decode_end_s for finishers in cells))
     log.rollout_s.append(rollout_s)
     log.reward_s.append(end_s - rollout_s)
