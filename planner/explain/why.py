@@ -156,7 +156,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
     tie = abs(change) < TIE_PERCENT
     alternative = Alternative(
         chosen=text(chosen),
-        alternative=text(other),
+        other=text(other),
         percent=None if tie else change,
         about=short < search.passes[-1].short_rounds,
         unit="cost" if search.limits.objective == "usd" else "time",
