@@ -87,7 +87,7 @@ def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> 
 
 
 def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: float, options: SolveOptions) -> Limits:
-    """What a schedule of the candidates has to keep, and what its nodes and changes of layout cost."""
+    """The limits of a schedule of the candidates, and the prices of its nodes and of its changes of layout."""
     bias_budget = options.bias_budget
     if bias_budget is None:
         bias_budget = 0.0 if options.mode is None else math.inf

@@ -111,7 +111,7 @@ class Timeouts:
     def end_round(self, executions: Iterable[Execution]) -> None:
         """A round is over: learn from its executions, which ran under the deadlines of before this call.
 
-        Give it those of groups that were trained or filtered, whose membership does not depend on who finished first.
+        Give it the executions of trained or filtered groups, which do not depend on the order of finishing.
         """
         slowest: dict[str, float] = {}
         for execution in executions:

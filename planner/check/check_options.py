@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What a file is checked against beside its own inputs.
+    """Site rules and ages that a file is checked against, beside its own inputs.
 
     Attributes:
         now: the time that ages are counted to.

@@ -49,7 +49,7 @@ def trace_faults(path: Path, named: str, location: Loc) -> list[Fault]:
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a torn last line is skipped by whoever reads it
+            warnings.simplefilter("ignore")  # readers skip a torn last line
             read_lengths(path)
     except InputError as error:
         message, _, remedy = error.message.partition("; ")

@@ -15,7 +15,7 @@ Objective = Literal["seconds", "usd"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan has to keep, what changing between kinds of round costs, and what is minimised.
+    """The limits that a plan must keep, the seconds of changing between kinds of round, and the objective.
 
     Attributes:
         group_size: n.

@@ -1,4 +1,4 @@
-"""What generation costs in a layout of engines, read from a profile: seconds in closed form in counts of tokens."""
+"""Costs of generation in a layout of engines, read from a profile: seconds in closed form in counts of tokens."""
 
 from __future__ import annotations
 

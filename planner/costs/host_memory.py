@@ -1,4 +1,4 @@
-"""What engines and trainers hold of a node's host memory, phase by phase; what is assumed, memory_table.py says."""
+"""Bytes that engines and trainers hold on a node's host, by phase; memory_table.py lists the assumptions."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Bar:
-    """What one place holds in one phase of a kind of round, where it holds most: a device, or the host of a node.
+    """The bytes that a device, or the host of a node, holds in one phase of a kind of round; of all places the fullest.
 
     Attributes:
         kind: which of the table's kinds of round.

@@ -1,4 +1,4 @@
-"""What an update costs in a layout of trainers: by a profile's measured entry, else by its training law."""
+"""Costs of an update in a layout of trainers: by a profile's measured entry, else by its training law."""
 
 from __future__ import annotations
 

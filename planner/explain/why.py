@@ -90,7 +90,7 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
 
 
 def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
-    """What speaks for the schedule beside its speed, and what it is compared with."""
+    """Reasons for the schedule beside its speed: ties, the baseline, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
     turns = [(kind.layout.tp, kind.train.layout.accelerators, kind.train.layout.offload) for kind in rounds]
     texts = {
@@ -167,7 +167,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
 
 
 def _mode(search: Search, decided: Decided) -> str:
-    """What the mode gains over plain rounds, its bias, and what the other modes would gain."""
+    """Text on the speed-up of the mode over plain rounds, its bias, and the speed-ups of other modes."""
     cycle, baseline, holdout, size = decided.cycle, decided.baseline, decided.holdout, search.limits.group_size
     mine, base = holdout.cycle.seconds_per_sample(size), holdout.baseline.seconds_per_sample(size)
     ratio, error = holdout.search.measured_ratio(holdout.cycle)
@@ -209,7 +209,7 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
 
 
 def _timeouts(reward: RewardCost) -> str | None:
-    """What adaptive deadlines save the reward workers; None without them, or where the profile cannot tell."""
+    """Text on the worker seconds that adaptive deadlines save; None without them, or if the profile cannot tell."""
     if reward.executions is None or not reward.timeout.adapts:
         return None
     fixed = replace(reward, timeout=TimeoutSpec(reward.timeout.max_s))

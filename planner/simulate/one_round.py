@@ -1,6 +1,6 @@
 """One simulated round from arrays of draws: by the compiled simulator, or, by a switch, by the reference.
 
-Both take the same description of a round and give the same account, so whoever simulates many rounds need not care.
+Both take the same description of a round and give the same account, so callers need not know which one runs.
 The compiled simulator covers every round in which nothing is lost and nothing fails; no other is simulated here.
 """
 

@@ -15,7 +15,7 @@ from ..costs.update_costs import TrainCost
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What handed-over engines train before the round's end: groups, tokens, samples, seconds of work."""
+    """Work that handed-over engines do before the round's end: groups, tokens, samples, seconds of work."""
 
     groups: int = 0
     tokens: int = 0
@@ -56,7 +56,7 @@ class Window:
 def streamed(
     freed_s: float | None, end_s: float, groups: Sequence[tuple[float, int, int, int]], train: TrainCost, share: float
 ) -> Streamed:
-    """What is trained between `freed_s` (None: nothing was freed) and `end_s`.
+    """The groups trained between `freed_s` (None: nothing was freed) and `end_s`.
 
     Args:
         groups: (ready_s, tokens, sum of squared tokens, samples) of each trained group, prompts included.

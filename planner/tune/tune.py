@@ -153,7 +153,7 @@ def tune(
 
 
 def decisions(planned: PlannedJob) -> dict[str, object]:
-    """What a plan decides, without its reasons."""
+    """The decisions of a plan, without their reasons."""
     return planned.model_dump(exclude={"why"})
 
 

@@ -1,4 +1,4 @@
-"""A length trace from somebody else's log of responses: one response a row, columns as in log_columns.py."""
+"""A length trace from another tool's log of responses: one response a row, columns as in log_columns.py."""
 
 from __future__ import annotations
 

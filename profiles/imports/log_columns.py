@@ -1,4 +1,4 @@
-"""Rows of somebody else's table: CSV, gzipped CSV, or JSON Lines, with columns named by the user.
+"""Rows of another tool's table: CSV, gzipped CSV, or JSON Lines, with columns named by the user.
 
 A reader asks for the fields that it knows by their names; `--column FIELD=NAME` says which column holds a field, and
 without that a column of the field's own name, or of a usual one, is taken. JSON rows may nest: `stats.tokens`.

@@ -1,4 +1,4 @@
-"""Reward seconds from somebody else's log of executions: one scored sample a row, columns as in log_columns.py."""
+"""Reward seconds from another tool's log of executions: one scored sample a row, columns as in log_columns.py."""
 
 from __future__ import annotations
 

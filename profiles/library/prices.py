@@ -47,7 +47,7 @@ class GpuPrice(Strict):
 
     @property
     def basis(self) -> str:
-        """What the price rests on, in words."""
+        """Text on the offers that the price is the median of."""
         if self.offers == 1:
             return self.source
         span = f"{self.lowest_usd_per_gpu_hour:g} to {self.highest_usd_per_gpu_hour:g}"

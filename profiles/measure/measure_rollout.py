@@ -39,7 +39,7 @@ Batches = list[list[tuple[int, ...]]]  # prompts as token ids, a batch an engine
 
 @dataclass(frozen=True, slots=True)
 class RolloutCosts:
-    """What was measured in one layout."""
+    """The measured costs of one layout."""
 
     layout: EngineLayout
     decode: DecodeFit

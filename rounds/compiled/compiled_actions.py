@@ -43,7 +43,7 @@ def assign(W: Any, i: int) -> int:
 
 @compiled
 def _held(W: Any, prompt: int, e: int) -> int:
-    """What engine `e` holds of the prompt."""
+    """Index of the record of the prompt's blocks on engine `e`; the record is made if there is none."""
     R, P, X = W.R[0], W.P, W.X
     x = P[prompt].holders
     while x >= 0:

@@ -22,7 +22,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"
 
 
 def compiled(function: F) -> F:
-    """Compile into whoever calls it; Python cannot."""
+    """Compile a function that only compiled functions call."""
     # Wrappers for Python would be most of what there is to compile.
     made: F = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
     return made

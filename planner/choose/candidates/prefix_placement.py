@@ -43,7 +43,7 @@ _STREAM = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What `space.decode` of a layout decides, and the share of a plain rollout that it saves against spreading."""
+    """The placement of a layout's samples, and the share of a plain rollout that it saves against spreading."""
 
     sharing: PrefixSharing
     saved: float

@@ -1,7 +1,7 @@
 """Feasibility and slowdowns of groups in the group program, each group simulated once.
 
 Results are kept by content: which jobs (by identity: a job whose durations changed is another object), in which ways,
-and who shares units with whom (with tails, on which units). The permit machine depends on nothing else, so that
+and which jobs share units (with tails, also which units). The permit machine depends on nothing else, so that
 re-solves and renumbered nodes find the same entry.
 """
 

@@ -39,7 +39,7 @@ class AsWritten:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all columns of a solve share: the step's size, costs and draws.
+    """The setting that all columns of a solve share: the step's size, costs and draws.
 
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.

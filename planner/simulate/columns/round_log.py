@@ -118,7 +118,7 @@ class Trained:
 def trained_draws(
     round_kind: RoundKind, round_draws: RoundDraws, simulated: SimulatedRound, firsts: NDArray[np.int64]
 ) -> Trained:
-    """What a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
+    """The draws that a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
     trained = np.flatnonzero(simulated.fate == FATES[Fate.TRAINED])
     lengths = np.minimum(
         round_draws.lengths[simulated.row[trained], : round_kind.samples], round_kind.max_tokens
