@@ -1,1 +1,1 @@
-"""What reproduces a published table or compares with a peer; each prints one JSON line with --json."""
+"""Programs that reproduce a published table or compare with a peer; each prints one JSON line with --json."""

@@ -1,8 +1,8 @@
-"""The offline optimum by exhaustion, for a handful of jobs: every grouping, every placement, every way.
+"""The cheapest groups of up to eight jobs, by trying every grouping, every placement and every way of a phase.
 
-It shares `slowdowns`, residency and group cap with every other policy and no search code with any, so that a program
-that disagrees with it is wrong. A column of its universe pins whole nodes; each member names the nodes of its rollout
-and of its training; with `shared_training` all members train on all training nodes of the group (refs/rollmux.md 2).
+The brute force shares `slowdowns`, residency and group cap with the placers, but no search code. So a program whose
+result differs from the brute force is wrong. Jobs hold whole nodes; each job has its own choice of nodes for rollout
+and for training. With `shared_training`, all jobs of a group train on all its training nodes (refs/rollmux.md 2).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rlplan.planner.groups.place.group_nodes import grow, pinned, resident
 from rlplan.planner.groups.place.published_placers import within_cap_and_bounds
 
 MOST_JOBS = 8
-"""Jobs up to which exhaustion ends within seconds; more are refused."""
+"""The most jobs that are accepted; so many take seconds."""
 
 
 class BruteForce:
-    """Groups all jobs anew, at the lowest price, at every arrival and departure, wherever they were."""
+    """A placer that groups all jobs anew at every arrival and departure, at the lowest price; moves are free."""
 
     def __init__(self, node_types: NodeTypes, rules: Rules, shared_training: bool = False) -> None:
         self.node_types = node_types
@@ -29,11 +29,11 @@ class BruteForce:
         self.shared_training = shared_training
 
     def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
-        """The optimum with `job`."""
+        """The cheapest groups of the running jobs and `job`."""
         return self._solved({**state.jobs, job.name: job})
 
     def depart(self, state: GroupsState, name: str) -> GroupsState:
-        """The optimum without job `name`."""
+        """The cheapest groups of the running jobs without job `name`."""
         return self._solved({key: job for key, job in state.jobs.items() if key != name})
 
     def _solved(self, jobs: Jobs) -> GroupsState:
@@ -46,11 +46,11 @@ class BruteForce:
 def cheapest_groups(jobs: Jobs, node_types: NodeTypes, rules: Rules, shared_training: bool = False) -> list[Group]:
     """Groups that hold every job once at the lowest sum of prices; ValueError for more than `MOST_JOBS` jobs.
 
-    Dynamic programming over subsets: the best of a subset is one group for all of it, or its best split in two.
+    Dynamic programming over subsets: the best of a subset is one group of all its jobs, or its best split in two.
     """
     names = sorted(jobs)
     if len(names) > MOST_JOBS:
-        raise ValueError(f"{len(names)} jobs are too many to exhaust (at most {MOST_JOBS})")
+        raise ValueError(f"{len(names)} jobs are too many to try all groupings (at most {MOST_JOBS})")
     best: dict[int, tuple[float, list[Group]]] = {0: (0.0, [])}
     for mask in sorted(range(1, 1 << len(names)), key=lambda m: (m.bit_count(), m)):
         members = [name for bit, name in enumerate(names) if mask >> bit & 1]
@@ -91,7 +91,7 @@ def cheapest_group(
 
 
 def placements_of_all(group: Group, jobs: list[GroupJob], node_types: NodeTypes, below: float) -> Iterator[Group]:
-    """Every placement of `jobs` into `group`, growing it, that stays below the price; new nodes in one order only."""
+    """Yield the group with `jobs` placed in every way that costs less than `below`; the group may get new nodes."""
     if not jobs:
         yield group
         return
@@ -111,7 +111,7 @@ def placements_of_all(group: Group, jobs: list[GroupJob], node_types: NodeTypes,
 def _nodes(
     group: Group, pool: str, count: int, kept: tuple[int, ...], node_types: NodeTypes
 ) -> Iterator[tuple[Group, tuple[int, ...]]]:
-    """The group, grown if need be, and `count` nodes of the pool, then where the nodes `kept` of before are now."""
+    """Yield (group, with new nodes if needed; `count` nodes of the pool, then the new indices of the nodes `kept`)."""
     for new in range(count + 1):
         grown, added = grow(group, [pool] * new, node_types)
         old = [node for node in range(len(grown.nodes)) if node not in added]

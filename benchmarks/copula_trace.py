@@ -25,15 +25,15 @@ def copula_lengths(
     """A trace of `prompts` x `samples` responses with this marginal and this dependence, sampled under `cap_tokens`.
 
     Args:
-        cdf: (tokens, share of the responses within them), shares within [0, 1]. What is above the last share was cut
-            at the last length: give the published cap as the last point. A smaller `cap_tokens` cuts the trace there, a
-            larger one goes on with the tail's power law (`Marginal.tail_index`), which is an extrapolation: what hit
-            the published cap may just as well have gone round in circles for ever.
+        cdf: (tokens, share of the responses within them), shares within [0, 1]. Responses above the last share count as
+            cut at the last length: give the published cap as the last point. A smaller `cap_tokens` cuts the trace
+            there, a larger one extrapolates by the tail's power law (`Marginal.tail_index`); nobody knows how much
+            longer the responses at the published cap would have been.
         rho: correlation of the scores within a prompt, in [0, 1].
         prompt_tokens: length of every prompt; nothing is published about it.
-        reward_share: share of the samples with reward 1, at random: nothing ties rewards to lengths.
+        reward_share: share of the samples with reward 1, at random, whatever its length.
 
-    Raises ValueError for a CDF that is none, rho outside [0, 1], or sizes below 1.
+    Raises ValueError for points that are no CDF, rho outside [0, 1], or sizes below 1.
     """
     if min(cap_tokens, prompt_tokens) < 1:
         raise ValueError("cap_tokens and prompt_tokens must be at least 1")

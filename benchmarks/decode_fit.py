@@ -1,4 +1,4 @@
-"""How far the decode law is off on published measurements that it was not fitted on.
+"""Errors of the decode law on published measurements that it was not fitted to.
 
     python -m benchmarks.decode_fit --data FILE.csv [--json]
 
@@ -9,7 +9,7 @@ median over those groups; the worst group and its error are printed beside it. `
 points inside the predicted 90 % band, so that the stated uncertainty is checked too.
 
 The points were served under continuous arrivals; profiles/laws/served_decode.py has that term, which no plan's
-prediction contains. `law_alone` is the same headline without what neighbouring points correct
+prediction contains. `law_alone` is the same headline without the correction by neighbouring points
 (profiles/laws/served_fit.py). Columns: profiles/imports/served_file.py. Nothing is specific to a model; models and GPUs
 beyond the tables are guessed.
 """
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 
 class LeftOut(NamedTuple):
-    """Of each point: relative error, the same of the law alone, whether the 90 % band holds it."""
+    """For each left-out point: its relative error, that of the law without correction, whether the band holds it."""
 
     errors: Array
     law_errors: Array
@@ -46,7 +46,7 @@ class LeftOut(NamedTuple):
 
 
 def axis_values(points: Served, axis: str) -> Array:
-    """What an axis leaves out, as one number a point."""
+    """The value of an axis at each point, as a number; equal numbers are left out together."""
     if axis == "batch":
         return points.batch
     if axis == "tp":
@@ -56,7 +56,7 @@ def axis_values(points: Served, axis: str) -> Array:
 
 
 def left_out(group: Group, points: Served, axis: str) -> LeftOut | None:
-    """Each point predicted from those of other values; None: there is one value only."""
+    """Errors of each point when predicted from the points with other values; None if there is one value only."""
     values = axis_values(points, axis)
     if len(np.unique(values)) < 2:
         return None

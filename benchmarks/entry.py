@@ -1,4 +1,4 @@
-"""How a benchmark that is a command ends: one line for bad input (exit 2), and for what has no plan (exit 3)."""
+"""Run a benchmark command: one line and exit code 2 for bad input, one line and exit code 3 without a feasible plan."""
 
 from __future__ import annotations
 

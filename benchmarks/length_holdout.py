@@ -1,4 +1,4 @@
-"""What `benchmarks.length_model` does: steps of prompts left out, observed and predicted, and what is compared."""
+"""Cross-validation for `benchmarks.length_model_error`: predicted steps compared with steps of left-out prompts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.profiles.length_trace import LengthTrace
 
 FOLDS = 5
-# Predicted steps of a fold, and the models they are spread over: few prompts leave much open, many models show it.
+# Predicted steps of a fold, spread over several models: with few prompts, the models differ much.
 PREDICTED_STEPS, STEPS_OF_FOLD = 1000, 200
 MOST_MODELS, LEAST_MODELS = 40, 10
 OVER_ISSUE, CUTOFF_LEVEL = 1.25, 0.8
@@ -24,7 +24,7 @@ OVER_ISSUE, CUTOFF_LEVEL = 1.25, 0.8
 
 @dataclass(frozen=True)
 class Rule:
-    """Size of a step and how long it takes."""
+    """Size of a step, and the figures from which its seconds follow."""
 
     prompts: int
     samples: int
@@ -38,7 +38,7 @@ class Rule:
         return math.ceil(OVER_ISSUE * self.prompts)
 
     def statistics(self, longest: NDArray[np.int64], cutoff: int) -> dict[str, NDArray[np.float64]]:
-        """Of steps whose groups' longest responses are `longest`, shape (steps, issued)."""
+        """Statistics of steps by name. `longest`: the longest response of each group, shape (steps, issued)."""
 
         def seconds(tokens: NDArray[np.int64]) -> NDArray[np.float64]:
             return self.overhead_s + self.token_s * tokens.astype(np.float64)
@@ -55,8 +55,10 @@ class Rule:
 
 
 def groups_of(trace: LengthTrace, samples: int) -> dict[str, NDArray[np.int64]]:
-    """Per prompt its groups of `samples`, in order of sampling, shape (groups, samples); prompts with none are left
-    out."""
+    """For each prompt its groups of `samples`, in order of sampling, shape (groups, samples).
+
+    Prompts with fewer samples are left out.
+    """
     groups = {}
     for prompt, rows in trace.by_prompt().items():
         whole = len(rows) // samples * samples
@@ -66,7 +68,7 @@ def groups_of(trace: LengthTrace, samples: int) -> dict[str, NDArray[np.int64]]:
 
 
 def observed(groups: list[NDArray[np.int64]], rule: Rule, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Longest responses of real groups of different prompts, shape (steps, issued)."""
+    """Longest responses of traced groups of different prompts, shape (steps, issued)."""
     longest = [g.max(axis=1) for g in groups]
     drawn = [
         [rng.choice(longest[p]) for p in rng.choice(len(groups), rule.issued, replace=False)] for _ in range(steps)
@@ -75,7 +77,7 @@ def observed(groups: list[NDArray[np.int64]], rule: Rule, steps: int, rng: np.ra
 
 
 def predicted(model: LengthModel, rule: Rule, models: int, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Longest responses of groups of other prompts, shape (models * steps, issued)."""
+    """Longest responses of groups drawn from `models` resampled models, shape (models * steps, issued)."""
     lengths = []
     for _ in range(models):
         other = model.another(rng)
@@ -86,7 +88,7 @@ def predicted(model: LengthModel, rule: Rule, models: int, steps: int, rng: np.r
 
 
 def folds(prompts: list[str], repeats: int, rng: np.random.Generator) -> Iterator[tuple[set[str], set[str]]]:
-    """(fitted on, left out) for each fold of each repetition."""
+    """Yield (prompts to fit, prompts left out) for each fold of each repetition."""
     for _ in range(repeats):
         order = [prompts[i] for i in rng.permutation(len(prompts))]
         for fold in range(FOLDS):
@@ -103,7 +105,7 @@ def _apart(p50: float, truth: float) -> float:
 
 
 def check_population(trace: LengthTrace, rule: Rule, repeats: int, seed: int) -> dict[str, Any]:
-    """One population: the statistics of `Rule.statistics`, predicted and observed over all folds."""
+    """The report on one population: the statistics of `Rule.statistics`, predicted and observed over all folds."""
     rng = np.random.default_rng([seed, 53])
     groups = groups_of(trace, rule.samples)
     models = max(LEAST_MODELS, min(MOST_MODELS, 8000 // len(groups)))
@@ -125,7 +127,7 @@ def check_population(trace: LengthTrace, rule: Rule, repeats: int, seed: int) ->
     return {
         "prompts_per_step": rule.prompts,
         "samples_per_prompt": rule.samples,
-        # Where all lengths are alike no group goes beyond a cutoff, and there is no long round to compare.
+        # If all lengths are alike, no group exceeds the cutoff, and there is no long round to compare.
         **{
             name: _compare(pairs, counts=name == "deferred")
             for name, pairs in pooled.items()
@@ -141,7 +143,7 @@ def check_population(trace: LengthTrace, rule: Rule, repeats: int, seed: int) ->
 
 
 def _compare(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]], *, counts: bool) -> dict[str, float]:
-    """Predicted and observed values, fold by fold; the error is the median's, of small counts the mean's."""
+    """Compare (predicted, observed) values fold by fold. The error is that of the median, for `counts` of the mean."""
     ours, theirs = (np.concatenate(side) for side in zip(*pairs, strict=True))
     inside = [
         (values >= np.quantile(band, 0.05)) & (values <= np.quantile(band, 0.95))
@@ -160,7 +162,7 @@ def _compare(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]], *, co
 
 
 def check_checkpoints(trace: LengthTrace, samples: int, cap_tokens: int, repeats: int, seed: int) -> dict[str, Any]:
-    """Drift and history from the last two checkpoints, on prompts left out."""
+    """The report on drift and history, from the last two checkpoints, on left-out prompts."""
     rng = np.random.default_rng([seed, 59])
     before, after = sorted({r.epoch for r in trace.rows})[-2:]
     trace = LengthTrace([r for r in trace.rows if r.epoch in (before, after)], trace.cap_tokens)

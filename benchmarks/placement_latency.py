@@ -1,12 +1,10 @@
-"""How long one arrival takes to place, with so many jobs running (refs/rollmux.md 3.5: 5.6 ms at 5 jobs, 591 at 2,000).
+"""Milliseconds to place one arriving job among running jobs (refs/rollmux.md 3.5: 5.6 ms at 5 jobs, 591 at 2,000).
 
     python -m benchmarks.placement_latency [--jobs 5,13,…] [--arrivals N] [--json]
 
-The jobs are those of the synthetic Mixed workload with bounds uniform in (1, 2), groups of at most five (see
-rollmux_workloads.py), all placed by the policy that is measured. Then `--arrivals` further jobs are placed, each
-into the
-same state; the median and the slowest are reported. A policy that has just started is measured too (`cold_ms`): it has
-simulated nothing yet.
+The running jobs are those of the synthetic Mixed workload with bounds uniform in (1, 2), in groups of at most five
+(rollmux_workloads.py), placed by our placer. Then `--arrivals` further jobs are placed, each into the same state; the
+median and the slowest are reported. `cold_ms` is measured on a new placer, which has simulated no group yet.
 
     {"ms": {"5": …, "2000": …}, "slowest_ms": {…}, "cold_ms": {…}, "algorithm_1_ms": {…}, "published_ms": {…}}
 """
@@ -31,7 +29,7 @@ PUBLISHED_MS = {5: 5.6, 9: 6.5, 13: 7.6, 100: 41.9, 500: 198.0, 1000: 318.0, 200
 
 
 def milliseconds(placer: Placer, state: GroupsState, arrivals: list[GroupJob]) -> list[float]:
-    """Of each arrival into the same state."""
+    """Milliseconds to place each of `arrivals` into the same state."""
     times = []
     for job in arrivals:
         begun = time.perf_counter()
@@ -41,7 +39,7 @@ def milliseconds(placer: Placer, state: GroupsState, arrivals: list[GroupJob]) -
 
 
 def measure(counts: list[int], arrivals: int) -> dict[str, dict[str, float]]:
-    """The result by number of jobs that run; one state grows from count to count."""
+    """The JSON result. One state is grown from each number of running jobs to the next."""
     rules = Rules()
     jobs = draw_jobs(MIXED, max(counts), None, np.random.default_rng(0))
     extra = [
@@ -49,7 +47,7 @@ def measure(counts: list[int], arrivals: int) -> dict[str, dict[str, float]]:
         for index, job in enumerate(draw_jobs(MIXED, arrivals + 1, None, np.random.default_rng(1)))
     ]
     ours, greedy = BestFit(NODE_TYPES, rules), Algorithm1(NODE_TYPES, Rules(permit_rule="first_come"))
-    state = ours.arrive(GroupsState(), jobs[0])  # what is compiled is compiled now
+    state = ours.arrive(GroupsState(), jobs[0])  # compiles the kernels before the clock runs
     result: dict[str, dict[str, float]] = {"ms": {}, "slowest_ms": {}, "cold_ms": {}, "algorithm_1_ms": {}}
     index = 1
     for count in sorted(counts):

@@ -1,14 +1,16 @@
-"""What a solve costs as the job grows, and what its shortcut for large rounds is off by; run by `planner_speed`.
+"""Seconds and memory of a solve as the job grows, and the error of simulating large rounds by cells.
 
-    python -m benchmarks.planner_scale NODES      solve the 32B example on so many nodes, 16 prompts a step for each
+`planner_speed` runs it.
 
-A process of its own solves each size, so that its peak memory is its own. The kernel is compiled before (numba keeps it
-on disk), and loading it counts.
+    python -m benchmarks.planner_scale NODES      solve the 32B example on NODES nodes, 16 prompts a step for each
 
-Rounds of more than 256 prompts are simulated by cells (planner/simulate/columns/cells.py). `differences` holds them
-against whole rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise,
-which would hide a part of it. What of a difference is the simulation's own luck, `noise` says: the standard error of
-the difference of the means.
+Each size is solved in a process of its own, so that its peak memory can be measured. The kernel is compiled before
+(numba keeps it on disk); the seconds to load it count.
+
+Rounds of more than 256 prompts are simulated by cells (planner/simulate/columns/cells.py). `differences` compares
+them with whole rounds of the same kind: mean and p95 of a step, as a plan states them, but without the machine's noise,
+which would hide a part of the difference. `noise` is the standard error of the difference of the means, which the
+simulation's random draws cause.
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ INPUTS = Inputs(
 )
 
 COMPARED_NODES = 64
-"""Of the whole rounds that cells are held against."""
+"""Nodes of the job whose whole rounds are compared with cells."""
 
 
 def documents(nodes: int) -> tuple[Cluster, Job, Profile, LengthTrace]:
-    """The shipped 32B example on so many nodes, with as many more prompts; its SLO is of 8 nodes and left out."""
+    """The shipped 32B example on `nodes` nodes, with prompts in proportion; without its SLO, which is for 8 nodes."""
     cluster, job = load_cluster(EXAMPLE / "cluster.yaml"), load_job(EXAMPLE / "job.yaml")
     pools = {name: pool.model_copy(update={"nodes": nodes}) for name, pool in cluster.pools.items()}
     rollout = job.rollout.model_copy(update={"prompts_per_step": PROMPTS_PER_NODE * nodes})
@@ -71,7 +73,7 @@ def documents(nodes: int) -> tuple[Cluster, Job, Profile, LengthTrace]:
 
 
 def solve_here(nodes: int) -> dict[str, Any]:
-    """Seconds, CPU seconds and peak bytes of a solve in this process, and what it chose."""
+    """Seconds, CPU seconds and peak bytes of a solve in this process, and the chosen mode with its speed-up."""
     read = documents(nodes)
     began, cpu = time.perf_counter(), time.process_time()
     plan = solve(*read, INPUTS).plan
@@ -85,7 +87,7 @@ def solve_here(nodes: int) -> dict[str, Any]:
 
 
 def solve_apart(nodes: int) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """The result of `solve_here` in a new process."""
     command = [sys.executable, "-m", "benchmarks.planner_scale", str(nodes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLE.parents[2])
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -93,28 +95,30 @@ def solve_apart(nodes: int) -> dict[str, Any]:
 
 
 def kinds_compared(search: Search) -> list[ShortKey]:
-    """Of each mode kinds of short round that differ in whom they put off, on the layout with most engines."""
+    """Two kinds of short round of each mode that defer unlike numbers of prompts, on the layout with most engines."""
     layout = max(search.space.decode, key=lambda key: key.engines)
     keys = []
     for mode in get_args(Mode):
-        # Who puts off one prompt a round has no queue of them to make long rounds from.
+        # A kind that defers one prompt a round fills no queue for long rounds.
         few = search.setting.target + 1
         mine = [k for k in search.space.short if k.mode == mode and k.layout == layout and k.prompts != few]
-        # A third and two thirds through the list: neither the least nor the most that is put off.
+        # A third and two thirds through the list: kinds that defer neither fewest nor most prompts.
         keys += [mine[len(mine) // 3], mine[2 * len(mine) // 3]]
     return list(dict.fromkeys(keys))
 
 
 def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple[Quantiles, float, float]:
-    """(seconds of a step in a cycle of such short rounds and the long ones that they need, standard error of their
-    mean, CPU seconds that took)."""
+    """Simulate short rounds of `key` and the long rounds that they need.
+
+    Returns (seconds of a step of their cycle, standard error of the mean, CPU seconds of the simulation).
+    """
     began, train = time.process_time(), search.space.train[0]
     short = short_column(setting, key)
     short.extend(rounds)
     share, long_s, long_error = 0.0, [0.0], 0.0
     if defers(key.deferral, setting.target):
-        put_off = expected_deferrals(short, setting) / setting.target
-        share = put_off / (1 + put_off)
+        deferred_share = expected_deferrals(short, setting) / setting.target
+        share = deferred_share / (1 + deferred_share)
         wanted = rounds * setting.simulated_target
         if key.mode == "exact":
             pool = long_draws(setting.draws, setting.group_size, key.cutoff_tokens, wanted)
@@ -132,13 +136,14 @@ def steps(search: Search, setting: Setting, key: ShortKey, rounds: int) -> tuple
 
 
 def differences(nodes: int = COMPARED_NODES, rounds: int = 160, seeds: int = 2) -> dict[str, dict[str, float]]:
-    """By mode, what the mean and the p95 of a step are off by where it is simulated by cells, the larger of two kinds,
-    each the mean over some seeds; and the CPU seconds of so many cells over those of as many whole rounds.
+    """By mode, the relative error of a step's mean and p95 when rounds are simulated by cells, and the CPU seconds of a
+    cell over those of a whole round.
 
-    As many cells are compared as so many whole rounds have, so that both have as much luck.
+    The error is the larger one of two kinds of round, each a mean over seeds. As many cells are simulated as `rounds`
+    whole rounds have, so that both sides have as many random draws.
     """
     search = prepare(*documents(nodes))
-    cells = search.setting.target // search.setting.cell_prompts
+    cells_per_round = search.setting.target // search.setting.cell_prompts
     result: dict[str, dict[str, float]] = {}
     for key in kinds_compared(search):
         ratios, errors = [], []
@@ -146,11 +151,11 @@ def differences(nodes: int = COMPARED_NODES, rounds: int = 160, seeds: int = 2) 
         for seed in range(seeds):
             draws = search.setting.draws
             setting = dataclasses.replace(search.setting, draws=Draws(draws.model, draws.seed + seed, draws.width))
-            cells, cells_error, cells_s = steps(search, setting, key, cells * rounds)
+            cells, cells_error, cells_s = steps(search, setting, key, cells_per_round * rounds)
             full, full_error, full_s = steps(search, dataclasses.replace(setting, cell_prompts=0), key, rounds)
             ratios.append((cells.mean / full.mean - 1, cells.p95 / full.p95 - 1))
             errors.append(math.hypot(cells_error, full_error) / full.mean)
-            mine["cpu"] = max(mine["cpu"], round(cells_s / cells / full_s, 3))
+            mine["cpu"] = max(mine["cpu"], round(cells_s / cells_per_round / full_s, 3))
         for name, values in zip(("mean", "p95"), zip(*ratios, strict=True), strict=True):
             value = sum(values) / seeds
             if abs(value) > abs(mine[name]):
@@ -160,7 +165,7 @@ def differences(nodes: int = COMPARED_NODES, rounds: int = 160, seeds: int = 2) 
 
 
 def measure() -> dict[str, Any]:
-    """What `planner_speed` says of scale."""
+    """The part of `planner_speed`'s JSON result that is about scale."""
     solved = {str(nodes): solve_apart(nodes) for nodes in NODES}
     off = differences()
     return {
@@ -173,21 +178,21 @@ def measure() -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """For people."""
+    """The result as lines of text."""
     return [
         f"{nodes} nodes: solved in {seconds} s ({result['solve_cpu_s'][nodes]} s of CPU), at most "
         f"{result['peak_bytes'][nodes] / 1e9:.2f} GB"
         for nodes, seconds in result["solve_s"].items()
     ] + [
-        f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, the "
-        f"simulation's own luck {100 * mine['noise']:.2f} %, in "
+        f"{mode}, by cells instead of whole: mean {100 * mine['mean']:+.2f} %, p95 {100 * mine['p95']:+.2f} %, "
+        f"standard error {100 * mine['noise']:.2f} %, in "
         f"{mine['cpu']:.2f} of the CPU seconds"
         for mode, mine in result["differences"].items()
     ]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Solve for the nodes that are asked for, and print one JSON line."""
+    """Solve on as many nodes as the first argument says, and print one JSON line."""
     print(json.dumps(solve_here(int(arguments[0]))))
     return 0
 

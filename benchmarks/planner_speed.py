@@ -1,21 +1,21 @@
-"""How fast the planner simulates and solves, on jobs that are built here.
+"""Speed of the planner's simulator and of a solve, on jobs that are built here.
 
     python -m benchmarks.planner_speed [--seconds S] [--skip-solve] [--skip-scale] [--json]
 
 - `responses_per_s`: responses of the short round of RollPacker's operating point (160 prompts x 10 samples for 128 x 8,
-  on 16 engines whose KV runs full, so that they preempt) per second of one core, lengths being drawn. `columns` has
-  whole columns of each kind of round, at the same size, from drawing their lengths to the account of every round.
+  on 16 engines whose KV runs full, so that they preempt) per second of one core, with lengths drawn before.
+  `columns` has whole columns of each kind of round, at the same size; it includes drawing lengths and recording rounds.
 - `scaling`: seconds of such a round of 1k, 10k and 100k requests on as many engines, and the exponent of the least
   squares line through the logarithms; n log n over this range has 1.11.
 - `solve_64gpu_s`: seconds to solve a job of 128 x 8 with responses of up to 16k tokens on 64 GPUs, TP 1 to 8, with the
   costs of a model of 14B parameters, `candidates` being counted as the plan counts them. One thread does it, so the
   plan cannot depend on how many cores there are.
 - `solve_s`, `solve_cpu_s`, `peak_bytes`: of solving the shipped 32B example on 8 to 1,024 nodes, with 16 prompts a step
-  for each node; `differences`: what the shortcut for its large rounds is off by (planner_scale.py says how), of which
-  `largest_difference` is the largest.
+  for each node; `differences`: the error of simulating its large rounds by cells (planner_scale.py);
+  `largest_difference` is the largest of them.
 
-Rates and scaling count the process's CPU seconds, so that a busy machine does not slow them; the solve counts time. The
-kernel is warm: what compiling or loading it took is `compile_s` (once per machine and version; later runs load it).
+Rates and scaling count CPU seconds of the process, so that a busy machine changes them little; the solve counts time.
+The kernel is compiled or loaded before; `compile_s` says how long that took (later runs load it from disk).
 
     {"responses_per_s": …, "solve_64gpu_s": …, "scaling": {"requests": …, "seconds": …, "exponent": …},
      "solve_s": {"8": …, "1024": …}, "peak_bytes": {…}, "largest_difference": …, …}
@@ -51,7 +51,7 @@ REWARD = RewardCost(workers=64, per_sample_s=0.05, delay_s=0.3)
 
 
 def solve_once() -> tuple[Plan, float]:
-    """(plan, seconds) of the 64-GPU job."""
+    """Solve the 64-GPU job; (plan, seconds)."""
 
     def file(name: str) -> InputFile:
         return InputFile(path=name, sha256="0" * 64)
@@ -136,7 +136,7 @@ def columns(seconds: float) -> dict[str, float]:
 
 
 def scaling(repeats: int = 7) -> dict[str, Any]:
-    """Seconds of race rounds of growing size on 16 engines, the best of some repeats, and the exponent."""
+    """Seconds of race rounds of growing size on 16 engines, the least of `repeats`, and the exponent."""
     requests, seconds = [], []
     for prompts in (100, 1000, 10_000):
         round_kind, round_draws = race_round(prompts, np.random.default_rng(0))
@@ -151,7 +151,7 @@ def scaling(repeats: int = 7) -> dict[str, Any]:
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
-    """Slope of log seconds over log sizes."""
+    """Slope of the least squares line of log seconds over log sizes."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
@@ -191,7 +191,7 @@ def main() -> int:
 
 
 def text(result: dict[str, Any]) -> str:
-    """For people."""
+    """The result as text."""
     curve = result["scaling"]
     lines = [
         f"responses per second of one core: {result['responses_per_s']:,} ({result['preemptions_per_round']} "

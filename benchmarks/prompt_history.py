@@ -1,10 +1,10 @@
-"""What a prompt's earlier lengths say about its next group, from a trace with more than one checkpoint, in log tokens.
+"""Predict a prompt's next group from its earlier lengths, by a trace with more than one checkpoint, in log tokens.
 
-A prompt's location at the next checkpoint, given the mean of k earlier log lengths, is drawn to the middle twice: for
-the noise of k samples (variance within / k), and because prompts change places between checkpoints (correlation of the
-true locations, noise removed). The prior is not a bell but the prompts of the model: each gets the likelihood of the
-earlier mean as its weight, and the next group's longest response is a mixture of theirs. So shape and tail are the
-trace's, and a history that says nothing gives back the distribution of any prompt.
+Given the mean of k earlier log lengths, a prompt's location at the next checkpoint is shrunk towards the mean of all
+prompts for two reasons: the noise of k samples (variance within / k), and the change of prompts between checkpoints
+(correlation of the true locations, noise removed). The prior is the set of the model's prompts, no normal distribution:
+each prompt is weighted with the likelihood of the earlier mean, and the next group's longest response is the weighted
+mixture. So shape and tail are those of the trace, and a prompt without history gets the distribution of any prompt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rlplan.profiles.length_trace import LengthTrace
 
 
 def drift_factor(drift: Drift, epochs: float, *, tail: bool = False) -> tuple[float, float, float]:
-    """What lengths are multiplied with after so many epochs: p5, p50, p95."""
+    """The factor on lengths after `epochs` epochs of drift: p5, p50, p95."""
     rate, error = (drift.tail, drift.tail_error) if tail else (drift.body, drift.body_error)
     low, high = sorted((rate * epochs - 1.645 * error * abs(epochs), rate * epochs + 1.645 * error * abs(epochs)))
     return math.exp(low), math.exp(rate * epochs), math.exp(high)
@@ -57,12 +57,12 @@ class History:
     correlation: float
 
     def weights(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        """How much of each prompt of `model` is in this one; sums to 1. `lengths`: its earlier ones, any number."""
+        """The weight of each prompt of `model` in a prompt with these earlier lengths; sums to 1."""
         if not len(lengths) or self.between <= 0:
             return np.full(len(self.model.prompt_ids), 1.0 / len(self.model.prompt_ids))
         places = self.model.locations - self.model.locations.mean()
         places = places / max(float(places.std()), 1e-12)
-        # The earlier mean of a prompt that is `place` deviations out now.
+        # The expected earlier mean of a prompt whose location is now `places` standard deviations above the mean.
         expected = self.earlier_mean + self.correlation * math.sqrt(self.between) * places
         variance = self.between * (1.0 - self.correlation**2) + self.within / len(lengths)
         gap = float(np.mean(np.log(lengths))) - expected
@@ -81,14 +81,14 @@ class History:
             if weight > 1e-6:
                 cdf += weight * (np.searchsorted(row, values, side="right") / len(row)) ** group_size
         cdf /= cdf[-1]
-        found = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
-        return tuple(int(values[min(k, len(values) - 1)]) for k in found)
+        indices = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
+        return tuple(int(values[min(k, len(values) - 1)]) for k in indices)
 
 
 def fit_history(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0) -> History:
-    """From the last two checkpoints that share prompts.
+    """Fit a History to the last two checkpoints of the trace.
 
-    With one checkpoint only the correlation is unknown and taken as 1: what history says is then an upper limit.
+    With only one checkpoint the correlation is unknown and taken as 1; history then tells at most as much as predicted.
     """
     epochs = sorted({r.epoch for r in trace.rows})
     later = LengthTrace([r for r in trace.rows if r.epoch == epochs[-1]], trace.cap_tokens)

@@ -1,4 +1,4 @@
-"""RollMux's synthetic workloads: policies against the optimum, and our program against brute force and its own bound.
+"""RollMux's synthetic workloads: placers against the optimum, and our program against brute force and its own bound.
 
     python -m benchmarks.rollmux_workloads [--snapshots N] [--instances N] [--jobs N] [--json]
 
@@ -6,11 +6,11 @@ Workloads (refs/rollmux.md 6): phases of small, medium and large jobs of the pro
 Train-heavy, Mixed being all three; bounds on slowdown 1.2, 1.5, 2.0 or uniform in (1, 2); group caps 2 to 5.
 
 relative_to_optimum: jobs come one at a time into an empty cluster until as many run as the published trace has on
-    average (300 jobs of 14.4 h in 580 h: 7.4), and what each policy then pays is divided by the optimum for these jobs;
+    average (300 jobs of 14.4 h in 580 h: 7.4), and what each placer then pays is divided by the optimum for these jobs;
     ratio of the sums over `--snapshots` draws. Our program is the optimum wherever it says `optimal`, which here is
-    everywhere; its groups obey what the published optimum does not ask: bounds by simulation of the policy that runs
-    them.
-brute_force: our program against exhaustion (benchmarks/brute_force.py) on `--instances` draws of 3 to 8 jobs.
+    everywhere. Its groups keep their bounds in a simulation of the permit rule that runs them, which the published
+    optimum does not require.
+brute_force: our program against trying everything (benchmarks/brute_force.py) on `--instances` draws of 3 to 8 jobs.
 gap_200_jobs: proven gap at 200 jobs of Mixed, groups of at most `--cap` jobs (3), in `seconds_200_jobs`. The bound is
     valid for every group that is feasible also in every two and three of its members. `gaps` has the same with groups
     of up to five, where the search does not end: `universe` says what the gap refers to.
@@ -21,7 +21,7 @@ bounds, as ours do, so that their ratio buys less than it says; ratios are of th
 time, the paper's of a trace with departures; and our optimum is of our permit rule, which is worth more than theirs
 (`algorithm_1` runs first-come, the paper's executor).
 
-    {"relative_to_optimum": {workload: {policy: …}}, "published": {…}, "brute_force": {"instances": …, "mismatches": …},
+    {"relative_to_optimum": {WORKLOAD: {PLACER: …}}, "published": {…}, "brute_force": {"instances": …, "mismatches": …},
      "gap_200_jobs": …, "seconds_200_jobs": …}
 """
 
@@ -55,7 +55,7 @@ _LIGHT = ((25.0, 50.0), (50.0, 100.0), (100.0, 200.0))
 PROFILES = {"BL": (_SHORT, _SHORT), "RH": (_HEAVY, _LIGHT), "TH": (_LIGHT, _HEAVY)}
 """Seconds of (rollout, training) of small, medium and large jobs, uniform (refs/rollmux.md 6)."""
 MIXED = ("BL", "RH", "TH")
-POLICIES = ("random", "most_idle", "algorithm_1", "ours_no_moves", "ours")
+PLACERS = ("random", "most_idle", "algorithm_1", "ours_no_moves", "ours")
 RUNNING = 7
 """Jobs at a time: 300 jobs x 14.4 h / 580 h."""
 
@@ -108,7 +108,7 @@ def draw_jobs(profiles: tuple[str, ...], count: int, slo: float | None, rng: np.
 
 
 def snapshot(jobs: list[GroupJob], cap: int, seed: int) -> dict[str, float]:
-    """USD per hour of each policy for these jobs, arriving in order, of the `optimum`, and whether it is `proven`."""
+    """USD per hour of each placer for these jobs, arriving in order, of the `optimum`, and whether it is `proven`."""
     ours, theirs = Rules(group_cap=cap), Rules(permit_rule="first_come", group_cap=cap)
     placers: dict[str, Placer] = {
         "random": Random(NODE_TYPES, theirs, seed),
@@ -127,16 +127,16 @@ def snapshot(jobs: list[GroupJob], cap: int, seed: int) -> dict[str, float]:
 
 
 def relative(case: str, snapshots: int) -> dict[str, float]:
-    """Each policy over the optimum, by sums over draws."""
+    """Each placer over the optimum, by sums over draws."""
     profiles, slo, cap = CASES[case]
     rng = np.random.default_rng([7, *case.encode()])
     rows = [snapshot(draw_jobs(profiles, RUNNING, slo, rng), cap, seed) for seed in range(snapshots)]
     total = {key: sum(row[key] for row in rows) for key in rows[0]}
-    return {policy: total[policy] / total["optimum"] for policy in POLICIES} | {"proven": total["proven"] / snapshots}
+    return {placer: total[placer] / total["optimum"] for placer in PLACERS} | {"proven": total["proven"] / snapshots}
 
 
 def against_brute_force(instances: int) -> dict[str, int]:
-    """Draws on which our price is not that of exhaustion."""
+    """The number of random instances, and of those where our price is not that of brute force."""
     rng = np.random.default_rng(11)
     rules = Rules()
     mismatches = 0
@@ -151,18 +151,18 @@ def against_brute_force(instances: int) -> dict[str, int]:
 
 
 def large(count: int, cap: int) -> tuple[GroupSolution, float]:
-    """The program at `count` jobs of Mixed, and seconds."""
+    """Solve `count` jobs of Mixed; (solution, seconds)."""
     jobs = draw_jobs(MIXED, count, None, np.random.default_rng(0))
-    solve_groups(jobs[:4], NODE_TYPES, Rules())  # what is compiled is compiled now
+    solve_groups(jobs[:4], NODE_TYPES, Rules())  # compiles the kernels before the clock runs
     begun = time.perf_counter()
     return solve_groups(jobs, NODE_TYPES, Rules(group_cap=cap), effort=Effort()), time.perf_counter() - begun
 
 
 def measure(snapshots: int, instances: int, count: int, cap: int) -> dict[str, Any]:
-    """The result."""
+    """The JSON result (see the module's docstring)."""
     result: dict[str, Any] = {
         "relative_to_optimum": {case: relative(case, snapshots) for case in CASES},
-        "published": {case: dict(zip(POLICIES, row, strict=False)) for case, row in PUBLISHED.items()},
+        "published": {case: dict(zip(PLACERS, row, strict=False)) for case, row in PUBLISHED.items()},
         "brute_force": against_brute_force(instances),
         "gaps": {},
     }
@@ -185,10 +185,10 @@ def measure(snapshots: int, instances: int, count: int, cap: int) -> dict[str, A
 
 def text_of(result: dict[str, Any]) -> str:
     """The result as a table, the published ratios in brackets."""
-    lines = ["over the optimum     " + "".join(f"{policy:>18s}" for policy in POLICIES)]
+    lines = ["over the optimum     " + "".join(f"{placer:>18s}" for placer in PLACERS)]
     for case, row in result["relative_to_optimum"].items():
         published = result["published"][case]
-        cells = [f"{row[p]:.2f}" + (f" ({published[p]:.2f})" if p in published else "") for p in POLICIES]
+        cells = [f"{row[p]:.2f}" + (f" ({published[p]:.2f})" if p in published else "") for p in PLACERS]
         lines.append(f"{case:20s} " + "".join(f"{cell:>18s}" for cell in cells))
     force = result["brute_force"]
     lines.append(f"brute force: {force['mismatches']} of {force['instances']} instances differ")
@@ -209,7 +209,7 @@ def text_of(result: dict[str, Any]) -> str:
 @click.option("--cap", default=3, show_default=True, type=click.IntRange(2, 5), help="Group cap of the proven gap.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def command(snapshots: int, instances: int, jobs: int, cap: int, as_json: bool) -> None:
-    """Policies against the optimum on RollMux's synthetic workloads."""
+    """Placers against the optimum on RollMux's synthetic workloads."""
     result = measure(snapshots, instances, jobs, cap)
     click.echo(json.dumps(result) if as_json else text_of(result))
 

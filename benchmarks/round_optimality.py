@@ -1,4 +1,4 @@
-"""The round program beside exhaustive search: the same choice on random small jobs, or none where there is none.
+"""Compare the round program with exhaustive search on random small jobs.
 
     python -m benchmarks.round_optimality [--instances N] [--seed S] [--json]
 
@@ -36,7 +36,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Instance:
-    """A small job: what the program gets."""
+    """The inputs of the round program for a small random job."""
 
     short: list[Column]
     long: list[Column]
@@ -103,7 +103,7 @@ def instance(rng: random.Random) -> Instance:
 
 
 def costs(job: Instance) -> Iterator[float]:
-    """What each schedule that keeps the limits costs per trained sample."""
+    """Yield the cost per trained sample of each schedule that keeps the limits."""
     limits = job.limits
     trains = range(len(job.short[0].step_s))
     for short in job.short:
@@ -127,7 +127,7 @@ def costs(job: Instance) -> Iterator[float]:
 
 
 def keeps(rounds: list[tuple[float, Column, int]], limits: Limits) -> bool:
-    """Whether a schedule keeps bias budget, SLO and memory."""
+    """Whether a schedule (rate, column and update choice of each kind of round) keeps bias budget, SLO and memory."""
     for sign in (1.0, -1.0):
         excess = sum(rate * (sign * c.excess_tokens + CONFIDENCE_Z * c.excess_error) for rate, c, _ in rounds)
         if excess / limits.mean_tokens > limits.bias_budget + TOLERANCE:
@@ -139,14 +139,14 @@ def keeps(rounds: list[tuple[float, Column, int]], limits: Limits) -> bool:
 
 
 def agrees(job: Instance, best: float | None, solution: Solution | None) -> bool:
-    """Whether the program found what trying everything found."""
+    """Whether the program's cost is that of exhaustive search, or both have no schedule."""
     if best is None or solution is None:
         return best is None and solution is None
     return math.isclose(solution.objective, best, rel_tol=TOLERANCE, abs_tol=0.0) and solution.optimal
 
 
 def compare(instances: int, seed: int) -> dict[str, Any]:
-    """Solve random instances both ways."""
+    """Solve random instances by the program and by exhaustive search; the JSON result."""
     began = time.perf_counter()
     mismatches = infeasible = schedules = 0
     gap = 0.0

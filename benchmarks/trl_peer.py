@@ -66,7 +66,7 @@ class Peer:
         self.steps.append(json.loads(self._answer(STEP_DEADLINE_S)))
 
     def _answer(self, deadline_s: float) -> str:
-        """The rest of TRL's next line that begins with @; others are its libraries'."""
+        """TRL's next line that begins with @, without the @; its libraries print the other lines."""
         assert self._process.stdout is not None
         timer = threading.Timer(deadline_s, self._process.kill)
         timer.start()
@@ -95,26 +95,26 @@ class Lockstep:
         self._steps = steps
 
     def phase(self, text: str) -> None:
-        """Something slow begins."""
+        """Tell that something slow begins."""
         console.print(f"rlplan: {text}")
 
     def round_begins(self, name: str, kind: str, step: int, progress: Callable[[], Any]) -> None:
         """Nothing to do."""
 
     def step_done(self, name: str, record: Any) -> None:
-        """The peer's turn."""
+        """Let the peer take its step."""
         self._peer.step()
         seconds = self._peer.steps[-1]["seconds"]
         console.print(f"step {record.step}/{self._steps}: rlplan {record.total_s:.2f} s, TRL {seconds:.2f} s")
 
     def note(self, text: str) -> None:
-        """A line for the person who watches."""
+        """Print a line for the user."""
         console.print(text)
 
 
 @contextmanager
 def solved_example(given: Path | None) -> Iterator[Path]:
-    """A folder with job.yaml and plan.yaml: the given one, the demo's, or a new one that vanishes afterwards."""
+    """A folder with job.yaml and plan.yaml: the given one, the demo's, or a temporary one."""
     folder = given or (DEMO if (DEMO / "plan.yaml").exists() else None)
     if folder is not None:
         console.print(f"using {folder}")
@@ -144,7 +144,7 @@ def compare(example: Path, plan: Path, steps: int, threads: int) -> dict[str, An
 
 
 def result(run: RunTrace, peer: list[dict[str, float]]) -> dict[str, Any]:
-    """Samples per second of both, without their first steps, and what shows that they did the same work."""
+    """Samples per second of both, and their mean lengths and rewards, without their first steps."""
     run.steps, peer = run.steps[1:], peer[1:]
     ours = 1.0 / run.means.seconds_per_sample
     theirs = sum(step["samples"] for step in peer) / sum(step["seconds"] for step in peer)

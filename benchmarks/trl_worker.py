@@ -64,7 +64,7 @@ def prompts_in_order(job: Job, ids: list[str], steps: int) -> list[str]:
 
 
 class Lockstep(TrainerCallback):  # type: ignore[misc]
-    """Waits for a line before each step and tells what the step took."""
+    """Waits for a line before each step, and prints the step's seconds, samples, lengths and rewards."""
 
     def __init__(self) -> None:
         self._began = 0.0

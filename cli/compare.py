@@ -123,7 +123,7 @@ def compare_command(
     allowed = {"profile-of-other-model"} if any(text.startswith("job.model.path=") for text in vary) else set()
     faults = [fault for fault in unfit(profile, job, paths, []) if fault.rule not in allowed]
     if faults:
-        raise joined([InputError(f"{fault.what}; {fault.remedy}", str(profile_path)) for fault in faults])
+        raise joined([InputError(f"{fault.message}; {fault.remedy}", str(profile_path)) for fault in faults])
     rows = prompts_to_plan(job, job_path, paths) if paths.data is not None else None
     names = cluster_names([path.stem for path in cluster_paths], cluster_paths)
     wanted = points_of(list(zip(names, clusters, strict=True)), job, profile, vary)

@@ -135,7 +135,7 @@ def _take_shipped(job: Job, job_path: Path, pool: Pool, model: str, out: Path, a
             f"{shipped_for}; write --shipped {job_model}, or correct model.path",
         )
     for fault in unfit(profile, job, None, [pool]):
-        raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.what}; correct one of the two")
+        raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.message}; correct one of the two")
     write_document(profile, out, WRITTEN_DIGITS)
     if as_json:
         click.echo(json.dumps({"profile": str(out), "job": profile.job, "provenance": profile.provenance}))

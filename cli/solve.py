@@ -144,7 +144,7 @@ def solve_command(
         remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in faults]
         raise joined(
             [
-                InputError(f"{fault.what}; {remedy}", str(profile_path))
+                InputError(f"{fault.message}; {remedy}", str(profile_path))
                 for fault, remedy in zip(faults, remedies, strict=True)
             ]
         )

@@ -52,30 +52,30 @@ def assign(values: dict[str, Any], path: list[str], value: Any, text: str, optio
 
     `text`: the assignment as it was written to `option`, for messages. Raises InputError where there is no such path.
     """
-    known = list(_paths(values))
+    known_paths = list(_paths(values))
     here: Any = values
-    loc: list[str | int] = []
+    location: list[str | int] = []
     for part in path:
         key: Any = part
         if isinstance(here, list) and part.isdecimal():
             key = int(part)
         present = key in here if isinstance(here, dict) else isinstance(here, list) and key in range(len(here))
         if not present:
-            near = difflib.get_close_matches(".".join(path), known, 3, 0.6)
-            hint = f"did you mean {' or '.join(near)}?" if near else _keys_here(here, loc)
+            near = difflib.get_close_matches(".".join(path), known_paths, 3, 0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else _keys_here(here, location)
             raise InputError(f"{option} {text}: there is no {'.'.join(path)}; {hint}")
-        loc.append(key)
+        location.append(key)
         parent, here = here, here[key]
-    if len(loc) < 2:
-        raise InputError(f"{option} {text}: name a value inside the {path[0]}; {_keys_here(here, loc)}")
-    parent[loc[-1]] = value
-    return tuple(loc)
+    if len(location) < 2:
+        raise InputError(f"{option} {text}: name a value inside the {path[0]}; {_keys_here(here, location)}")
+    parent[location[-1]] = value
+    return tuple(location)
 
 
-def _keys_here(here: Any, loc: list[str | int]) -> str:
-    where = ".".join(str(part) for part in loc) or "a path"
+def _keys_here(here: Any, location: list[str | int]) -> str:
+    where = ".".join(str(part) for part in location) or "a path"
     if isinstance(here, dict) and here:
-        return f"{where} {'has' if loc else 'begins with'} {', '.join(str(key) for key in here)}"
+        return f"{where} {'has' if location else 'begins with'} {', '.join(str(key) for key in here)}"
     if isinstance(here, list):
         return f"{where} is a list of {len(here)}, items go by number from 0"
     return f"{where} is a single value"

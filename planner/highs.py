@@ -31,7 +31,7 @@ class Minimum:
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP 3.3 has no word for HiGHS's node limit; it takes the values and then fails on the status."""
+    """PuLP's HiGHS solver with a node limit: at that limit PuLP 3.3 reads the values and then fails on the status."""
 
     def findSolutionValues(self, lp: Any) -> tuple[int, int]:
         if lp.solverModel.getModelStatus() != highspy.HighsModelStatus.kSolutionLimit:
@@ -52,7 +52,7 @@ def minimise(problem: Any, objective: Any, max_nodes: int = MAX_NODES, gap: floa
     """
     problem.setObjective(objective)
     # At so tight a tolerance presolve now and then takes a feasible program for an infeasible one (1 in 300 of
-    # benchmarks.round_optimality), so nothing is called infeasible that was not solved without it.
+    # benchmarks.round_optimality), so before reporting infeasibility, solve again without presolve.
     for presolve in ("on", "off"):
         problem.solve(
             _Highs(
@@ -74,5 +74,7 @@ def minimise(problem: Any, objective: Any, max_nodes: int = MAX_NODES, gap: floa
     if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit):
         raise RuntimeError(f"HiGHS ended with status {highs.modelStatusToString(status)}")
     proven = status == highspy.HighsModelStatus.kOptimal
-    known = proven or problem.sol_status == pulp.LpSolutionIntegerFeasible
-    return Minimum(float(pulp.value(problem.objective)) if known else math.inf, float(info.mip_dual_bound), proven)
+    has_solution = proven or problem.sol_status == pulp.LpSolutionIntegerFeasible
+    return Minimum(
+        float(pulp.value(problem.objective)) if has_solution else math.inf, float(info.mip_dual_bound), proven
+    )

@@ -1,7 +1,7 @@
 """The profile that prices a point of a comparison: the job's own, or the one that ships of other GPUs or another model.
 
-A measured profile prices no other machine and no other model. Of a derived one the profile that ships takes its place,
-and the point says so.
+A measured profile prices no other machine and no other model. A derived profile is replaced by the shipped profile of
+the point's GPUs and model, and the point says so.
 """
 
 from __future__ import annotations
@@ -38,41 +38,46 @@ def profile_of_point(
         if other_machine:
             raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
         for fault in unfit(profile, job, None, []):
-            raise InputError(f"the profile {fault.what}; {fault.remedy}")
+            raise InputError(f"the profile {fault.message}; {fault.remedy}")
         return profile, _measured_otherwise(base, job)
-    law = profile.train_law
-    known, other_model = shipped_model(job.model.path), next(unfit(profile, job, None, []), None)
+    train_law = profile.train_law
+    shipped_name, unfit_model = shipped_model(job.model.path), next(unfit(profile, job, None, []), None)
     # A model that the user varies is priced by its own profile where one ships, also if another is near in size.
     renamed = job.model.path != base.model.path
-    better = law is not None and renamed and known is not None and known != shipped_model(law.model)
-    if not other_machine and other_model is None and not better:
-        return profile, _likeness(job, law.model) if renamed and law is not None else ()
+    better = (
+        train_law is not None
+        and renamed
+        and shipped_name is not None
+        and shipped_name != shipped_model(train_law.model)
+    )
+    if not other_machine and unfit_model is None and not better:
+        return profile, _likeness(job, train_law.model) if renamed and train_law is not None else ()
     alike = next((pool for pool, differs in zip(pools, unlike, strict=True) if not differs), pools[0])
     gpu = gpu_of(alike.accelerators.name)
-    if law is None or gpu is None:
-        if other_model is not None and not other_machine:
-            raise InputError(f"the profile {other_model.what}; {other_model.remedy}")
+    if train_law is None or gpu is None:
+        if unfit_model is not None and not other_machine:
+            raise InputError(f"the profile {unfit_model.message}; {unfit_model.remedy}")
         raise InputError(f"the profile was measured on another machine ({'; '.join(unlike[0])}); name one of it")
     if varied:
         raise InputError(
             "a value of the profile is varied, and this point takes another profile; vary the profile alone, on its "
             "own GPUs and model"
         )
-    model = job.model.path if other_model is not None or better else law.model
-    other = library_profile(gpu.name, model)
-    of_model = f"{model} on " if model != law.model else ""
-    notes = [f"costs of {of_model}{gpu.name} by the profile that ships ({other.job})"]
+    model = job.model.path if unfit_model is not None or better else train_law.model
+    shipped = library_profile(gpu.name, model)
+    of_model = f"{model} on " if model != train_law.model else ""
+    notes = [f"costs of {of_model}{gpu.name} by the profile that ships ({shipped.job})"]
     if of_model:
         notes.append("response lengths are one and the same trace, whatever the model")
-    return other, tuple(notes)
+    return shipped, tuple(notes)
 
 
 def _likeness(job: Job, priced_as: str) -> tuple[str, ...]:
-    """What must be known of a point whose model is another one than the profile's, and not plainly of another size."""
-    own, theirs = architecture_of(job.model.path), architecture_of(priced_as)
-    if own is None:
+    """Notes on a point whose model is not the profile's, but may be of the same size."""
+    shape, priced_shape = architecture_of(job.model.path), architecture_of(priced_as)
+    if shape is None:
         return (f"cannot tell from its name whether {job.model.path} is {priced_as}, which the profile is of",)
-    return () if own == theirs else (f"{job.model.path} is priced as {priced_as}, whose profile this is",)
+    return () if shape == priced_shape else (f"{job.model.path} is priced as {priced_as}, whose profile this is",)
 
 
 def _measured_otherwise(base: Job, job: Job) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Predict a plan that somebody edited: its decisions stay, and all that is said of them is made anew.
+"""Predict a plan that somebody edited: its decisions stay, and its predictions and reasons are made anew.
 
 The plan's kinds of round are simulated among the solver's own candidates, on the same draws, and then once more on
 draws that no candidate has seen: what `solve` does with the schedule that it chooses is done with the one that is
@@ -68,7 +68,7 @@ def refresh(
     last = search.passes[-1]
     solution = _proven(search)
     if solution is not None:
-        # What a solve looks at further before it chooses, so that its reasons are these reasons.
+        # Simulate the same candidates further as a solve does, so that the reasons are those of a solve.
         simplest(search, solution.cycle, tolerance_of(search, solution.cycle, profile))
     progress("simulating the plan as it is written", 0.98)
     cycle = search.simulate(_cycle(search, written), last.short_rounds, last.long_rounds)
@@ -80,7 +80,7 @@ def refresh(
     cost = cycle.cost(search.limits)
     if edited or solution is None:
         bound = cost if solution is None else min(solution.bound, cost)
-        # The plan's schedule is somebody's, and no choice between tied ones.
+        # The schedule is given, so there is no choice between tied schedules.
         gap = 0.0 if cost - bound <= 1e-7 * cost else (cost - bound) / cost
         solution = Solution(cycle, cost, bound, gap, False, plan.solver.name)
     decided = Decided(solution, cycle, tolerance_of(search, solution.cycle, profile), baseline, holdout)

@@ -1,4 +1,4 @@
-"""What the search of a solve starts from: the length model, the cost model and the limits, read from the documents."""
+"""The inputs of the search of a solve: the length model, the cost model and the limits, read from the documents."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def prepare(
 
 
 def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:
-    """The length model of the trace, with a warning for what it cannot know."""
+    """The length model of the trace, with a warning where it extrapolates."""
     model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
     few = few_lengths(len(trace.prompts), len(trace.rows))
     for caution in (extrapolated(model, trace), at_cap(model), few, _unpriced_timeouts(job, profile)):
@@ -87,7 +87,7 @@ def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> 
 
 
 def _limits(job: Job, profile: Profile, pool: Pool, space: Space, mean_tokens: float, options: SolveOptions) -> Limits:
-    """What a schedule of the candidates has to keep, and what its nodes and changes of layout cost."""
+    """The limits of a schedule of the candidates, and the prices of its nodes and of its changes of layout."""
     bias_budget = options.bias_budget
     if bias_budget is None:
         bias_budget = 0.0 if options.mode is None else math.inf

@@ -87,7 +87,7 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = validated(values[name], model, name, touched, OPTION)
     result = Documents(**{**vars(documents), **changed})
-    # What the loss is divided by changes no second, and nobody trains by these documents.
+    # The divisors of the loss change no seconds, and nobody trains by these documents.
     faults = misfits(result.plan, result.cluster, result.job, None)
     fault = next((fault for fault in faults if fault.rule != "loss-divisor"), None)
     if fault is not None:
@@ -105,26 +105,26 @@ def _follow(values: dict[str, Any], documents: Documents, touched: dict[Loc, str
     for size, issued in _SIZES:
         in_job: Loc = ("job", "rollout", size)
         in_plan: Loc = ("plan", "job", "issue", size)
-        set_there = next((loc for loc in (in_job, in_plan) if loc in touched), None)
+        set_there = next((location for location in (in_job, in_plan) if location in touched), None)
         if set_there is None:
             continue
         new, old = _at(values, set_there), _at(vars(documents), in_plan)
         if not isinstance(new, int) or isinstance(new, bool) or new < 1:
-            continue  # the models say what is wrong with it
-        follows = [(loc, new) for loc in (in_job, in_plan) if loc not in touched]
+            continue  # the document's model reports the fault
+        follows = [(location, new) for location in (in_job, in_plan) if location not in touched]
         for kind in ("short", "long"):
-            at: Loc = ("plan", "job", "rounds", kind, "issue", issued)
-            if values["plan"]["job"]["rounds"][kind] is not None and at not in touched:
-                follows.append((at, max(1, round(_at(values, at) * new / old))))
-        for loc, value in follows:
-            before = _at(values, loc)
+            location: Loc = ("plan", "job", "rounds", kind, "issue", issued)
+            if values["plan"]["job"]["rounds"][kind] is not None and location not in touched:
+                follows.append((location, max(1, round(_at(values, location) * new / old))))
+        for location, value in follows:
+            before = _at(values, location)
             if before != value:
-                _at(values, loc[:-1])[loc[-1]] = value
-                notes.append(f"{'.'.join(map(str, loc))} follows: {before} -> {value}")
+                _at(values, location[:-1])[location[-1]] = value
+                notes.append(f"{'.'.join(map(str, location))} follows: {before} -> {value}")
     return notes
 
 
-def _at(value: Any, loc: Loc) -> Any:
-    for part in loc:
+def _at(value: Any, location: Loc) -> Any:
+    for part in location:
         value = getattr(value, str(part)) if isinstance(value, BaseModel) else value[part]
     return value

@@ -141,8 +141,8 @@ def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
 
 
 def _library_rewards(table: RewardTable | None) -> LibraryInput | None:
-    """How a plan names the table of reward seconds that it assumes; None without one. Warns of a guess at somebody's
-    function."""
+    """The plan's entry for the table of reward seconds that it assumes; None without one. Warns if the table is a guess
+    at a user's own function."""
     if table is None:
         return None
     if table.kind == "function":

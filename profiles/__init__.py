@@ -1,1 +1,2 @@
-"""What things cost: the profile's schema, fitting, and measuring on hardware (`measure*`, which alone needs vLLM)."""
+"""Costs of each phase: the profile's schema, fitting, and measuring on hardware (`measure*`, which alone needs
+vLLM)."""

@@ -26,12 +26,13 @@ class Unfit:
 
     Attributes:
         rule: its name in the catalogue of `rlplan check`.
-        what, remedy: what is wrong and what to do.
+        message: what is wrong.
+        remedy: what to do.
         forcible: whether `rlplan solve --force` uses the profile all the same.
     """
 
     rule: str
-    what: str
+    message: str
     remedy: str
     forcible: bool = True
 
@@ -63,17 +64,17 @@ def unfit(profile: Profile, job: Job, paths: JobPaths | None, pools: Sequence[Po
 
 def _model(profile: Profile, job: Job) -> Iterator[Unfit]:
     """A derived profile is of a model by name; the job's must not plainly be another one."""
-    law = profile.train_law
-    if law is None:
+    train_law = profile.train_law
+    if train_law is None:
         return
-    named, own = architecture_of(job.model.path), architecture_of(law.model)
-    if named is None or own is None:
+    job_shape, profiled = architecture_of(job.model.path), architecture_of(train_law.model)
+    if job_shape is None or profiled is None:
         return
-    if abs(named.parameters / own.parameters - 1) > MODEL_SIZE_TOLERANCE:
+    if abs(job_shape.parameters / profiled.parameters - 1) > MODEL_SIZE_TOLERANCE:
         yield Unfit(
             "profile-of-other-model",
-            f"is of {law.model} ({own.parameters / 1e9:.1f}B parameters), the job trains {job.model.path} "
-            f"({named.parameters / 1e9:.1f}B)",
+            f"is of {train_law.model} ({profiled.parameters / 1e9:.1f}B parameters), the job trains {job.model.path} "
+            f"({job_shape.parameters / 1e9:.1f}B)",
             "take the profile of that model",
         )
 
@@ -99,7 +100,7 @@ def machine_of(pool: Pool) -> Machine:
 
 
 def differences(profile: Profile, machine: Machine) -> list[str]:
-    """In what `machine` is not the profiled one, in words; empty if a profile of it may be used here.
+    """Texts on how `machine` differs from the profiled machine; empty if the profile may be used on it.
 
     A profile that was not measured is of an accelerator, on whatever host.
     """

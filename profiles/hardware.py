@@ -1,4 +1,4 @@
-"""Spec sheets of accelerators: what physics allows, before anything is measured.
+"""Data sheets of accelerators: memory, bandwidths and operations per second.
 
 Rates are the vendors' dense ones (no sparsity), per accelerator; `link_bytes_per_s` is the sum of both directions, as
 vendors quote NVLink. Sources: NVIDIA data sheets of A100, H100, H200, H20, L40S, RTX A6000, RTX PRO 6000 and of the
@@ -77,9 +77,9 @@ def largest_memory_bytes(gpu: Gpu) -> int:
     return max(gpu.memory_bytes, int(_LARGEST_GB.get(gpu.name, 0) * GIGA))
 
 
-# What may stand around a name without a break: `8xH100`, `H100SXM5`, `A100PCIE`, `GB200NVL72`.
+# Text that may precede or follow a name without a space: `8xH100`, `H100SXM5`, `A100PCIE`, `GB200NVL72`.
 _BEFORE, _AFTER = r"(?<![a-z0-9])(?:nvidia|rtx|\d+x)*", r"(?:sxm\d*|pcie|nvl\d*|x\d+)*(?![a-z0-9])"
-# Spellings that hold no name of the table; between words stands a blank.
+# Spellings that contain no name of the table; words are separated by a space.
 _SPELT = {"RTX6000PRO": "rtx(?:pro ?6000|6000 ?pro)"}
 _PATTERNS = {name: re.compile(_BEFORE + _SPELT.get(name, name.lower()) + _AFTER) for name in GPUS}
 

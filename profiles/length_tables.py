@@ -178,7 +178,7 @@ def parse_quantiles(text: str) -> LengthTable:
     levels = sorted({*_BODY, *(share for share, _ in percentiles)})
     points = [(round(math.exp(_line(normal.inv_cdf(level), scores, logs))), level) for level in levels]
     points = [(tokens, level) for tokens, level in points if 1 <= tokens < longest]
-    # Where the law has reached the longest length, the rest was stopped there; where it has not, nothing was.
+    # If the law reaches the longest length, the remaining responses were stopped there; else none was.
     reached = normal.cdf(_line(math.log(longest), logs, scores))
     points.append((longest, max(points[-1][1], reached if reached < 0.9995 else 1.0)))
     rising = [point for before, point in zip([(0, 0.0), *points], points, strict=False) if point[0] > before[0]]

@@ -211,7 +211,7 @@ def _parse(line: str) -> tuple[LengthRow, tuple[object, ...]] | None:
 
 
 def _fault(data: dict[str, Any], key: str) -> str | None:
-    """What is wrong with a key of a row, and what to do."""
+    """Text on the fault of a row's key, and what to do."""
     if key not in data:
         unknown = " (0 where it is not known)" if key == "reward" else ""
         return f"missing key '{key}'; add it{unknown}, or make the trace with rlplan lengths import"

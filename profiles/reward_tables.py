@@ -1,4 +1,5 @@
-"""Seconds of scoring by kind of reward, where nobody measured them: what ships, and whose job takes it.
+"""Seconds of scoring by kind of reward, where nobody measured them: the tables that ship, and the profiles that take
+them.
 
 A shipped (derived) profile knows nothing of a job's rewards: it holds one assumed number for all. In its place a job
 takes the table of its own kind (library/rewards/KIND.yaml). A profile whose reward somebody measured, imported or wrote
@@ -107,20 +108,20 @@ class RewardTable(_Model):
         )
 
     def reward(self, workers: int, scale: float = 1.0, hanging: float = 1.0) -> Reward:
-        """What a profile says of scoring by this table, with the factors of `executions`."""
-        law = self.executions(scale, hanging)
-        if law is None:
+        """The `reward` section of a profile by this table, with the factors of `executions`."""
+        distribution = self.executions(scale, hanging)
+        if distribution is None:
             assert self.per_sample_s is not None, "the table has one of the two"
             mean_s = p50_s = p95_s = scale * self.per_sample_s
         else:
-            ordered = sorted([*law.correct_s, *(s for s in law.wrong_s if s < HANGS_S)])
+            ordered = sorted([*distribution.correct_s, *(s for s in distribution.wrong_s if s < HANGS_S)])
             mean_s, p50_s = math.fsum(ordered) / len(ordered), ordered[len(ordered) // 2]
             p95_s = ordered[int(0.95 * len(ordered))]
         return Reward(
             workers=workers,
             latency=Spread(p50=p50_s, p95=p95_s, repeats=0),
             per_sample_s=float(f"{mean_s:.{WRITTEN_DIGITS}g}"),  # as a file has it, so that it is known again
-            executions=law,
+            executions=distribution,
             # How far it may be off stands in the plan as an error of its own.
             evidence={"per_sample_s": Evidence(source=_SOURCE, error=0.0)},
         )

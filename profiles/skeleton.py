@@ -88,7 +88,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Files to begin with.
+    """The first documents of a job.
 
     Attributes:
         files: text by file name.
@@ -138,11 +138,11 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
     elif _HUB_ID.fullmatch(text):
         path = text
     else:
-        known = {known.name.lower(): known.name for known in ARCHITECTURES}
+        public_names = {shape.name.lower(): shape.name for shape in ARCHITECTURES}
         owner = next((o for prefix, o in _OWNERS if shape and shape.name.startswith(prefix)), None)
         if shape is None or shape.guessed or owner is None:
-            near = difflib.get_close_matches(text.lower(), known, 3, 0.6)
-            hint = f"did you mean {' or '.join(known[name] for name in near)}? " if near else ""
+            near = difflib.get_close_matches(text.lower(), public_names, 3, 0.6)
+            hint = f"did you mean {' or '.join(public_names[name] for name in near)}? " if near else ""
             raise InputError(
                 f"--model {text}: no public model of that name is known; {hint}a model of your own goes by its hub id "
                 "(owner/name) or its folder"

@@ -30,7 +30,7 @@ def shared_tokens(prompt_tokens: int, block_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PrefixSharing:
-    """What it is worth to keep a prompt's samples on one engine.
+    """The worth of keeping a prompt's samples on one engine.
 
     Attributes:
         block_tokens: KV tokens of a block of the engines' cache.
@@ -46,7 +46,8 @@ class PrefixSharing:
 
 
 class Balancer:
-    """Assigns a round's samples to engines and remembers who runs where, and which prompts an engine has had."""
+    """Assigns a round's samples to engines and remembers which sample runs where, and which prompts an engine has
+    had."""
 
     def __init__(self, engines: int, sharing: PrefixSharing | None = None) -> None:
         if engines < 1:

@@ -1,6 +1,6 @@
-"""Who is expected to be long: a prompt's earlier lengths decide which kind of round it gets (mode `predict`).
+"""Prompts predicted to be long from earlier epochs, which get long rounds (mode `predict`).
 
-Rounds then differ in whom they hold and not in how they end: every sample runs to its end, so each group that is
+Rounds then differ in their prompts and not in how they end: every sample runs to its end, so each group that is
 trained is an unconditioned draw, whatever the history says and however wrong it is. A bad history costs time, never
 bias.
 

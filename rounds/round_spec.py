@@ -1,4 +1,4 @@
-"""What kinds of round a job has, as numbers, and how many prompts they want of a data set."""
+"""The kinds of round of a job, as numbers, and the number of prompts that they need in a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which prompts a round gets, which kind of round comes next, and what is deferred: the state between rounds.
+"""The state between rounds: the prompts of the next round, its kind, and the queue of deferred prompts.
 
 The feed is an endless stream: the shuffles of epoch 0, 1, 2, ... one behind the other. What is left of an epoch fills
 the next epoch's rounds, so no round is small because an epoch ends. A prompt that is *in flight* (in the round at hand,
@@ -49,7 +49,7 @@ class _Epoch:
         number: counted from 0.
         fresh: prompts that are neither settled nor deferred, in the epoch's order; those of the round at hand too.
         settled: prompts that were trained, filtered or failed.
-        expected_long: in `predict`, who goes to the deferred queue instead of to a short round.
+        expected_long: in `predict`, prompts that go to the deferred queue instead of to a short round.
     """
 
     number: int

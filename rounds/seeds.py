@@ -2,8 +2,8 @@
 
 Where two runs of one job draw a prompt to its end, they draw it with the same seeds (common random numbers), so that
 their lengths, and above all those of hard prompts, differ by what their plans do; a resumed run draws what the
-uninterrupted one would have drawn; and what an engine's death took is drawn again as it was, so that deaths, which hit
-long responses most, do not shorten what is trained on.
+uninterrupted one would have drawn; and samples lost with an engine are drawn again as they were, so that deaths, which
+hit long responses most, do not shorten what is trained on.
 
 Invariants:
 - within a run no two samples share a seed, but for the same sample issued again (up to collisions of 32-bit numbers,

@@ -1,4 +1,4 @@
-"""How long the reward of a sample may run before the response is blamed for it: a deadline that a prompt earns.
+"""Deadlines of reward executions, learnt by prompt: beyond the deadline, the response gets reward 0.
 
 A fixed deadline has to suit the slowest tests of the data set, so every response that hangs costs all of it (5% of the
 executions sat at a limit of 30 s where most took half a second; refs/rollpacker.md 3). Here a prompt's *anchor* is the
@@ -111,7 +111,7 @@ class Timeouts:
     def end_round(self, executions: Iterable[Execution]) -> None:
         """A round is over: learn from its executions, which ran under the deadlines of before this call.
 
-        Give it those of groups that were trained or filtered, whose membership does not depend on who finished first.
+        Give it the executions of trained or filtered groups, which do not depend on the order of finishing.
         """
         slowest: dict[str, float] = {}
         for execution in executions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlplan.benchmarks.first_hour.ground import LAB
+from rlplan.benchmarks.first_hour.sample_folder import LAB
 
 WORKLOAD = """\
 rlplan_workload: 1

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ..entry import run
 from .campaign import campaign
-from .driver import Driver, alone
+from .driver import Driver, run_without_faults
 from .example import write_plan
 from .verdict import compare, wrong
 
@@ -22,21 +22,23 @@ console = Console(stderr=True)
 @click.command()
 @click.option("--faults", "count", type=click.IntRange(min=1), default=40, show_default=True, help="How many.")
 @click.option("--steps", type=click.IntRange(min=4), default=12, show_default=True, help="Optimizer steps of each run.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which faults, when, and on whom.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the faults: which, when, on which process."
+)
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the two runs in this folder, which must be new.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) -> None:
-    """Random faults over one run of the demo's job, and what they cost; exit code 1 if they cost any training."""
+    """Strike a run of the demo's job with random faults; exit code 1 if it trains other samples than without them."""
     with ExitStack() as stack:
         home = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlplan-faults-")))
         console.print("writing the demo's example")
         plan = write_plan(home / "example")
         console.print(f"a run of {steps} steps without faults")
-        reference = alone(plan, home / "alone", steps)
+        reference_s = run_without_faults(plan, home / "alone", steps)
         console.print(f"the same with {count} faults")
         with Driver(plan, home / "faults", steps) as driver:
             done = campaign(driver, count, seed, console.print)
-        verdict = compare(home / "alone", home / "faults", done) | {"seconds_without_faults": round(reference, 1)}
+        verdict = compare(home / "alone", home / "faults", done) | {"seconds_without_faults": round(reference_s, 1)}
     if as_json:
         click.echo(json.dumps(verdict))
     else:

@@ -1,4 +1,4 @@
-"""Which faults come when: bursts of a few, each at a random moment of a running step, until all have come."""
+"""A campaign of faults: bursts of ten faults, each fault at a random moment of a running step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RECOVERY_DEADLINE_S = 240.0
 
 @dataclass
 class Campaign:
-    """What was done to the run.
+    """The faults that struck the run, and how the run took them.
 
     Attributes:
         faults: how often each kind of fault struck.
-        unrecovered: faults of bursts after which the run made no step in time, or that it did not survive.
+        unrecovered: faults of bursts after which the run made no step in time, plus 1 if the run did not end.
         left_processes: processes of the run that were still there when it had ended.
         seconds: from the driver's first start to its end.
         driver_starts: how often the driver was started.
@@ -37,7 +37,7 @@ class Campaign:
 
 
 def draw(count: int, rng: random.Random) -> list[str]:
-    """Names of `count` faults in random order, as often as their weights say, each at least once if there is room."""
+    """Names of `count` faults in random order, in proportion to their weights, each at least once if `count` allows."""
     total = sum(weight for weight, _ in INJECTORS.values())
     names = [name for name, (weight, _) in INJECTORS.items() for _ in range(max(1, round(weight * count / total)))]
     rng.shuffle(names)
@@ -75,7 +75,7 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
 
 
 def _strike(driver: Driver, name: str, rng: random.Random, tell: Callable[[str], None], began: float) -> bool:
-    """One fault; waits for somebody to strike, since those that were struck before may not be back yet."""
+    """Strike once; returns whether it did. Waits for a process of the kind: an earlier fault may have ended it."""
     end = time.monotonic() + RECOVERY_DEADLINE_S
     while time.monotonic() < end and not driver.done():
         driver.ensure()

@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import NamedTuple
 
 MARK = "RLPLAN_FAULTS"
-"""An environment variable that all processes of a run inherit, by which they are found, orphans included."""
+"""Environment variable that all processes of a run inherit: it identifies them, orphans included."""
 
-# A step of the demo takes 2 s and reward deadlines are 2 s: whoever says nothing for so long will not.
+# A step of the demo takes 2 s and reward deadlines are 2 s: a process that is silent for so long hangs.
 STALL_S = 20
-RESTARTS_PER_HOUR = 100  # these faults are no sign of a crash loop
+RESTARTS_PER_HOUR = 100  # so many faults are no crash loop here
 START_DEADLINE_S = 300.0
 
 
 class Process(NamedTuple):
-    """A process of the run: its id, what it is (its command line), and its parent."""
+    """A process of the run: its id, its command line, and its parent's id."""
 
     pid: int
     command: str
@@ -61,15 +61,15 @@ class Driver:
         return self._process.pid
 
     def running(self) -> bool:
-        """Whether the driver lives."""
+        """Whether the driver's process runs."""
         return self._process is not None and self._process.poll() is None
 
     def done(self) -> bool:
-        """Whether it ended with all steps done."""
+        """Whether the driver ended with exit code 0."""
         return self._process is not None and self._process.poll() == 0
 
     def ensure(self) -> None:
-        """Start it, or start it again from its last checkpoint, if it does not run and is not done."""
+        """Start the driver, from its last checkpoint if it has one, unless it runs or is done."""
         if self.running() or self.done():
             return
         self.starts += 1
@@ -92,7 +92,7 @@ class Driver:
         self._process.wait()
 
     def end_of_log(self) -> str:
-        """The last lines that it printed."""
+        """The last lines that the driver printed."""
         return "\n".join(Path(self._log.name).read_text(errors="replace").splitlines()[-20:])
 
     def step(self) -> int:
@@ -109,7 +109,7 @@ class Driver:
         return last
 
     def processes(self) -> list[Process]:
-        """All processes of the run but the driver, by id; zombies, which are dead already, are none."""
+        """All processes of the run but the driver, by id, without zombies."""
         processes = []
         wanted = f"{MARK}={self._token}".encode()
         for folder in Path("/proc").iterdir():
@@ -120,15 +120,15 @@ class Driver:
                     continue
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # it has gone, or is a zombie
+            except OSError:  # the process has ended, or is a zombie
                 continue
             processes.append(Process(int(folder.name), command, parent))
         return sorted(processes)
 
     def wait_for_step(self, step: int, deadline_s: float) -> bool:
-        """Wait until the trace has come to `step` or the run is done, starting the driver again as often as it ends.
+        """Wait until the trace has step `step` or the run is done; the driver is started again whenever it ends.
 
-        False if that takes longer than `deadline_s`.
+        Returns False after `deadline_s`.
         """
         end = time.monotonic() + deadline_s
         while not self.done() and self.step() < step:
@@ -139,9 +139,9 @@ class Driver:
         return True
 
     def wait_until_done(self, deadline_s: float) -> bool:
-        """Wait until it has ended with exit code 0, starting it again as often as it ends otherwise; False if too long.
+        """Wait until the driver ends with exit code 0; it is started again whenever it ends otherwise.
 
-        The deadline begins anew with each step.
+        Returns False if a step takes longer than `deadline_s`.
         """
         while self.wait_for_step(self.step() + 1, deadline_s):
             if self.done():
@@ -150,7 +150,7 @@ class Driver:
         return False
 
 
-def alone(plan: Path, out: Path, steps: int) -> float:
+def run_without_faults(plan: Path, out: Path, steps: int) -> float:
     """Run without faults. Returns seconds. Raises RuntimeError if that fails."""
     began = time.monotonic()
     with Driver(plan, out, steps) as driver:

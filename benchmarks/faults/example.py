@@ -1,7 +1,7 @@
-"""The demo's job with a plan by hand: two engines and two trainer ranks, so that one of each can die alone.
+"""The demo's job and a plan with two engines and two trainer ranks, so that one of each can die while the other runs.
 
-The plan is solved from the profile that ships with the examples and then given that layout. Its predictions are not of
-this machine; nothing here reads them.
+The plan is solved from the profile that ships with the examples; then its layout is changed. Its predictions do not
+hold for this machine, and nothing here reads them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENGINES, RANKS = 2, 2
 
 
 def write_plan(folder: Path) -> Path:
-    """Write the demo's example into `folder`, which must be new, and its plan; the plan's path."""
+    """Write the demo's example and its plan into `folder`, which must be new; returns the plan's path."""
     write_example(folder)
     job = load_job(folder / "job.yaml")
     lengths = folder / "profile.lengths.jsonl"
@@ -53,7 +53,7 @@ def write_plan(folder: Path) -> Path:
 
 
 def with_layout(plan: Plan) -> Plan:
-    """The same plan on two engines of TP 1 and two trainer ranks in all kinds of round."""
+    """The plan with two engines of TP 1 and two trainer ranks in all kinds of round."""
     document = plan.model_dump(mode="json")
     for round_kind in ("short", "long"):
         planned = document["job"]["rounds"][round_kind]

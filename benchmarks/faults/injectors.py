@@ -1,4 +1,5 @@
-"""The faults. Each takes a run and a source of randomness and returns what it did in words, or None if it found nobody.
+"""The faults. Each takes a run's driver and a random generator, and returns a text on what it did, or None if there was
+no process to strike.
 
 Trainer ranks, engines and reward workers are Ray actors, whose processes bear their classes' names; an engine's core is
 a process of vLLM's below it.
@@ -19,13 +20,13 @@ from .driver import Driver, Process
 Injector = Callable[[Driver, random.Random], str | None]
 
 FULL_S = 3.0
-"""For so long the disk takes nothing."""
+"""Seconds for which every write to the disk fails."""
 FULL_BYTES = 1024
 PAUSED_S = 5.0
 
 
 def signalled(number: signal.Signals, name: str, belongs: Callable[[Process], bool]) -> Injector:
-    """Send a signal to one process of a kind, drawn at random."""
+    """A fault that sends a signal to a random process of a kind; `belongs` tells whether a process is of the kind."""
 
     def inject(driver: Driver, rng: random.Random) -> str | None:
         able = [process for process in driver.processes() if belongs(process)]
@@ -54,7 +55,7 @@ def kill_driver(driver: Driver, rng: random.Random) -> str | None:
 
 
 def pause_driver(driver: Driver, rng: random.Random) -> str | None:
-    """SIGSTOP of the driver for some seconds, as on a host that freezes: nobody else is to be blamed for them."""
+    """SIGSTOP of the driver for some seconds, as on a host that freezes: no other process may be restarted for it."""
     pid = driver.pid
     os.kill(pid, signal.SIGSTOP)
 
@@ -69,7 +70,7 @@ def pause_driver(driver: Driver, rng: random.Random) -> str | None:
 
 
 def tear_trace(driver: Driver, rng: random.Random) -> str | None:
-    """The driver dies while it writes a line."""
+    """Kill the driver, and leave a torn line at the trace's end, as if it had died while it wrote."""
     driver.kill()
     with (driver.out / "trace.jsonl").open("ab") as trace:
         trace.write(b'{"event":"step","t_s":1.5,"st')
@@ -77,11 +78,11 @@ def tear_trace(driver: Driver, rng: random.Random) -> str | None:
 
 
 def flip_byte(driver: Driver, rng: random.Random) -> str | None:
-    """One bit of one file of the newest checkpoint changes; the driver dies, so that it is read."""
+    """Kill the driver, and flip a bit of a file of the newest checkpoint, which the next start reads."""
     driver.kill()
     checkpoints = sorted((driver.out / "checkpoints").glob("step-*"))
     if len(checkpoints) < 2:
-        return None  # nothing to fall back to yet
+        return None  # there is no earlier checkpoint to resume from yet
     files = sorted(path for path in checkpoints[-1].rglob("*") if path.is_file() and path.stat().st_size)
     chosen = rng.choice(files)
     with chosen.open("r+b") as file:
@@ -94,11 +95,11 @@ def flip_byte(driver: Driver, rng: random.Random) -> str | None:
 
 
 def fill_disk(driver: Driver, rng: random.Random) -> str | None:
-    """Writes of the driver or of the trainer's ranks fail for some seconds."""
+    """Let writes of the driver, or of all trainer ranks, fail for some seconds."""
     ranks = [process.pid for process in driver.processes() if process.command.startswith("ray::Trainer")]
-    whom, pids = rng.choice([("driver", [driver.pid]), ("trainer ranks", ranks)])
+    victims, pids = rng.choice([("driver", [driver.pid]), ("trainer ranks", ranks)])
     before = [(pid, limits) for pid in pids if (limits := _limit(pid, None)) is not None and limits[0] != FULL_BYTES]
-    if not before:  # gone, or their disk is full already
+    if not before:  # they have ended, or their disk is full already
         return None
     for pid, (_, hard) in before:
         _limit(pid, (FULL_BYTES, hard))
@@ -110,7 +111,7 @@ def fill_disk(driver: Driver, rng: random.Random) -> str | None:
     timer = threading.Timer(FULL_S, empty)
     timer.daemon = True
     timer.start()
-    return f"no space on the disk for {FULL_S:g} s, for the {whom}"
+    return f"no space on the disk for {FULL_S:g} s, for the {victims}"
 
 
 def _limit(pid: int, limits: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -136,4 +137,4 @@ INJECTORS: dict[str, tuple[int, Injector]] = {
     "tear the trace": (1, tear_trace),
     "flip a byte of the newest checkpoint": (2, flip_byte),
 }
-"""Each fault with its weight."""
+"""Each fault with its weight in a campaign."""

@@ -1,4 +1,4 @@
-"""What a run under faults trained, beside the same run left alone."""
+"""Compare the samples and weights of a run under faults with those of the same run without faults."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .campaign import Campaign
 Sample = tuple[str, int, int]
 
 ROUNDING = 1e-6
-"""A weight that differs by more was trained otherwise: a step of the demo moves weights by 50 times as much."""
+"""Weights that differ by more were trained differently: a step of the demo moves weights by 50 times as much."""
 
 
 def trained(log: RunLog) -> Counter[Sample]:
-    """How often each (prompt, epoch, place in its group) was trained; steps that were gone back over do not count."""
+    """How often each (prompt, epoch, place in its group) was trained; steps that a resume repeated count once."""
     samples: Counter[Sample] = Counter()
     for step in log.steps:
         groups: dict[tuple[str, int], int] = {}
@@ -45,7 +45,7 @@ def off_policy(log: RunLog) -> int:
 
 
 def compare(reference_out: Path, faults: Path, done: Campaign) -> dict[str, Any]:
-    """The benchmark's answer."""
+    """The JSON result of the benchmark."""
     reference, log = read_run(reference_out / TRACE), read_run(faults / TRACE)
     wanted, actual = trained(reference), trained(log)
     return {
@@ -66,7 +66,7 @@ def compare(reference_out: Path, faults: Path, done: Campaign) -> dict[str, Any]
 
 
 def wrong(verdict: dict[str, Any], count: int) -> list[str]:
-    """What shows that the run did not recover from every fault, in words; [] if it did. `count`: faults asked for."""
+    """Texts on each sign that the run did not recover from every fault; [] if it did. `count`: faults requested."""
     complaints = [f"{verdict['faults']} of {count} faults struck"] if verdict["faults"] != count else []
     complaints += [
         f"{name} is {verdict[name]} and not 0"
@@ -94,7 +94,7 @@ def weights_difference(reference_out: Path, faults: Path) -> float:
 
 
 def weights_moved(run: Path) -> float:
-    """The mean distance that a run's last step moved a weight, to read `weights_max_difference` against."""
+    """The mean distance by which a run's last step moved a weight, to compare `weights_max_difference` with."""
     before, after = (weights(checkpoint) for checkpoint in checkpoints(run)[-2:])
     moved = torch.cat([(after[name] - before[name]).abs().flatten() for name in after])
     return float(moved.mean())

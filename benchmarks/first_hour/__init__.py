@@ -1,10 +1,11 @@
-"""A stranger's first hour: three jobs planned by the README alone, without a GPU, and hundreds of mistakes.
+"""The first hour of a new user: three jobs planned by the README alone, without a GPU, and hundreds of mistakes.
 
-jobs        the three jobs' documents, as somebody would write them
-way         the commands from documents to a plan that was checked, shown and simulated; timed
-ground      a small folder with every kind of document, which mistakes are made in
-documents, rows, files, options, sizes   mistakes by what is wrong: drawn by seed, without end
-mistakes    so many of them, of every kind
-trial       one mistake in a process of its own: how it ended, what it said, what it wrote
-__main__    the command
+newcomer_jobs      the documents of the three jobs, as a new user would write them
+newcomer_commands  the commands from documents to a plan that was checked, shown and simulated; timed
+sample_folder      a small folder with every kind of document, in which mistakes are made
+mistake            a mistake, and the commands that read each document
+document_mistakes, row_mistakes, file_mistakes, option_mistakes, size_mistakes   mistakes by subject
+all_mistakes       a given number of mistakes of every kind
+trial              one mistake in a process of its own: its exit code, its output, the files that it wrote
+__main__           the command
 """

@@ -1,15 +1,15 @@
-"""The first hour of a newcomer: three jobs planned as the README says, and so many mistakes.
+"""The first hour of a new user: three jobs planned as the README says, and N mistakes.
 
     python -m benchmarks.first_hour [--mistakes N] [--seed N] [--skip-way] [--json]
 
     {"minutes_of_commands": …, "commands": …, "mistakes": …, "tracebacks": 0, "endless": 0, "solved_but_checked_bad": 0,
      "wrong_exit_codes": 0, "not_one_line": 0, "written": 0, "too_much_memory": 0, "taken_silently": 0, …}
 
-`minutes_of_commands`: time that the commands of the way take, one after the other, compiling the simulator included.
+`minutes_of_commands`: time of all commands for the three jobs, one after the other, compiling the simulator included.
 A mistake is right if its command ends within 10 s of a core (60 s in all) and 1 GB with a documented exit code and,
-where it refuses, one line on standard error and nothing written. `taken_silently`: mistakes that no reader would doubt
-and no command refused. `solved_but_checked_bad`: plans that `solve` wrote and `check` rejects, on the way and among the
-mistakes. `not_executable`: of the way's plans, what `execute --dry-run` cannot run yet. Exit
+where it refuses, one line on standard error and nothing written. `taken_silently`: certain mistakes that
+no command refused. `solved_but_checked_bad`: plans that `solve` wrote and `check` rejects, of the jobs and of the
+mistakes. `not_executable`: plans of the three jobs that `execute --dry-run` cannot run yet. Exit
 code 1 if any count is not 0.
 """
 
@@ -25,21 +25,21 @@ from typing import Any
 import click
 
 from ..entry import run
-from .ground import build
-from .mistakes import mistakes
+from .all_mistakes import mistakes
+from .newcomer_commands import walk
+from .sample_folder import build
 from .trial import Outcome, attempt
-from .way import walk
 
 FAULTS = {
     "traceback": "tracebacks", "endless": "endless", "checked bad": "solved_but_checked_bad",
     "exit code": "wrong_exit_codes", "not one line": "not_one_line", "written": "written", "memory": "too_much_memory",
     "taken": "taken_silently", "killed": "killed",
 }  # fmt: skip
-"""What can be wrong with how a mistake is answered, and the key that counts it."""
+"""Faults of an answer to a mistake, each with the JSON key that counts it."""
 
 
 def make(count: int, seed: int, notify: Callable[[str], None]) -> list[Outcome]:
-    """Make `count` mistakes, one after the other."""
+    """Make `count` mistakes, one after the other; their outcomes."""
     outcomes: list[Outcome] = []
     if not count:
         return outcomes
@@ -51,12 +51,14 @@ def make(count: int, seed: int, notify: Callable[[str], None]) -> list[Outcome]:
             outcomes.append(outcome)
             if outcome.faults:
                 command = " ".join(outcome.mistake.command)
-                notify(f"{number}: {', '.join(outcome.faults)}: {mistake.name}: rlplan {command[:150]}: {outcome.said}")
+                notify(
+                    f"{number}: {', '.join(outcome.faults)}: {mistake.name}: rlplan {command[:150]}: {outcome.output}"
+                )
     return outcomes
 
 
 def counts(outcomes: list[Outcome]) -> dict[str, Any]:
-    """Mistakes by how they were answered."""
+    """Counts of mistakes, of refusals and of each fault."""
     faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     worst = max(outcomes, key=lambda outcome: outcome.seconds, default=None)
     return {
@@ -70,12 +72,14 @@ def counts(outcomes: list[Outcome]) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--mistakes", "count", type=click.IntRange(min=0), default=500, show_default=True, help="How many.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which of them.")
-@click.option("--skip-way", is_flag=True, help="Mistakes alone.")
+@click.option(
+    "--mistakes", "count", type=click.IntRange(min=0), default=500, show_default=True, help="Number of mistakes."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the mistakes.")
+@click.option("--skip-way", is_flag=True, help="Only mistakes, without the commands for the three jobs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def main(count: int, seed: int, skip_way: bool, as_json: bool) -> None:
-    """What a stranger meets in the first hour; exit code 1 if anything of it is as it should not be."""
+    """The commands of a new user's first hour, and mistakes; exit code 1 if any answer has a fault."""
 
     def notify(text: str) -> None:
         click.echo(text, err=True)

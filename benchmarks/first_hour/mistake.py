@@ -1,4 +1,4 @@
-"""What a mistake is, and the commands that read each document of the ground."""
+"""A mistake, and the commands that read each document of the sample folder."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Spoil = Callable[[Path], None]
 
 
 def nothing(folder: Path) -> None:
-    """Nothing is changed in the folder: the mistake is in the command line."""
+    """Change nothing in the folder: the mistake is in the command line."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A command line, and what is changed before it.
+    """A command line, and a change of the folder before it runs.
 
     Attributes:
-        name: what is wrong, for the report.
-        command: its words; `{at}` is the folder.
-        sure: whether the command must refuse it; elsewhere what was drawn may be no mistake.
+        name: text on the mistake, for the report.
+        command: arguments of `rlplan`; `{at}` stands for the folder.
+        sure: whether the command must refuse it; else the drawn change may be harmless.
         spoil: changes files in the folder.
         file_bytes: bytes that the command may write into a file, as on a full disk; None: any number.
     """
@@ -75,11 +75,11 @@ READERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "run/plan.yaml": (REPORT, TUNE),
 }  # fmt: skip
-"""By document, the command lines that cannot do without it."""
+"""By document, the command lines that read it."""
 
 ROW_READERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "lengths.jsonl": (SOLVE, ("simulate", "{at}/plan.yaml", "--steps", "4", *TRACE)),
     "data.jsonl": (SOLVE, check("job.yaml"), DRY_RUN),
     "run/trace.jsonl": (REPORT, TUNE),
 }
-"""Likewise of the files of rows."""
+"""By file of rows, the command lines that read it."""

@@ -1,8 +1,7 @@
-"""One mistake in a process of its own, forked from this warm one: how it ended, what it said, what it wrote.
+"""One mistake in a process of its own, forked from this one: its exit code, its output, the files that it wrote.
 
-A fork begins at once, where a new process would import for a second. It has 10 s of a core, which a machine that others
-use stretches, and a minute in all, for what waits; and 1 GB beyond what it begins with. Who takes longer is killed, and
-counted as endless.
+A fork starts at once; a new process would import modules for a second. It may take 10 s of CPU, a minute in all, and
+1 GB of memory beyond what it starts with. A process that takes longer is killed and counted as endless.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ LIMIT_S = 60.0
 LIMIT_BYTES = 10**9
 _MOST_SAID = 1 << 20
 _ASIDE = re.compile(r"(warning|note|solving|profile): ")
-"""What stands on standard error beside the one line."""
+"""Lines on standard error that are allowed beside the error line."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mistake; `faults` says what is not as documented, in a word each."""
+    """How a command answered a mistake; `faults` names each way in which that is not as documented."""
 
     mistake: Mistake
     code: int | None
     seconds: float
     peak_bytes: int
-    said: str
+    output: str
     faults: tuple[str, ...] = field(default=())
 
     @property
     def refused(self) -> bool:
-        """Whether the command did not take it."""
+        """Whether the command refused the mistake."""
         return self.code != 0
 
 
@@ -55,7 +54,7 @@ def documented(command: str) -> set[int]:
 
 
 def attempt(mistake: Mistake, ground: Path, home: Path, limit_s: float = LIMIT_S) -> Outcome:
-    """Make `mistake` in `home`, a copy of `ground` that is made for it and removed."""
+    """Make `mistake` in `home`, a temporary copy of the sample folder `ground`; its outcome."""
     shutil.copytree(ground, home, symlinks=True)
     try:
         mistake.spoil(home)
@@ -70,8 +69,8 @@ def attempt(mistake: Mistake, ground: Path, home: Path, limit_s: float = LIMIT_S
         faults = tuple(_faults(mistake, arguments[0], status, code, out, err, seconds, peak, limit_s, checked_bad))
         if code != 0 and _listing(home) != before:
             faults = (*faults, "written")
-        said = (err or out).strip().replace(str(home), "…")
-        return Outcome(mistake, code, seconds, peak, (checked_bad.replace(str(home), "…") or said)[-600:], faults)
+        output = (err or out).strip().replace(str(home), "…")
+        return Outcome(mistake, code, seconds, peak, (checked_bad.replace(str(home), "…") or output)[-600:], faults)
     finally:
         shutil.rmtree(home)
 
@@ -92,7 +91,7 @@ def _faults(
         faults.append("exit code")
     lines = [line for line in err.splitlines() if line.strip() and not _ASIDE.match(line)]
     reports = command == "check" and bool(out.strip()) and not lines  # findings are check's result
-    # A line for each fault; that there is no plan has one reason.
+    # Bad input has a line for each fault; an infeasible job has one line.
     told = lines and all(line.startswith("error: ") for line in lines)
     infeasible = len(lines) == 1 and lines[0].startswith("no feasible plan: ")
     if code in (2, 3) and not reports and not told and not infeasible:
@@ -105,7 +104,7 @@ def _faults(
 
 
 def _listing(folder: Path) -> dict[str, tuple[int, int]]:
-    """Files with size and time of change; what is no regular file by name alone."""
+    """Every path below the folder: files with size and time of change, others with zeros."""
     listing = {}
     for path in folder.rglob("*"):
         status = path.lstat()
@@ -117,7 +116,7 @@ def _listing(folder: Path) -> dict[str, tuple[int, int]]:
 def _forked(
     arguments: list[str], folder: Path, limit_s: float, file_bytes: int | None
 ) -> tuple[int, str, str, float, int]:
-    """Run `rlplan WORDS` in a fork: its wait status, what it printed and said, seconds, most memory it had (bytes)."""
+    """Run `rlplan ARGUMENTS` in a fork; (wait status, standard output, standard error, seconds, peak bytes)."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     sys.stdout.flush()
@@ -128,23 +127,23 @@ def _forked(
         os.dup2(out_write, 1)
         os.dup2(err_write, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        _be(arguments, folder, file_bytes)
+        _run_and_exit(arguments, folder, file_bytes)
     os.close(out_write)
     os.close(err_write)
-    said = _drained([out_read, err_read], child, began + limit_s)
+    outputs = _drained([out_read, err_read], child, began + limit_s)
     _, status, used = os.wait4(child, 0)
     seconds = time.monotonic() - began
     return (
         status,
-        said[0].decode("utf-8", "replace"),
-        said[1].decode("utf-8", "replace"),
+        outputs[0].decode("utf-8", "replace"),
+        outputs[1].decode("utf-8", "replace"),
         seconds,
         used.ru_maxrss * 1024,
     )
 
 
 def _drained(pipes: list[int], child: int, until: float) -> list[bytes]:
-    """What comes through the pipes until both are closed; at `until` (monotonic seconds) the child is killed."""
+    """The bytes of each pipe until both are closed; at `until` (monotonic seconds) the child is killed."""
     chunks: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     killed = False
     with selectors.DefaultSelector() as selector:
@@ -165,8 +164,8 @@ def _drained(pipes: list[int], child: int, until: float) -> list[bytes]:
     return [b"".join(chunks[pipe]) for pipe in pipes]
 
 
-def _be(arguments: list[str], folder: Path, file_bytes: int | None) -> None:
-    """Be `rlplan WORDS`; never returns."""
+def _run_and_exit(arguments: list[str], folder: Path, file_bytes: int | None) -> None:
+    """Run `rlplan ARGUMENTS` under the limits, and end this process."""
     from rlplan.cli.main import main
 
     code = 1
@@ -177,14 +176,14 @@ def _be(arguments: list[str], folder: Path, file_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_address_space() + LIMIT_BYTES, resource.RLIM_INFINITY))
         if file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-        # As of a new process: those of this one know what they were opened on.
+        # New streams as in a new process: the inherited ones remember the terminal of this process.
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         sys.argv = ["rlplan", *arguments]
         main()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except BaseException:  # noqa: BLE001 - what Python would print of it is what is looked for
+    except BaseException:  # noqa: BLE001 - the traceback is printed as Python would
         traceback.print_exc()
     finally:
         try:

@@ -17,7 +17,7 @@ from rlplan.plans.yaml.errors import InputError
 
 from .. import entry
 from .curve import read_curve, stays
-from .report import result_of, text_of
+from .replay_report import result_of, text_of
 from .tasks import DURATIONS, PARTS, Task, run, tasks_of
 
 
@@ -36,7 +36,7 @@ from .tasks import DURATIONS, PARTS, Task, run, tasks_of
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def command(file: Path, seeds: int, parts: str, spill: float, workers: int, as_json: bool) -> None:
-    """RollMux's production replay under the published policies and ours; see the package's docstring."""
+    """RollMux's production replay under the published placers and ours; see the docstring of benchmarks/rollmux."""
     chosen = [part.strip() for part in parts.split(",")]
     unknown = sorted(set(chosen) - set(PARTS))
     if unknown:

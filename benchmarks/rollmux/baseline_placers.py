@@ -41,14 +41,14 @@ class _Packer:
 
 
 class Random(_Packer):
-    """A random group and placement among all that host memory and group cap allow, a group of its own included."""
+    """Places a job at random among all placements that host memory and group cap allow, a new group included."""
 
     def __init__(self, node_types: NodeTypes, rules: Rules, seed: int) -> None:
         super().__init__(node_types, rules)
         self.seed = seed
 
     def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
-        """The state with `job` somewhere; the draw depends on the seed and the job's name alone."""
+        """The state with `job` placed at random; the draw depends only on the seed and the job's name."""
         jobs = {**state.jobs, job.name: job}
         candidates = [(next_id(state.groups), solo_group(job, self.node_types))]
         candidates += [
@@ -63,7 +63,7 @@ class Random(_Packer):
 
 
 class MostIdle(_Packer):
-    """The group, then in it the nodes, that are idle for the largest share of the group's cycle."""
+    """Places a job in the group, and there on the nodes, that are idle for the largest share of the cycle."""
 
     def arrive(self, state: GroupsState, job: GroupJob) -> GroupsState:
         """The state with `job` on existing nodes if any group holds it, else in a group of its own."""
@@ -84,7 +84,7 @@ class MostIdle(_Packer):
         return state.with_job(job, next_id(state.groups), solo_group(job, self.node_types))
 
     def _busy(self, group: Group, jobs: Jobs) -> list[float]:
-        """Share of the group's cycle that each node is held, one iteration of each member (may exceed 1)."""
+        """For each node, the share of the cycle in which it is held if each member does one iteration."""
         node_of = node_of_units(group, self.node_types)
         held = [0.0] * len(group.nodes)
         for pin in group.pins:

@@ -1,4 +1,4 @@
-"""Arrivals and departures read off a curve of GPUs in use.
+"""Arrivals and departures of jobs from a curve of GPUs in use.
 
 The file holds `{"series": {"H800_SoloD": [[hour, GPUs], ...], ...}}`: under Solo-D every job holds its own training
 GPUs, so each step of 8 up is a job's arrival and each step of 8 down a departure. GPU counts may be one off (they
@@ -22,7 +22,7 @@ from rlplan.plans.yaml.errors import InputError
 _SERIES = "H800_SoloD"
 _GPUS = 8
 _MOST_GPUS = 100_000
-"""Of a point; each node of a curve is an object here."""
+"""Most GPUs of a point, since each node of the curve becomes an object."""
 _NODES_A_WIDE_JOB = 26
 """Nodes that arrive for each job of two nodes: 208 for 8."""
 
@@ -98,9 +98,10 @@ def stays(curve: list[tuple[float, int]], rng: np.random.Generator) -> list[Stay
 
 
 def _wide_pairs(steps: list[int], rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(step up, later step down) of each job of two nodes, such that jobs of one node can make up the rest.
+    """(index of the step up, index of the later step down) of each job of two nodes; jobs of one node make up the rest.
 
-    Each ends at the possible step nearest to the one at which a node drawn at random at every departure would leave.
+    A departure time is drawn as if a random node left at every step down; the job ends at the possible step nearest to
+    it.
     """
     present = np.cumsum(steps)
     rest = present.copy()

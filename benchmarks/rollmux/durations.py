@@ -1,4 +1,4 @@
-"""How phases of an iteration vary around their mean, and how they drift: documented stand-ins for unknown traces.
+"""Random durations and drift of phases, from published distributions, since no trace of the jobs is public.
 
 Lengths of responses: the quantiles of 1.38 million production requests to a reasoning model (output p50 792, p90 3432,
 p99 12607 tokens; Alibaba ServeGen's DeepSeek-R1 trace), cut at 16k tokens, near the replay's mean cap of 12.1k. An
@@ -35,10 +35,10 @@ def response_tokens(score: np.ndarray) -> np.ndarray:
 
 
 def spread(draws: int, rng: np.random.Generator) -> tuple[tuple[float, float], ...]:
-    """`draws` joint (rollout, training) seconds of an iteration over their means, in this sample exactly 1."""
+    """`draws` random (rollout, training) seconds of an iteration, each divided by its mean over the draws."""
     prompt = rng.standard_normal((draws, _PROMPTS, 1))
-    own = rng.standard_normal((draws, _PROMPTS, _SAMPLES))
-    tokens = response_tokens(np.sqrt(_COPULA) * prompt + np.sqrt(1.0 - _COPULA) * own).reshape(draws, -1)
+    sample = rng.standard_normal((draws, _PROMPTS, _SAMPLES))
+    tokens = response_tokens(np.sqrt(_COPULA) * prompt + np.sqrt(1.0 - _COPULA) * sample).reshape(draws, -1)
     rollout = tokens.max(axis=1) + tokens.sum(axis=1) / _NODE_ENGINES / _BATCH
     train = tokens.sum(axis=1)
     return tuple(zip((rollout / rollout.mean()).tolist(), (train / train.mean()).tolist(), strict=True))
@@ -53,7 +53,7 @@ DIRECTIONS = ("up", "down", "mixed")
 
 
 class Drift:
-    """Phase times that move away from those at arrival, in a straight line over each job's stay, by up to `most`.
+    """Drift of phase seconds: linear over each job's stay, from the seconds at arrival, by a share of up to `most`.
 
     Each phase of each job ends at its own share, uniform up to `most`; slower for `up`, faster for `down`, either for
     `mixed`, drawn by job. A bound on slowdown is a share of the job's seconds alone as they are at the time.
@@ -67,8 +67,8 @@ class Drift:
         self._rng = rng
         self._ends: dict[str, tuple[float, float]] = {}
 
-    def at(self, job: GroupJob, share: float) -> GroupJob:
-        """`job` (as it arrived) after this share of its stay."""
+    def drifted(self, job: GroupJob, share: float) -> GroupJob:
+        """The job with its phase seconds after this share of its stay; `job`: as it arrived."""
         if job.name not in self._ends:
             signs = {"up": 1.0, "down": -1.0, "mixed": float(self._rng.choice((-1.0, 1.0)))}
             sign = signs[self._direction]

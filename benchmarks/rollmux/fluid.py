@@ -1,8 +1,8 @@
-"""What no policy can be cheaper than: fractional nodes, every slack spent.
+"""The fluid bound: a price below which no placer can be, with fractional nodes and each job exactly at its bound.
 
 At any time a job in the system must finish an iteration within its bound times its solo seconds, on average, so
-it holds node-seconds at that rate at least. With nodes bought by the fraction, and no phase ever in another's way, each
-phase takes its cheapest way; the linear program over ways falls apart into one minimum for each phase of each job.
+it holds node-seconds at that rate at least. With fractional nodes, and no phase waiting for another job, each
+phase takes its cheapest way: one minimum for each phase of each job.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rlplan.planner.groups.inputs.group_model import GroupJob, NodeTypes, PhaseWay
 
-from .jobs import Arrival
+from .published_jobs import Arrival
 
 
 def job_usd_per_hour(job: GroupJob, node_types: NodeTypes) -> float:

@@ -1,11 +1,11 @@
-"""A policy replayed over arrivals and departures, and what it cost and kept.
+"""Replay a placer over arrivals and departures: its price, and the jobs' iterations and kept bounds.
 
 Between two events everything is constant: each job advances at its long-run slowdown in its group. Jobs stay for as
 long as the file says, however slow they are; what a slow job did not do shows in USD per iteration.
 
 A move stops the job at once: what it has done of its running iteration is lost (a share drawn by seed), then it starts
 cold on its new nodes, which are paid from that moment; its old nodes are given back if nobody else uses them. Work lost
-and cold start take the job's time. The first start of a job is alike under every policy and is not counted.
+and cold start take the job's time. The first start of a job is alike under every placer and is not counted.
 
 slo_attained: share of jobs whose mean iteration over their whole stay, moves included, was within their bound.
 slo_attained_by_hours: share of job-hours in intervals during which the job alone obeyed it, moves included.
@@ -25,25 +25,25 @@ from rlplan.planner.groups.replan.moved_jobs import moved_jobs
 from rlplan.planner.groups.simulate.slowdowns import slowdowns
 
 from .durations import Drift
-from .jobs import Arrival
+from .published_jobs import Arrival
 
 _ROUNDING = 1e-6
 
 
 @dataclass
 class Account:
-    """What one job got."""
+    """The account of one job: its time, iterations and moves."""
 
     time_s: float = 0.0
     iterations: float = 0.0
     solo_s: float = 0.0
-    """Seconds that these iterations take alone."""
+    """Seconds that these iterations take solo."""
     outage_s: float = 0.0
-    """Seconds of a move that it has still to sit out: cold start, and doing again what was lost."""
+    """Seconds of a move that are still to come: the cold start, and the lost work that is done again."""
     redo_s: float = 0.0
-    """Of these, what was lost."""
+    """The part of these seconds in which lost work is done again."""
     redo_solo_s: float = 0.0
-    """The same, in seconds alone."""
+    """Solo seconds of that lost work."""
     moved: int = 0
     lost_s: float = 0.0
     kept_s: float = 0.0
@@ -71,7 +71,7 @@ class Account:
             self.kept_s += span_s
 
     def leave(self) -> None:
-        """What a move lost and was not done again is not done."""
+        """Take lost work that was not done again off the account."""
         if self.redo_s:
             self.solo_s -= self.redo_solo_s * min(self.outage_s, self.redo_s) / self.redo_s
 
@@ -142,7 +142,7 @@ def replay(
     replan: Callable[[GroupsState, Jobs], GroupsState] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run `placer` over the arrivals; it sees their jobs, slowdowns are those of the `real` jobs of the same names.
+    """Run `placer` over the arrivals; it sees their jobs; slowdowns are those of the `real` jobs of the same names.
 
     With `drift`, phase times change every `look_every_h` hours, and `replan` is then given the state and the jobs as
     they are now, if there is such a function; otherwise placements stay as they were planned.
@@ -181,7 +181,7 @@ def replay(
             assert drift is not None
             for member in state.jobs:
                 stay = stays[member]
-                now_real[member] = drift.at(jobs[member], (hour - stay.start_h) / (stay.end_h - stay.start_h))
+                now_real[member] = drift.drifted(jobs[member], (hour - stay.start_h) / (stay.end_h - stay.start_h))
             factors_of.clear()
             if replan:
                 after = replan(state, {member: now_real[member] for member in state.jobs})

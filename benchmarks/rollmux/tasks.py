@@ -1,4 +1,4 @@
-"""One replay as a task that a worker process can run: which policy, which jobs, which seed."""
+"""One replay as a task that a worker process can run: which placer, which jobs, which seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlplan.planner.groups.replan.replanner import Replanner
 from .curve import read_curve, stays
 from .durations import DIRECTIONS, PLANNED_DRAWS, REAL_DRAWS, Drift, with_spread
 from .fluid import fluid_bound
-from .jobs import NODE_TYPES, Arrival, arrivals, without_spill
+from .published_jobs import NODE_TYPES, Arrival, arrivals, without_spill
 from .replay import Outcome, replay
 
 BASELINES = ("solo_d", "colocated", "random", "most_idle", "algorithm_1")
@@ -33,7 +33,7 @@ SLOW_SPILL = 1.19
 """Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
 DRIFT_MOST = 0.3
 LOOK_S = 3600.0
-"""Between two looks at what drifts."""
+"""Seconds between two re-plans of drifting jobs."""
 DRIFT_MARGIN = 0.1
 """Share of every job's slack that no plan uses where phases drift, since they are looked at every hour only."""
 
@@ -43,14 +43,14 @@ class Task:
     """One replay."""
 
     file: Path
-    policy: str
+    placer: str
     durations: str
     """`exact`: phases take their mean; `random`: they are drawn."""
     seed: int
     spill: float = 1.0
     """Seconds of a rollout on training nodes over those on rollout nodes."""
     lever: str = ""
-    """What ours goes without: `no_spill`, `first_come`, or `slow_spill`; all levers if empty."""
+    """The lever that our placer does without: `no_spill`, `first_come` or `slow_spill`; empty: it has all levers."""
     drift: str = ""
     """Direction of drift; none if empty."""
     replan: bool = False
@@ -63,7 +63,7 @@ def tasks_of(file: Path, seeds: Iterable[int], parts: Sequence[str], spill: floa
     for seed in seeds:
         for durations in DURATIONS:
             if durations in parts:
-                tasks += [Task(file, policy, durations, seed, spill) for policy in OURS + BASELINES]
+                tasks += [Task(file, placer, durations, seed, spill) for placer in OURS + BASELINES]
         if seed != seeds[0]:
             continue  # levers and drift: one seed
         if "levers" in parts:
@@ -75,11 +75,11 @@ def tasks_of(file: Path, seeds: Iterable[int], parts: Sequence[str], spill: floa
                 for direction in DIRECTIONS
                 for replan in (False, True)
             ]
-    return sorted(tasks, key=lambda t: (t.policy not in OURS, t.seed))
+    return sorted(tasks, key=lambda t: (t.placer not in OURS, t.seed))
 
 
 def case(file: Path, seed: int, durations: str, spill: float) -> tuple[list[Arrival], dict[str, GroupJob]]:
-    """Arrivals as a planner knows them, and the jobs as they are."""
+    """(arrivals with the durations that placers know, jobs by name with their true durations)."""
     rng = np.random.default_rng(seed)
     planned = arrivals(stays(read_curve(file), rng), rng, spill)
     real = {a.job.name: a.job for a in planned}
@@ -89,27 +89,27 @@ def case(file: Path, seed: int, durations: str, spill: float) -> tuple[list[Arri
     return planned, real
 
 
-def rules_of(policy: str, lever: str = "", margin: float = 0.0) -> Rules:
-    """The published policies run on the paper's executor; margin and quantile are the same for all."""
-    permits = "first_come" if policy in BASELINES or lever == "first_come" else "multi_rate"
+def rules_of(placer: str, lever: str = "", margin: float = 0.0) -> Rules:
+    """The rules of a placer: the published placers have the paper's permit rule; margin and quantile are the same."""
+    permits = "first_come" if placer in BASELINES or lever == "first_come" else "multi_rate"
     return Rules(permit_rule=permits, margin=margin)
 
 
-def placer_of(policy: str, rules: Rules, seed: int) -> Placer:
-    """The policy by its name in the result."""
-    if policy == "ours":
+def placer_of(placer: str, rules: Rules, seed: int) -> Placer:
+    """The placer by its name in the result."""
+    if placer == "ours":
         return Replanner(NODE_TYPES, rules)
-    if policy == "ours_no_moves":
+    if placer == "ours_no_moves":
         return BestFit(NODE_TYPES, rules)
-    if policy == "solo_d":
+    if placer == "solo_d":
         return SoloD(NODE_TYPES)
-    if policy == "colocated":
+    if placer == "colocated":
         return Colocated(NODE_TYPES)
-    if policy == "random":
+    if placer == "random":
         return Random(NODE_TYPES, rules, seed)
-    if policy == "most_idle":
+    if placer == "most_idle":
         return MostIdle(NODE_TYPES, rules)
-    assert policy == "algorithm_1", policy
+    assert placer == "algorithm_1", placer
     return Algorithm1(NODE_TYPES, rules)
 
 
@@ -119,8 +119,8 @@ def run(task: Task) -> dict[str, Any]:
     if task.lever == "no_spill":
         planned = [replace(a, job=without_spill(a.job)) for a in planned]
         real = {name: without_spill(job) for name, job in real.items()}
-    rules = rules_of(task.policy, task.lever, DRIFT_MARGIN if task.drift else 0.0)
-    placer = placer_of(task.policy, rules, task.seed)
+    rules = rules_of(task.placer, task.lever, DRIFT_MARGIN if task.drift else 0.0)
+    placer = placer_of(task.placer, rules, task.seed)
     drift = Drift(task.drift, DRIFT_MOST, np.random.default_rng([task.seed, 5])) if task.drift else None
     replan = partial(_repaired, placer) if task.replan and isinstance(placer, Replanner) else None
     outcome = replay(planned, placer, NODE_TYPES, rules, real, task.seed, drift, replan=replan)
@@ -128,13 +128,13 @@ def run(task: Task) -> dict[str, Any]:
 
 
 def _repaired(placer: Replanner, state: GroupsState, now: Jobs) -> GroupsState:
-    """The state re-planned with members of groups in which a bound is at risk as they are now; as it is if none is."""
+    """The state, re-planned with today's durations of the jobs in groups with a bound at risk; unchanged if none is."""
     broken = {pin.job: now[pin.job] for key in placer.at_risk(state, now, LOOK_S) for pin in state.groups[key].pins}
     return placer.drifted(state, broken) if broken else state
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    """What is reported of a replay."""
+    """The reported figures of a replay, by name."""
     return {
         "usd_per_hour": outcome.usd_per_hour,
         "usd_per_iteration": outcome.usd_per_unit(NODE_TYPES),

@@ -18,11 +18,11 @@ from rlplan.profiles.profile_schema import Profile
 from .. import entry
 from .case import Case, read_case, round_phases
 from .cycle import ablation, planned
-from .documents import cluster_of, job_of, profile_of, trace_of
-from .figures import PUBLISHED_CAP, Figures
-from .ours import plan_of, summary
+from .published_figures import PUBLISHED_CAP, Figures
 from .quotas import OperatingPoint
+from .rlplan_plans import plan_of, summary
 from .sensitivity import PLAIN, Calibrated, Sweep, rmse
+from .solve_inputs import cluster_of, job_of, profile_of, trace_of
 
 # The copula's rho that was found at 14B/16k, for figures without a sensitivity.
 _RHO = 0.17

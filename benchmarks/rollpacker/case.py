@@ -1,4 +1,4 @@
-"""What is published of one model size: its GPUs and the seconds of the phases that are not simulated."""
+"""A case: the published GPUs of one model size, and the seconds of the phases that are not simulated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlplan.plans.schema.base import Count, Name, NonNegative, Positive, Strict
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import load
 
-from .figures import Figures
+from .published_figures import Figures
 
 
 class PlainPhases(Strict):
@@ -27,14 +27,14 @@ class PlainPhases(Strict):
     """The update."""
 
     sync_s: NonNegative = 0.0
-    """Getting the weights to the engines, where it is not in the others."""
+    """Weight transfer to the engines, where no other phase contains it."""
 
 
 class RoundPhases(Strict):
     """Seconds of a RollPacker round besides its rollout."""
 
     sync_s: NonNegative
-    """Getting the weights to the engines."""
+    """Weight transfer to the engines."""
 
     reward_s: NonNegative
     """Waiting for rewards after the last token."""
@@ -53,7 +53,7 @@ class RacePhases(Strict):
     """Long rounds."""
 
     other_s: NonNegative = 0.0
-    """What a step takes beside its published phases."""
+    """Seconds of a step beside its published phases."""
 
     long_train_unhidden_s: NonNegative | None = None
     """The whole update of a long round; null: as long as the plain system's."""
@@ -131,9 +131,9 @@ def read_case(path: Path) -> Case:
 
 def round_phases(case: Case, figures: Figures, model: str, round_kind: str) -> RoundPhases:
     """Phases of a kind of round: the case's, else the figures'. Raises InputError if neither has them."""
-    own = case.race.short if round_kind == "short" else case.race.long
-    if own is not None:
-        return own
+    phases = case.race.short if round_kind == "short" else case.race.long
+    if phases is not None:
+        return phases
     published = figures.phases_s(model).get(round_kind)
     if published is None:
         raise InputError(

@@ -1,10 +1,10 @@
-"""Step seconds of veRL and RollPacker: rollouts simulated, the other phases as published; and the ablation.
+"""Step seconds of veRL and RollPacker, and the ablation: rollouts are simulated, other phases are as published.
 
 RollPacker's parts, added one by one as in its table 2:
     tail     its rounds with quotas (quotas.py) instead of plain ones; rewards and updates after the rollout
-    reward   rewards beside the rollout: what is left of them after the last token is published
+    reward   rewards during the rollout: the published seconds after the last token remain
     planner  its rule: a kind of round in which sequences are preempted gets twice the TP, until none are
-    trainer  streaming: the part of a long round's update that is not hidden under its rollout is published
+    trainer  streaming: the published part of a long round's update that its rollout does not hide remains
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ablation(
     short: RoundPhases,
     long: RoundPhases,
 ) -> dict[str, float]:
-    """Mean seconds of a step with RollPacker's parts added one by one, "verl" first and "trainer" the whole of it.
+    """Mean seconds of a step with RollPacker's parts added one by one, "verl" first, "trainer" with all parts.
 
     Args:
         plain_rollout_s: rollout of a plain round.

@@ -20,12 +20,12 @@ from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.race import RaceRound
 
 from .case import Case
-from .documents import PROMPT_TOKENS
-from .figures import Figures
+from .published_figures import Figures
+from .solve_inputs import PROMPT_TOKENS
 
 
 class QuotaRound:
-    """Races side by side, one per task; drives like a `Round`. Draws are numbered through all of them."""
+    """One race per task, side by side, with the interface of a `Round`; draws are numbered over all races."""
 
     def __init__(self, races: list[RaceRound], draws: int) -> None:
         self._races, self._draws = races, draws  # each race has as many draws, and no refills
@@ -40,7 +40,7 @@ class QuotaRound:
         return [self._outer(task, a) for task, race in enumerate(self._races) for a in race.start()]
 
     def handle(self, event: Event) -> list[Action]:
-        """Take one event to its task's race."""
+        """Pass an event to the race of its task; the actions that result."""
         task, draw = divmod(event.key.draw, self._draws)
         inner = type(event)(SampleKey(draw, event.key.sample), *_rest(event))
         return [self._outer(task, action) for action in self._races[task].handle(inner)]
@@ -67,7 +67,7 @@ class Operated:
 
 
 class OperatingPoint:
-    """Simulates short and long rounds at the published over-issue, on any engines. The luck is the same on all."""
+    """Simulates short and long rounds at the published over-issue, on any engines, with the same random draws."""
 
     def __init__(self, case: Case, figures: Figures, rho: float, rounds: int = 40, seed: int = 0) -> None:
         self._case, self._rounds = case, rounds

@@ -32,7 +32,7 @@ RHO_POINT, OVERHEAD_POINT, PLAIN = (1.0, 1.5), (1.25, 1.25), (1.0, 1.0)
 # Simulated short rounds of a setting: 64 times the worst of five, whose mean is then within 2 % of the truth.
 _ROUNDS = 320
 _PROMPT_TOKENS = 256
-# What is published is rollout alone; a worker without work to do keeps rewards out of it.
+# The published seconds are of the rollout alone, so rewards take no time.
 _NO_REWARD = RewardCost(workers=1, per_sample_s=0.0, delay_s=0.0)
 
 Factors = tuple[float, float]
@@ -40,7 +40,7 @@ Factors = tuple[float, float]
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What was found: dependence, seconds of a round besides decoding, and how much slower engines are than `cost`."""
+    """Calibrated values: dependence (rho), seconds of a round besides decoding, factor on the engines' seconds."""
 
     rho: float
     overhead_s: float
@@ -70,10 +70,10 @@ class Sweep:
         self._cdfs, self._cost, self._prompts, self._samples, self._cap = cdfs, cost, prompts, samples, cap_tokens
         self._seed = seed
         self._drawn: tuple[float, NDArray[np.int32]] | None = None
-        self._known: dict[tuple[Factors, float], list[float]] = {}
+        self._decode_s: dict[tuple[Factors, float], list[float]] = {}
 
     def _lengths(self, rho: float) -> NDArray[np.int32]:
-        """Lengths (rounds, prompts, samples), wide enough for any over-issue up to 1.5; same luck whatever rho."""
+        """Lengths (rounds, prompts, samples), for over-issue up to 1.5; the random numbers do not depend on rho."""
         if self._drawn is None or self._drawn[0] != rho:
             tasks = len(self._cdfs)
             each = math.ceil(1.5 * self._prompts / tasks)
@@ -87,7 +87,7 @@ class Sweep:
 
     def decode_s(self, factors: Factors, rho: float) -> list[float]:
         """Seconds of short rounds with this over-issue, at speed 1 and without overhead."""
-        if (factors, rho) not in self._known:
+        if (factors, rho) not in self._decode_s:
             issued, width = round(self._prompts * factors[0]), round(self._samples * factors[1])
             round_kind = RoundKind("short", issued, self._prompts, self._samples, width, self._cap)
             prompt_tokens = np.full(issued, _PROMPT_TOKENS, dtype=np.int32)
@@ -99,8 +99,8 @@ class Sweep:
                     round_kind, round_draws, self._cost, _NO_REWARD, self._cost.max_sequences
                 )
                 seconds.append(simulated.times.end_s)
-            self._known[factors, rho] = seconds
-        return self._known[factors, rho]
+            self._decode_s[factors, rho] = seconds
+        return self._decode_s[factors, rho]
 
     def cycle_s(self, factors: Factors, calibrated: Calibrated) -> float:
         """The published statistic: worst short and worst long round, weighed as they come in a cycle."""
@@ -117,21 +117,21 @@ class Sweep:
         """Fit rho, the overhead and the speed to `RHO_POINT`, `OVERHEAD_POINT` and the plain round."""
         plain_s = published[PLAIN]
 
-        def at(rho: float) -> Calibrated:
+        def calibrated(rho: float) -> Calibrated:
             share = self._cycle(OVERHEAD_POINT, rho) / self._cycle(PLAIN, rho)
             overhead_s = max(0.0, (published[OVERHEAD_POINT] - plain_s * share) / (1.0 - share))
             return Calibrated(rho, overhead_s, (plain_s - overhead_s) / self._cycle(PLAIN, rho))
 
-        rho = _root(lambda r: self.cycle_s(RHO_POINT, at(r)), published[RHO_POINT], 0.0, 0.9, 0.004)
-        return at(rho)
+        rho = _root(lambda r: self.cycle_s(RHO_POINT, calibrated(r)), published[RHO_POINT], 0.0, 0.9, 0.004)
+        return calibrated(rho)
 
     def speed(self, plain_s: float, rho: float, overhead_s: float) -> float:
-        """Factor with which a plain round takes `plain_s` on average."""
+        """The factor on the engines' seconds with which a plain round takes `plain_s` on average."""
         return (plain_s - overhead_s) / float(np.mean(self.decode_s(PLAIN, rho)))
 
 
 def _root(rises: Callable[[float], float], wanted: float, low: float, high: float, grain: float) -> float:
-    """Where a rising function reaches `wanted`, by bisection; an end if it does not."""
+    """The argument at which a rising function is `wanted`, by bisection; `low` or `high` if it never is."""
     while high - low > grain:
         middle = (low + high) / 2
         low, high = (middle, high) if rises(middle) < wanted else (low, middle)
@@ -145,5 +145,5 @@ def worst(seconds: list[float]) -> float:
 
 
 def rmse(points: Sequence[tuple[float, float, float, float]], plain_s: float) -> float:
-    """Of (f_p, f_n, published, predicted), over the plain round's seconds."""
+    """Root mean square error of (f_p, f_n, published, predicted) points, over the plain round's seconds."""
     return math.sqrt(sum((p - s) ** 2 for _, _, s, p in points) / len(points)) / plain_s

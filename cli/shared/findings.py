@@ -88,7 +88,7 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
             "place": bar.place,
             "needed_bytes": bar.needed_bytes,
             "capacity_bytes": bar.capacity_bytes,
-            "lower_bound": not bar.known,
+            "lower_bound": not bar.complete,
             "holds_bytes": bar.holds_bytes,
         }
         for bar in table_of(value.job, profile, pool, weight_bytes, nodes)

@@ -1,7 +1,7 @@
-"""Rules of a cluster's accelerators: whether they can be what they are called. Reads no file.
+"""Rules of a cluster's accelerators: kind and memory must fit the accelerator's name. Reads no file.
 
-Eight GPUs' memory written for one (640 GB for an H100), or `kind: cpu` for GPUs, would make every plan of the cluster
-worthless, and nothing else of the documents contradicts it.
+The memory of eight GPUs written for one (640 GB for an H100), or `kind: cpu` for GPUs, would make every plan of the
+cluster worthless, and no other rule would notice.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from ...plans.yaml.yaml_doc import Loc
 from ...profiles.hardware import gpu_of, largest_memory_bytes
 
 TOLERANCE = 0.08
-"""Relative. A card of 80 GB is 80e9 or 80 * 2**30 bytes, by who writes it."""
+"""Relative tolerance of memory: a card of 80 GB is written as 80e9 or as 80 * 2**30 bytes."""
 
 
 def unlike_names(cluster: Cluster) -> list[Fault]:
     """Faults of accelerators whose name is a GPU's, and whose kind or memory no GPU of that name has."""
     faults = []
     for name, pool in sorted(cluster.pools.items()):
-        at: Loc = ("pools", name, "accelerators")
+        location: Loc = ("pools", name, "accelerators")
         fault = accelerator_fault(pool.accelerators)
         if fault is not None:
-            key, what, remedy = fault
-            faults.append(Fault("accelerator-unlike-name", (*at, key), what, remedy))
+            key, message, remedy = fault
+            faults.append(Fault("accelerator-unlike-name", (*location, key), message, remedy))
     return faults
 
 
-def unlike_names_at(at: Loc, cluster: Cluster) -> list[Fault]:
-    """The faults of a cluster's accelerators, at the key `at` of another document that names the cluster."""
-    return [Fault(fault.rule, at, f"{fault.key} {fault.message}", fault.remedy) for fault in unlike_names(cluster)]
+def unlike_names_at(location: Loc, cluster: Cluster) -> list[Fault]:
+    """The faults of a cluster's accelerators, at `location` of another document that names the cluster."""
+    return [
+        Fault(fault.rule, location, f"{fault.key} {fault.message}", fault.remedy) for fault in unlike_names(cluster)
+    ]
 
 
 def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None:
@@ -44,5 +46,5 @@ def accelerator_fault(accelerators: Accelerators) -> tuple[str, str, str] | None
     most = largest_memory_bytes(sheet)
     if accelerators.memory_bytes <= (1 + TOLERANCE) * most:
         return None
-    what = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
-    return "memory_bytes", what, "write the memory of one accelerator, not of a node"
+    message = f"is {bytes_text(accelerators.memory_bytes)}, and no {sheet.name} has more than {bytes_text(most)}"
+    return "memory_bytes", message, "write the memory of one accelerator, not of a node"

@@ -1,4 +1,4 @@
-"""Options of a check, and the documents that a checked file names, opened as they are now."""
+"""Options of a check, and a function that opens the documents that a checked file names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What a file is checked against beside its own inputs.
+    """Site rules and ages that a file is checked against, beside its own inputs.
 
     Attributes:
         now: the time that ages are counted to.
@@ -49,8 +49,8 @@ class CheckOptions:
         return f"{self.site_rules.place('max_profile_age_days')} (max_profile_age_days)"
 
 
-def opened(path: Path, named: str, model: type[M], at: Loc, faults: list[Fault]) -> M | None:
-    """The document at `path`, which the checked file names at key `at` as `named`.
+def opened(path: Path, named: str, model: type[M], location: Loc, faults: list[Fault]) -> M | None:
+    """The document at `path`, which the checked file names at `location` as `named`.
 
     None if there is no such file (the rule on digests finds that), or if it is no document of `model`, which is added
     to `faults`.
@@ -66,5 +66,5 @@ def opened(path: Path, named: str, model: type[M], at: Loc, faults: list[Fault])
     else:
         first = read.findings[0]
         why = f"is no {wanted} any more: {f'line {first.line}: ' if first.line else ''}[{first.rule}] {first.text}"
-    faults.append(Fault("input-unreadable", at, f"'{named}' {why}"))
+    faults.append(Fault("input-unreadable", location, f"'{named}' {why}"))
     return None

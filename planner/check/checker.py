@@ -1,4 +1,4 @@
-"""The checker of `rlplan check`: the findings of all rules on a file, of whatever kind it is.
+"""The checker of `rlplan check`: the findings of all rules on a file of any kind.
 
 The schema of a document is checked first; a file that fails it is checked no further. A plan is then checked against
 its inputs as they are now, against itself, its profile and the site rules of its folder. Nothing is solved or

@@ -65,15 +65,17 @@ def workload_faults(workload: Workload, path: str) -> list[Fault]:
     faults: list[Fault] = []
     cluster_path = Path(path).parent / workload.cluster
     if not os.path.isfile(cluster_path):  # noqa: PTH113 (pathlib raises for what can be no path)
-        what = f"no such file: '{workload.cluster}'"
-        return [Fault("input-missing", ("cluster",), what, "paths are relative to this file")]
+        message = f"no such file: '{workload.cluster}'"
+        return [Fault("input-missing", ("cluster",), message, "paths are relative to this file")]
     cluster = opened(cluster_path, workload.cluster, Cluster, ("cluster",), faults)
     if cluster is None:
         return faults
     faults += unlike_names_at(("cluster",), cluster)
-    for loc, text in way_faults(workload, cluster):
-        what, _, remedy = text.partition("; ")
-        faults.append(Fault("unknown-pool" if loc[-1] == "pool" else "does-not-fit-pool", loc, what, remedy))
+    for location, fault_text in way_faults(workload, cluster):
+        message, _, remedy = fault_text.partition("; ")
+        faults.append(
+            Fault("unknown-pool" if location[-1] == "pool" else "does-not-fit-pool", location, message, remedy)
+        )
     if faults:
         return faults
     try:
@@ -90,14 +92,14 @@ def _too_large(problem: Problem) -> list[Fault]:
     ]
 
 
-def _unsolvable(at: Loc, error: InputError) -> Fault:
+def _unsolvable(location: Loc, error: InputError) -> Fault:
     """The fault of a workload whose jobs cannot be read: at the workload's own key if the message begins with one."""
-    what, _, remedy = error.message.partition("; ")
-    key, _, rest = what.partition(": ")
-    if at == ("jobs",) and rest and key.startswith("jobs."):
+    message, _, remedy = error.message.partition("; ")
+    key, _, rest = message.partition(": ")
+    if location == ("jobs",) and rest and key.startswith("jobs."):
         return Fault("workload-unsolvable", tuple(_part(part) for part in key.split(".")), rest, remedy)
     place = f"{Path(error.path).name}:{error.line}: " if error.path and error.line else ""
-    return Fault("workload-unsolvable", at, f"{place}{what}", remedy)
+    return Fault("workload-unsolvable", location, f"{place}{message}", remedy)
 
 
 def _part(text: str) -> str | int:
@@ -105,9 +107,9 @@ def _part(text: str) -> str | int:
 
 
 def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
-    """Faults of seconds, switches and states in a plan of groups that are no longer those of the workload's jobs.
+    """Faults of seconds, switches and states in a plan of groups that differ from those of the workload's jobs.
 
-    Ways that a job no longer has are reported by plans/check/groups_fit.py, and passed over here.
+    plans/check/groups_fit.py reports ways that a job no longer has; they are skipped here.
     """
     for key, group in plan.groups.items():
         pins: list[Pin] = []
@@ -115,14 +117,18 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
             job = problem.jobs.get(name)
             if job is None:
                 continue
-            at: Loc = ("groups", key, "jobs", name)
-            solo_at: Loc = (*at, "slowdown", "alone_s")
+            location: Loc = ("groups", key, "jobs", name)
+            solo_at: Loc = (*location, "slowdown", "alone_s")
             yield from _changed(solo_at, member.slowdown.alone_s, job.solo_s, "its reference takes")
             rollout, train = _way(member.rollout, job.rollout), _way(member.train, job.train)
             for phase, pinned, way in (("rollout", member.rollout, rollout), ("train", member.train, train)):
                 if way is not None:
-                    yield from _changed((*at, phase, "mean_s"), pinned.mean_s, way.mean_s, "this way of the job takes")
-                    yield from _changed((*at, phase, "switch_s"), pinned.switch_s, way.warm_s, "a warm switch takes")
+                    yield from _changed(
+                        (*location, phase, "mean_s"), pinned.mean_s, way.mean_s, "this way of the job takes"
+                    )
+                    yield from _changed(
+                        (*location, phase, "switch_s"), pinned.switch_s, way.warm_s, "a warm switch takes"
+                    )
             if rollout is not None and train is not None:
                 pins.append(Pin(name, member.rollout.way, member.rollout.units, member.train.way, member.train.units))
         yield from _states(key, group, pins, problem)
@@ -133,9 +139,9 @@ def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...]) -> PhaseWay | None:
     return way if way is not None and way.pool == pinned.pool else None
 
 
-def _changed(at: Loc, stated: float, now: float, subject: str) -> Iterator[Fault]:
+def _changed(location: Loc, stated: float, now: float, subject: str) -> Iterator[Fault]:
     if not close(stated, now):
-        yield Fault("way-changed", at, f"is {stated:.6g} s, and {subject} {now:.6g} s", "solve again")
+        yield Fault("way-changed", location, f"is {stated:.6g} s, and {subject} {now:.6g} s", "solve again")
 
 
 def _states(key: str, group: PlannedGroup, pins: list[Pin], problem: Problem) -> Iterator[Fault]:
@@ -146,11 +152,11 @@ def _states(key: str, group: PlannedGroup, pins: list[Pin], problem: Problem) ->
     jobs: dict[str, GroupJob] = dict(problem.jobs)
     held = resident_bytes(Group(tuple(node.pool for node in group.nodes), tuple(pins)), jobs, node_types)
     for index, (node, now) in enumerate(zip(group.nodes, held, strict=True)):
-        at: Loc = ("groups", key, "nodes", index, "resident_bytes")
+        location: Loc = ("groups", key, "nodes", index, "resident_bytes")
         room = node_types[node.pool].host_memory_bytes
         if now > room * (1 + CLOSE):
-            what = f"the states of the jobs on this node take {now:.6g} bytes, and it has {room:.6g}"
-            yield Fault("state-beyond-memory", at, what, "solve again, or add host memory")
+            message = f"the states of the jobs on this node take {now:.6g} bytes, and it has {room:.6g}"
+            yield Fault("state-beyond-memory", location, message, "solve again, or add host memory")
         elif len(pins) == len(group.jobs) and not close(now, node.resident_bytes):
-            what = f"is {node.resident_bytes:.6g}, and the states of the jobs on this node take {now:.6g} bytes"
-            yield Fault("state-contradicts-jobs", at, what, "solve again")
+            message = f"is {node.resident_bytes:.6g}, and the states of the jobs on this node take {now:.6g} bytes"
+            yield Fault("state-contradicts-jobs", location, message, "solve again")

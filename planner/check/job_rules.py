@@ -1,4 +1,4 @@
-"""Rules of a job. Reads the files that it names, and the profile and cluster beside it that `solve` takes by
+"""Rules of a job. Reads the files that the job names, and the profile and cluster in its folder, as `solve` does by
 default."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def job_faults(job: Job, path: str) -> list[Fault]:
     faults = _beside(job, path)
     missing = list(missing_files(job, path))
     if missing:
-        split = [(loc, *text.partition("; ")[::2]) for loc, text in missing]
-        return [*faults, *(Fault("input-missing", loc, what, remedy) for loc, what, remedy in split)]
+        split = [(location, *text.partition("; ")[::2]) for location, text in missing]
+        return [*faults, *(Fault("input-missing", location, message, remedy) for location, message, remedy in split)]
     paths = job_paths(job, path)
     folder = paths.model_folder
     faults += [*few_prompts(job, paths.data, ("data", "path")), *_miscounted(job, paths.data)]
@@ -39,8 +39,10 @@ def job_faults(job: Job, path: str) -> list[Fault]:
         return [*faults, Fault("input-unreadable", ("model", "path"), error.message)]
     if heads is None or any(tp_divides(tp, heads) for tp in job.search.tp):
         return faults
-    what = f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
-    return [*faults, Fault("heads-not-divided", ("search", "tp"), what, "write 1, or another size")]
+    message = (
+        f"no size of {list(job.search.tp)} divides the model's {heads[0]} attention and {heads[1]} key-value heads"
+    )
+    return [*faults, Fault("heads-not-divided", ("search", "tp"), message, "write 1, or another size")]
 
 
 def _beside(job: Job, path: str) -> list[Fault]:
@@ -53,8 +55,8 @@ def _beside(job: Job, path: str) -> list[Fault]:
     pools = sorted(cluster.pools.items()) if cluster is not None else []
     crowded = [too_many_workers(job.reward.workers, name, pool) for name, pool in pools]
     if crowded and all(crowded) and crowded[0] is not None:
-        what, _, remedy = crowded[0].partition("; ")
-        faults.append(Fault("too-many-reward-workers", ("reward", "workers"), what, remedy))
+        message, _, remedy = crowded[0].partition("; ")
+        faults.append(Fault("too-many-reward-workers", ("reward", "workers"), message, remedy))
     return faults
 
 
@@ -77,11 +79,11 @@ def _miscounted(job: Job, data: Path | None) -> list[Fault]:
         return []  # few_prompts reports it
     if rows == job.data.prompts:
         return []
-    what, _, remedy = other_count(job, rows).partition("; ")
-    return [Fault("prompts-miscounted", ("data", "prompts"), what, remedy)]
+    message, _, remedy = other_count(job, rows).partition("; ")
+    return [Fault("prompts-miscounted", ("data", "prompts"), message, remedy)]
 
 
-def few_prompts(job: Job, data: Path | None, at: Loc, plan: PlannedJob | None = None) -> list[Fault]:
+def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | None = None) -> list[Fault]:
     """Faults of data that cannot be read, or holds fewer prompts than a step trains, or than a plan's rounds want at a
     time.
 
@@ -91,25 +93,25 @@ def few_prompts(job: Job, data: Path | None, at: Loc, plan: PlannedJob | None = 
     try:
         rows = len(read_prompts(data, job.reward.kind)) if data is not None else job.data.prompts
     except InputError as error:
-        return [_data_fault(job.data.path or "data", at, each) for each in error.each()]
+        return [_data_fault(job.data.path or "data", location, each) for each in error.each()]
     if rows is None:
         return []
     needed = job.rollout.prompts_per_step
     if rows < needed:
-        what = f"{named} has {rows} prompts, and a step trains {needed} different ones"
-        return [Fault("too-few-prompts", at, what, "add rows, or lower rollout.prompts_per_step")]
+        message = f"{named} has {rows} prompts, and a step trains {needed} different ones"
+        return [Fault("too-few-prompts", location, message, "add rows, or lower rollout.prompts_per_step")]
     if plan is None:
         return []
     short, target = plan.rounds.short, plan.issue.prompts_per_step
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
     if rows >= wanted:
         return []
-    what = f"{named} has {rows} prompts; a round's and those that wait for another are up to {wanted}"
-    return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), what, "solve again")]
+    message = f"{named} has {rows} prompts; a round's and those that wait for another are up to {wanted}"
+    return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), message, "solve again")]
 
 
-def _data_fault(named: str, at: Loc, error: InputError) -> Fault:
-    """The fault of a data file, at the key `at` of the job or of the plan that names it."""
+def _data_fault(named: str, location: Loc, error: InputError) -> Fault:
+    """The fault of a data file, at `location` of the job or of the plan that names it."""
     place = named if error.line is None else f"{named}:{error.line}"
-    what, _, remedy = error.message.partition("; ")
-    return Fault("input-unreadable", at, f"{place}: {what}", remedy)
+    message, _, remedy = error.message.partition("; ")
+    return Fault("input-unreadable", location, f"{place}: {message}", remedy)

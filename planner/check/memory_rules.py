@@ -1,7 +1,7 @@
 """Memory rules of a plan: its layouts must have costs in the profile, and fit into memory. Reads no file.
 
 Holders of memory are those of the memory table (planner/costs/memory_table.py), and costs are those of `solve` and
-`simulate` (round_costs.py), so nothing is refused here that they accept.
+`simulate` (round_costs.py), so `check` accepts what they accept.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterato
         kinds.append((("job", "rounds", "long"), rounds.long.rollout, rounds.long.train))
     shape, per_node = _shape(profile, job, pool)
     all_priced = True
-    for at, rollout, train in kinds:
+    for location, rollout, train in kinds:
         cost: DecodeCost | None = None
         try:
             cost = decode_of(profile, rollout)
         except InputError as error:
             all_priced = False
-            yield _fault("layout-unmeasured", (*at, "rollout"), error.message)
+            yield _fault("layout-unmeasured", (*location, "rollout"), error.message)
         else:
-            yield from _engine((*at, "rollout"), rollout, cost, job)
+            yield from _engine((*location, "rollout"), rollout, cost, job)
         if rollout.drafts is not None and job.search.drafts is None:
-            what = "the job does not say how many of their tokens are accepted"
+            message = "the job does not say how many of their tokens are accepted"
             remedy = "write search.drafts: {tokens: [...], acceptance: ...} in the job, or drafts: null here"
-            yield Fault("drafts-unpriced", (*at, "rollout", "drafts"), what, remedy)
-        trains = list(_update((*at, "train"), train, profile, shape, per_node))
+            yield Fault("drafts-unpriced", (*location, "rollout", "drafts"), message, remedy)
+        trains = list(_update((*location, "train"), train, profile, shape, per_node))
         yield from trains
         if cost is not None and pool is not None:
-            yield from _devices(at, cost, None if trains else train, job, profile, pool)
+            yield from _devices(location, cost, None if trains else train, job, profile, pool)
     if planned.reward.judge is not None:
         try:
             judge_of(profile, planned.reward.judge)
@@ -71,11 +71,11 @@ def priced(plan: Plan, job: Job, profile: Profile, pool: Pool | None) -> Iterato
 
 def bars(plan: Plan) -> Iterator[Fault]:
     """Faults of memory bars that need more than their own capacity, by the plan's own figures."""
-    for loc, bar in memory_bars(plan):
+    for location, bar in memory_bars(plan):
         if bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
-            what = f"needs {gb(bar.needed_bytes)}, and there are {gb(bar.capacity_bytes)}"
-            kind = str(loc[-1])
-            yield Fault(_RULES[kind], (*loc, "needed_bytes"), what, _REMEDIES[kind])
+            message = f"needs {gb(bar.needed_bytes)}, and there are {gb(bar.capacity_bytes)}"
+            kind = str(location[-1])
+            yield Fault(_RULES[kind], (*location, "needed_bytes"), message, _REMEDIES[kind])
 
 
 def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> Iterator[Fault]:
@@ -83,10 +83,10 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> 
     capacity that has changed is a fault of its own, unless what is needed exceeds the new one too."""
     rounds = plan.job.rounds
     layouts = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
-    for loc, bar in memory_bars(plan):
-        kind = str(loc[-1])
+    for location, bar in memory_bars(plan):
+        kind = str(location[-1])
         if kind == "kv":
-            rollout = layouts.get(str(loc[2]))
+            rollout = layouts.get(str(location[2]))
             entry = rollout and profile and entry_of(profile, rollout.layout)
             room = entry.kv_capacity_tokens * entry.kv_bytes_per_token if entry else None
         elif kind == "train":
@@ -97,11 +97,11 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pool: Pool | None) -> 
         if room is None or close(room, bar.capacity_bytes) or bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
             continue
         if bar.needed_bytes > room * (1 + CLOSE):
-            what = f"needs {gb(bar.needed_bytes)}, and there are {gb(room)} (the plan says {gb(bar.capacity_bytes)})"
-            yield Fault(_RULES[kind], (*loc, "needed_bytes"), what, _REMEDIES[kind])
+            message = f"needs {gb(bar.needed_bytes)}, and there are {gb(room)} (the plan says {gb(bar.capacity_bytes)})"
+            yield Fault(_RULES[kind], (*location, "needed_bytes"), message, _REMEDIES[kind])
         else:
-            what = f"is {gb(bar.capacity_bytes)}, and {_SOURCES[kind]} makes it {gb(room)}"
-            yield Fault("capacity-contradicts-inputs", (*loc, "capacity_bytes"), what, "solve again")
+            message = f"is {gb(bar.capacity_bytes)}, and {_SOURCES[kind]} makes it {gb(room)}"
+            yield Fault("capacity-contradicts-inputs", (*location, "capacity_bytes"), message, "solve again")
 
 
 _RULES = {"kv": "kv-preempts", "train": "train-memory", "host_memory": "host-memory"}
@@ -128,32 +128,34 @@ def _shape(profile: Profile, job: Job, pool: Pool | None) -> tuple[Architecture 
     return (None if shape is None or shape.guessed else shape), per_node
 
 
-def _engine(at: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) -> Iterator[Fault]:
+def _engine(location: Loc, rollout: RoundRollout, cost: DecodeCost, job: Job) -> Iterator[Fault]:
     longest = job.rollout.longest_tokens
     if cost.kv_capacity_tokens < longest:
-        what = f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
-        yield Fault("kv-below-longest", (*at, "tp"), what, "take more accelerators per engine, or lower the job's cap")
+        message = f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
+        yield Fault(
+            "kv-below-longest", (*location, "tp"), message, "take more accelerators per engine, or lower the job's cap"
+        )
     if rollout.max_num_seqs > cost.max_sequences:
-        what = f"is {rollout.max_num_seqs}, and at most {cost.max_sequences} at once were measured"
-        yield Fault("batch-unmeasured", (*at, "max_num_seqs"), what, f"write at most {cost.max_sequences}")
+        message = f"is {rollout.max_num_seqs}, and at most {cost.max_sequences} at once were measured"
+        yield Fault("batch-unmeasured", (*location, "max_num_seqs"), message, f"write at most {cost.max_sequences}")
 
 
 def _update(
-    at: Loc, train: UpdateLayout, profile: Profile, shape: Architecture | None, per_node: int
+    location: Loc, train: UpdateLayout, profile: Profile, shape: Architecture | None, per_node: int
 ) -> Iterator[Fault]:
     uneven = list(layout_faults(shape, train, per_node)) if shape is not None else []
     for field, why in uneven:
-        yield Fault("train-layout", (*at, field), why, f"write another {field}, or solve again")
+        yield Fault("train-layout", (*location, field), why, f"write another {field}, or solve again")
     if uneven:
         return
     try:
         train_of(profile, train)
     except InputError as error:
-        yield _fault("update-unmeasured", at, error.message)
+        yield _fault("update-unmeasured", location, error.message)
 
 
 def _devices(
-    at: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pool: Pool
+    location: Loc, cost: DecodeCost, train: UpdateLayout | None, job: Job, profile: Profile, pool: Pool
 ) -> Iterator[Fault]:
     """Faults of a round kind's engines and trainers that an accelerator cannot hold; `train`: None if it is at
     fault."""
@@ -161,13 +163,13 @@ def _devices(
     engines_only = device_bars(profile, pool, weight_bytes, engines, None)
     for bar in engines_only:
         if not bar.fits:
-            yield Fault("engine-memory", (*at, "rollout", "tp"), _beyond(bar), _WIDER)
+            yield Fault("engine-memory", (*location, "rollout", "tp"), _beyond(bar), _WIDER)
     if train is None:
         return
     short = {bar.phase for bar in engines_only if not bar.fits}  # phases that the engines alone outgrow were reported
     for bar in device_bars(profile, pool, weight_bytes, engines, train):
         if not bar.fits and bar.phase not in short:
-            yield Fault("train-memory", (*at, "train"), _beyond(bar), _REMEDIES["train"])
+            yield Fault("train-memory", (*location, "train"), _beyond(bar), _REMEDIES["train"])
 
 
 _WIDER = "take more accelerators per engine, or profile on these"
@@ -187,6 +189,6 @@ def _beyond(bar: Bar) -> str:
     return f"{_DOING[bar.phase]}, {place} holds {held}, and it has {gb(bar.capacity_bytes)}"
 
 
-def _fault(rule: str, loc: Loc, message: str) -> Fault:
-    what, _, remedy = message.partition("; ")
-    return Fault(rule, loc, what, remedy)
+def _fault(rule: str, location: Loc, text: str) -> Fault:
+    message, _, remedy = text.partition("; ")
+    return Fault(rule, location, message, remedy)

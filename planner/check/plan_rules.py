@@ -80,11 +80,11 @@ def _too_large(plan: Plan, cluster: Cluster) -> list[Fault]:
 
 def _lengths(given: LengthsInput, path: str) -> list[Fault]:
     """The fault of a length trace that cannot be read, or of a table that has changed since the plan was solved."""
-    at: Loc = ("inputs", "lengths")
+    location: Loc = ("inputs", "lengths")
     if given.file is not None:
-        return trace_faults(input_path(given.file, path), given.file.path, at)
+        return trace_faults(input_path(given.file, path), given.file.path, location)
     changed = changed_table(given)
-    return [] if changed is None else [Fault("input-changed", at, changed, "solve again")]
+    return [] if changed is None else [Fault("input-changed", location, changed, "solve again")]
 
 
 def documents(plan: Plan, path: str, faults: list[Fault]) -> tuple[Job | None, Cluster | None, Profile | None]:
@@ -150,11 +150,11 @@ def _files(
 
 
 def _heads(folder: Path, faults: list[Fault]) -> tuple[int, int] | None:
-    at: Loc = ("inputs", "job")
+    location: Loc = ("inputs", "job")
     try:
         return model_heads(folder)
     except InputError as error:
-        faults.append(Fault("input-unreadable", at, f"the job's model folder: {error.message}"))
+        faults.append(Fault("input-unreadable", location, f"the job's model folder: {error.message}"))
         return None
 
 
@@ -168,8 +168,10 @@ def _missing(plan: Plan, path: str, job: Job, options: CheckOptions) -> list[Fau
     assert options.site_rules is not None, "it asks for the files"
     place = options.site_rules.place("require_job_files")
     return [
-        Fault("policy-job-files", ("inputs", "job"), f"{'.'.join(loc)}: {text}; {place} has require_job_files: true")
-        for loc, text in missing_files(job, input_path(plan.inputs.job, path), to_train=True)
+        Fault(
+            "policy-job-files", ("inputs", "job"), f"{'.'.join(location)}: {text}; {place} has require_job_files: true"
+        )
+        for location, text in missing_files(job, input_path(plan.inputs.job, path), to_train=True)
     ]
 
 
@@ -181,14 +183,16 @@ def _profile(
     paths: JobPaths | None,
     options: CheckOptions,
 ) -> list[Fault]:
-    at: Loc = ("inputs", "profile")
-    faults = age_faults(profile, at, options)
+    location: Loc = ("inputs", "profile")
+    faults = age_faults(profile, location, options)
     stated = plan.inputs.profile.provenance
     if stated != profile.provenance:
-        what = f"is {stated}, and the profile itself says {profile.provenance}"
-        faults.append(Fault("provenance-differs", (*at, "provenance"), what, f"write {profile.provenance}"))
+        message = f"is {stated}, and the profile itself says {profile.provenance}"
+        faults.append(Fault("provenance-differs", (*location, "provenance"), message, f"write {profile.provenance}"))
     if job is None:
         return faults
     pool = cluster.pools.get(plan.job.rounds.short.rollout.pool) if cluster is not None else None
-    faults += [Fault(why.rule, at, why.what, why.remedy) for why in unfit(profile, job, paths, [pool] if pool else [])]
+    faults += [
+        Fault(why.rule, location, why.message, why.remedy) for why in unfit(profile, job, paths, [pool] if pool else [])
+    ]
     return faults

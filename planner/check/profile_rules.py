@@ -25,16 +25,16 @@ def profile_faults(profile: Profile, path: str, options: CheckOptions) -> list[F
         return faults
     trace = Path(path).parent / profile.lengths.path
     if not os.path.isfile(trace):  # noqa: PTH113 (pathlib raises for what can be no path)
-        what = f"no such file: '{profile.lengths.path}'"
+        message = f"no such file: '{profile.lengths.path}'"
         remedy = "it stands beside the profile; rlplan profile measures both"
-        return [*faults, Fault("input-missing", ("lengths", "path"), what, remedy)]
+        return [*faults, Fault("input-missing", ("lengths", "path"), message, remedy)]
     try:
         changed = sha256_file(trace) != profile.lengths.sha256
     except InputError as error:
         return [*faults, Fault("input-unreadable", ("lengths", "path"), error.message)]
     if changed:
-        what = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
-        faults.append(Fault("input-changed", ("lengths", "sha256"), what, "restore the file, or profile again"))
+        message = f"'{profile.lengths.path}' is not the length trace that was measured (digest differs)"
+        faults.append(Fault("input-changed", ("lengths", "sha256"), message, "restore the file, or profile again"))
     return faults + trace_faults(trace, profile.lengths.path, ("lengths", "path"))
 
 
@@ -43,22 +43,22 @@ def profile_summary(profile: Profile, options: CheckOptions) -> str:
     return f"profile {profile.job}; {age_text(profile, options)}"
 
 
-def trace_faults(path: Path, named: str, at: Loc) -> list[Fault]:
+def trace_faults(path: Path, named: str, location: Loc) -> list[Fault]:
     """The fault of a length trace that cannot be read, all of it; the rule on digests finds one that is missing."""
     if not os.path.isfile(path):  # noqa: PTH113 (pathlib raises for what can be no path)
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a torn last line is skipped by whoever reads it
+            warnings.simplefilter("ignore")  # readers skip a torn last line
             read_lengths(path)
     except InputError as error:
-        what, _, remedy = error.message.partition("; ")
+        message, _, remedy = error.message.partition("; ")
         line = f"line {error.line}: " if error.line else ""
-        return [Fault("input-unreadable", at, f"'{named}' is no length trace: {line}{what}", remedy)]
+        return [Fault("input-unreadable", location, f"'{named}' is no length trace: {line}{message}", remedy)]
     return []
 
 
-def age_faults(profile: Profile, at: Loc, options: CheckOptions) -> list[Fault]:
+def age_faults(profile: Profile, location: Loc, options: CheckOptions) -> list[Fault]:
     """The fault of a profile that is older than allowed, or that has no date though an age is required."""
     most = options.max_age_days
     if most is None:
@@ -66,12 +66,12 @@ def age_faults(profile: Profile, at: Loc, options: CheckOptions) -> list[Fault]:
     days, remedy = age_days(profile, options.now), "measure again: rlplan profile"
     allowed = f"{options.age_source} allows {most:g} day{'s' * (most != 1)}"
     if days is None or days < -CLOCKS_DAYS:
-        return [Fault("profile-undated", at, f"{_undated(profile)}; {allowed}", remedy)]
+        return [Fault("profile-undated", location, f"{_undated(profile)}; {allowed}", remedy)]
     if days <= most:
         return []
     # Rounded up, in tenths: of 30 days and an hour "30 days, allows 30" would explain nothing.
-    what = f"the profile was measured {math.ceil(days * 10) / 10:g} days ago; {allowed}"
-    return [Fault("profile-old", at, what, remedy)]
+    message = f"the profile was measured {math.ceil(days * 10) / 10:g} days ago; {allowed}"
+    return [Fault("profile-old", location, message, remedy)]
 
 
 def age_text(profile: Profile, options: CheckOptions) -> str:

@@ -22,14 +22,16 @@ FAR = 5.0
 def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[Fault]:
     """Faults of a plan's assumed reward seconds: the table that ships has changed, or the plan does not state that its
     seconds are assumed, though rewards of the job's kind take far more or less."""
-    at: Loc = ("inputs", "rewards")
+    location: Loc = ("inputs", "rewards")
     given = plan.inputs.rewards
     if given is not None:
         if given.library not in reward_kinds():
-            return [Fault("input-changed", at, f"no reward seconds ship as '{given.library}'", "solve again")]
+            return [Fault("input-changed", location, f"no reward seconds ship as '{given.library}'", "solve again")]
         if reward_sha256(given.library) != given.sha256:
-            what = f"the reward seconds that ship for kind {given.library} are not those that the plan was solved from"
-            return [Fault("input-changed", at, what, "solve again")]
+            message = (
+                f"the reward seconds that ship for kind {given.library} are not those that the plan was solved from"
+            )
+            return [Fault("input-changed", location, message, "solve again")]
         return []
     if profile is None or job is None or not reward_assumed(profile):
         return []
@@ -38,12 +40,12 @@ def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[
     own_s, usual_s = _mean_s(profile.reward, numbers), _mean_s(usual.reward, numbers)
     if usual_s <= FAR * own_s and own_s <= FAR * usual_s:
         return []
-    what = (
+    message = (
         f"a reward of kind {job.reward.kind} is planned with {own_s:.3g} s a sample, which nobody measured; rewards of "
         f"that kind take about {usual_s:.3g} s"
     )
     return [
-        Fault("rewards-assumed", ("inputs", "profile"), what, "solve again, or import yours: rlplan rewards import")
+        Fault("rewards-assumed", ("inputs", "profile"), message, "solve again, or import yours: rlplan rewards import")
     ]
 
 
@@ -64,22 +66,22 @@ def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None)
         usual_s = min(reward.latency.p50, reward.per_sample_s)
     if deadline_s >= usual_s:
         return None
-    whose = "as they are assumed for that kind" if table is not None else "by the profile"
-    own = ", or import the seconds of yours: rlplan rewards import" if table is not None else ""
+    source = "as they are assumed for that kind" if table is not None else "by the profile"
+    import_hint = ", or import the seconds of yours: rlplan rewards import" if table is not None else ""
     took_s = f"{usual_s:.3g} s" + (" in the median" if took is not None else "")
     return (
-        f"is {deadline_s:g} s, and rewards of kind {kind} take {took_s} ({whose}), so that most scores would be given "
-        f"up; write several times that{own}"
+        f"is {deadline_s:g} s, and rewards of kind {kind} take {took_s} ({source}), so that most scores would be given "
+        f"up; write several times that{import_hint}"
     )
 
 
-def deadline_faults(at: Loc, deadline_s: float, kind: RewardKind, profile: Profile | None) -> list[Fault]:
-    """The fault, at key `at`, of a reward deadline that is shorter than the median reward; empty if it is not."""
+def deadline_faults(location: Loc, deadline_s: float, kind: RewardKind, profile: Profile | None) -> list[Fault]:
+    """The fault, at `location`, of a reward deadline that is shorter than the median reward; empty if it is not."""
     text = short_deadline(deadline_s, kind, profile)
     if text is None:
         return []
-    what, _, remedy = text.partition("; ")
-    return [Fault("deadline-too-short", at, what, remedy)]
+    message, _, remedy = text.partition("; ")
+    return [Fault("deadline-too-short", location, message, remedy)]
 
 
 def _mean_s(reward: Reward, numbers: TimeoutNumbers) -> float:

@@ -1,5 +1,5 @@
-"""Stale figures of a plan: predicted for other decisions or inputs than it has now. Where the edit or the changed input
-is a finding itself, findings on such figures are left out, since solving again makes all figures anew."""
+"""Stale figures of a plan: figures that were predicted for other decisions or inputs. If the edit or the changed input
+is a finding itself, findings on these figures are left out, since solving again predicts all figures anew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEMORY = ("train-memory", "host-memory")
 
 
 def without_stale(faults: Sequence[Fault]) -> list[Fault]:
-    """The faults without those on stale figures; memory that is too small is then reported at the decision alone."""
+    """The faults, without those on stale figures; memory that is too small is then reported only at the decision."""
     if not any(fault.rule in _STALE for fault in faults):
         return list(faults)
     decided = {fault.rule for fault in faults if fault.rule in _MEMORY and fault.location[0] == "job"}

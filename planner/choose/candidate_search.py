@@ -31,7 +31,7 @@ from .plan_limits import Limits
 from .schedules import all_cycles
 
 Progress = Callable[[str, float], None]
-"""Told what is done (text) and how far the whole solve is, 0 to 1."""
+"""Called with a text on the current work and the share of the whole solve that is done, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +128,17 @@ class Search:
             return list(self.short), list(self.long)
         cycles = self.cycles()
         keep = self._near_best([c for c in cycles if self._eligible(c)], self.limits, margin)
-        # The baseline has to keep no limit of the plan's.
+        # The baseline need not keep the limits of the plan.
         sync = [c for c in cycles if is_plain(c)]
         keep |= self._near_best(sync, dataclasses.replace(self.limits, slo=False), margin)
         return [k for k in self.short if k in keep], [k for k in self.long if k in keep]
 
     def _near_best(self, cycles: list[Cycle], limits: Limits, margin: float) -> set[ShortKey | LongKey]:
-        # The bar is what certainly keeps the limits. What may keep them once the noise is less is let through to it.
+        # The best cycle that certainly keeps the limits sets the bar. Cycles that may keep them are let through.
         sure = [c for c in cycles if not c.violations(limits)]
         maybe = [c for c in cycles if _may_keep(c, limits)]
         if not sure and limits.slo:
-            # Few rounds say little about 5 % of them: those with the fewest slow steps may turn out to keep it.
+            # Few rounds tell little about 5 % of the steps: the columns with the fewest slow steps may keep the SLO.
             fewest = min((c.slow_share() for c in maybe), default=0.0)
             maybe = [c for c in maybe if c.slow_share() <= fewest + SLOW_SHARE]
         best = min((c.cost(limits) + c.cost_error(limits) for c in sure or maybe), default=math.inf)
@@ -163,7 +163,7 @@ class Search:
 
     def _extend_long(self, key: LongKey, rounds: int) -> None:
         pool = self.pool(key.deferral, rounds * self.setting.simulated_target)
-        # Empty if the rule's few rounds deferred nobody; such a rule has no cycle and falls out.
+        # Empty if the rule's few rounds deferred no prompt; such a rule has no cycle.
         if pool:
             self.long[key].extend(rounds, pool)
 
@@ -176,7 +176,8 @@ class Search:
             elif rule.mode == "predict":
                 pool = self.setting.earlier.long_prompts(rule.long_share, wanted)
             else:
-                # Layouts hardly move who finishes first; the column with most rounds has most of them.
+                # The layout hardly changes which prompts finish first; the column with most rounds has most deferred
+                # prompts.
                 columns = [c for k, c in self.short.items() if k.deferral == rule]
                 longest = max(columns, key=lambda c: len(c.deferred_prompts))
                 pool = list(longest.deferred_prompts)
@@ -214,7 +215,7 @@ class Search:
         return short, long
 
     def cycles(self) -> list[Cycle]:
-        """Every schedule of the simulated columns that trained somebody."""
+        """Every schedule of the simulated columns that trained at least one group."""
         return [c for c in all_cycles(*self.columns(), self.needs_long, self.limits) if c.trains]
 
     def plain_cycles(self) -> list[Cycle]:
@@ -292,5 +293,5 @@ def _may_keep(cycle: Cycle, limits: Limits) -> bool:
 
 
 def is_plain(cycle: Cycle) -> bool:
-    """Whether it is what the baseline is chosen from: synchronous, and without levers that a job has to ask for."""
+    """Whether the baseline may be this cycle: it is synchronous and uses no lever that a job must ask for."""
     return is_plain_key(cycle.short.key)

@@ -54,7 +54,7 @@ class Column:
 
     @property
     def deferral(self) -> DeferralRule:
-        """Whom its short rounds defer."""
+        """The rule by which its short rounds defer prompts."""
         return self.key.deferral
 
     @property
@@ -89,7 +89,7 @@ class Cycle:
 
     @property
     def trains(self) -> bool:
-        """Whether its rounds trained any group; if not, it has no rates and no cost."""
+        """Whether its rounds trained any group; a cycle that trained none has no rates and no cost."""
         return self.short.groups > 0 or (self.long is not None and self.short.moved * self.long.groups > 0)
 
     def rates(self, group_size: int) -> tuple[float, float]:
@@ -122,18 +122,18 @@ class Cycle:
         return self.weigh(group_size, self.short.step_s[self.train], long)
 
     def nodes(self, limits: Limits) -> int:
-        """Nodes that the plan takes: what its hungriest part needs."""
+        """Nodes that the plan takes: the most that engines, trainers or host memory need."""
         layouts = [self.short.layout, *([self.long.layout] if self.long else [])]
         trains = [self.train, *([self.long_train] if self.long else [])]
-        parts = [*map(limits.nodes_of, layouts), *map(limits.train_nodes_of, trains)]
-        return max(*parts, limits.nodes_for(layouts, trains))
+        node_counts = [*map(limits.nodes_of, layouts), *map(limits.train_nodes_of, trains)]
+        return max(*node_counts, limits.nodes_for(layouts, trains))
 
     def usd_per_sample(self, limits: Limits) -> float:
         """USD per trained sample, for the nodes that the plan takes."""
         return self.seconds_per_sample(limits.group_size) * self.nodes(limits) * limits.usd_per_node_s
 
     def cost(self, limits: Limits) -> float:
-        """What is minimised."""
+        """The minimised cost per trained sample: seconds or USD."""
         if limits.objective == "usd":
             return self.usd_per_sample(limits)
         return self.seconds_per_sample(limits.group_size)
@@ -150,7 +150,7 @@ class Cycle:
         return length_ratio(excess, limits.mean_tokens)
 
     def violations(self, limits: Limits) -> list[str]:
-        """The limits that it breaks: "bias", "slo", "memory", "sharding"."""
+        """The limits that the cycle breaks: "bias", "slo", "memory", "sharding"."""
         broken = []
         short, long = self.short, self.long
         if math.isfinite(limits.bias_budget):

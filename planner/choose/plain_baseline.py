@@ -1,4 +1,4 @@
-"""What a plan is compared with: plain synchronous rounds on the nodes that the plan takes, under the limits that it
+"""The baseline of a plan: plain synchronous rounds on the nodes that the plan takes, under the limits that it
 keeps.
 
 Minimising USD, a plan may take other nodes than the plain rounds that cost least; the two then differ by hardware and
@@ -39,13 +39,13 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
 
 
 def keeps_slo(cycle: Cycle, limits: Limits) -> bool:
-    """Whether at least 95 % of its steps keep slo.step_p95_s; True without an SLO."""
+    """Whether at least 95 % of the cycle's steps keep slo.step_p95_s; True without an SLO."""
     return "slo" not in cycle.violations(limits)
 
 
 def baseline_text(search: Search, baseline: Cycle) -> str | None:
-    """What of the baseline a reader must know beside its seconds: that it breaks the SLO, or that by USD other plain
-    rounds, on another number of nodes, would have been chosen. None if nothing."""
+    """A caution on the baseline: that it breaks the SLO, or that other plain rounds, on another number of nodes, cost
+    fewer USD. None without a caution."""
     limits, said = search.limits, []
     if not keeps_slo(baseline, limits):
         said.append("no plain synchronous rounds on these nodes keep slo.step_p95_s; the fastest of them are compared")

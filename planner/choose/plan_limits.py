@@ -1,4 +1,4 @@
-"""The limits of a plan: what a schedule has to keep, what changing engines and shards costs, what is minimised."""
+"""The limits that a schedule must keep, the seconds of changing engines and shards, and the objective."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...plans.schema.sections.layouts import EngineLayout
 from ..costs.host_memory import Share
 
 Objective = Literal["seconds", "usd"]
-"""What is minimised, per trained sample."""
+"""The minimised cost, per trained sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan has to keep, what changing between kinds of round costs, and what is minimised.
+    """The limits that a plan must keep, the seconds of changing between kinds of round, and the objective.
 
     Attributes:
         group_size: n.
@@ -59,7 +59,7 @@ class Limits:
         return self.host_bytes[layout] * each / layout.engines
 
     def trainers_on_node(self, train: int, nodes: int) -> float:
-        """The same of an update choice's trainers."""
+        """Bytes of host memory that an update choice's trainers take on the fullest of so many nodes."""
         return self.train_host[train].on_node(nodes) if self.train_host else 0.0
 
     def on_node(self, layouts: Iterable[EngineLayout], trains: Iterable[int], nodes: int) -> float:

@@ -121,13 +121,13 @@ def _parts(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> l
     states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
     pairs = itertools.product({c.layout for c in short}, {c.layout for c in [*short, *long]}, states)
     counts |= {limits.nodes_for([s, w], [m]) for s, w, m in pairs}
-    parts = []
+    programs = []
     for nodes in sorted(counts):
         few, many = ([c for c in columns if limits.nodes_of(c.layout) <= nodes] for columns in (short, long))
         fitting = [m for m in trains if limits.train_nodes_of(m) <= nodes]
         if few and fitting:
-            parts.append((few, many, fitting, nodes * limits.usd_per_node_s, min(nodes, limits.pool_nodes)))
-    return parts
+            programs.append((few, many, fitting, nodes * limits.usd_per_node_s, min(nodes, limits.pool_nodes)))
+    return programs
 
 
 def _solve(
@@ -169,8 +169,8 @@ def _solve(
 def _why_infeasible(
     short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule], limits: Limits, group_target: int
 ) -> str:
-    """Name the limit that binds: the one without which there is a plan, by solving again with each lifted."""
-    limits = dataclasses.replace(limits, objective="seconds")  # what is feasible does not depend on the price
+    """The error that names the limit that binds: solve again without each limit, and see which gives a plan."""
+    limits = dataclasses.replace(limits, objective="seconds")  # feasibility does not depend on the price
     everything = limits.on_node(limits.host_bytes, range(len(limits.train_host)), 1)
     lifted = {
         "the bias budget; allow more of it or drop the forced mode": dataclasses.replace(limits, bias_budget=math.inf),

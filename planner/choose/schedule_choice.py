@@ -20,7 +20,7 @@ from .ties import cost_above, simplest, tolerance_of
 
 @dataclass(frozen=True)
 class Decided:
-    """What was chosen, and what the plan's predictions are read from.
+    """The chosen schedule, and the rounds that the plan's predictions are read from.
 
     Attributes:
         solution: the proven best schedule.
@@ -64,7 +64,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
     keeps the limits on rounds that it has not seen, too."""
     dynamic, eligible = search.setting.dynamic_sampling, eligible_of(search)
     finalists, partners = finalists_of(search)
-    # Those with few rounds are looked at only when nothing else is left, so that the error can say which limit binds.
+    # Columns with few rounds are used only if nothing else is left, so that the error can name the limit that binds.
     finalists, partners = finalists or eligible, partners or search.columns()[1]
     progress(f"integer program over {len(finalists)} + {len(partners)} columns", 0.98)
     tried_s = math.inf  # p95 of a step, of choices that kept the limits by chance
@@ -76,7 +76,8 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
             progress("simulating the choice on rounds of its own", 0.985)
             tolerance = tolerance_of(search, solution.cycle, profile)
             simple = simplest(search, solution.cycle, tolerance)
-            # One that is simpler and breaks a limit on other rounds is no tie; the proven best is then looked at alone.
+            # A simpler schedule that breaks a limit on the holdout rounds is no tie; then only the proven best is
+            # tried.
             for cycle in [simple, *([] if simple is solution.cycle else [solution.cycle])]:
                 baseline = baseline_of(search, cycle)
                 holdout = simulate_holdout(search, cycle, baseline)
@@ -95,9 +96,9 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
         schedules = [c for c in search.cycles() if c.short.name in names]
         if not search.limits.slo or not schedules:
             raise
-        # A bound that only a plan reaches that breaks another limit (its bias) is nothing to raise the SLO to.
-        others = dataclasses.replace(search.limits, slo=False)
-        schedules = [c for c in schedules if not c.violations(others)] or schedules
+        # Do not propose an SLO that only plans reach which break another limit (bias).
+        other_limits = dataclasses.replace(search.limits, slo=False)
+        schedules = [c for c in schedules if not c.violations(other_limits)] or schedules
         # Short and long rounds have the fewest slow steps for a low limit, and their p95 is a long round's.
         alike = [c for c in schedules if c.long is None]
         looked_at = [schedules, alike] if alike else [schedules]

@@ -87,7 +87,7 @@ def _first(search: Search, best: Cycle, tied: list[Cycle]) -> Cycle:
 
 
 def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
-    """Points 1 to 5 of the module's docstring, the most important first; less is simpler."""
+    """The sort key of points 1 to 5 of the module's docstring, most important first; a smaller key is simpler."""
     kinds: list[Column] = [cycle.short, *([cycle.long] if cycle.long else [])]
     trains = [search.space.train[cycle.train], *([search.space.train[cycle.long_train]] if cycle.long else [])]
     layouts = {kind.layout for kind in kinds}
@@ -101,7 +101,7 @@ def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
 
 
 def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
-    """Whether the executor can run it (plans/facts/executable.py, and levers that it has not)."""
+    """Whether the executor can run the cycle (plans/facts/executable.py; some levers it cannot)."""
     keys = [cycle.short.key, *([cycle.long.key] if cycle.long else [])]
     levers = any(key.draft_tokens or getattr(key, "hand_over", 0.0) for key in keys)
     return (
@@ -131,7 +131,7 @@ def _enough(search: Search) -> tuple[int, int]:
 
 
 def _solid(search: Search, cycle: Cycle) -> bool:
-    """Whether it has enough rounds to win a tie."""
+    """Whether the cycle has enough rounds to win a tie."""
     short, long = _enough(search)
     return cycle.short.rounds >= short and (cycle.long is None or cycle.long.rounds >= long)
 

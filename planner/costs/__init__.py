@@ -1,4 +1,4 @@
-"""What does each phase take: seconds in closed form from a profile, and bytes.
+"""Costs of each phase: seconds in closed form from a profile, and bytes.
 
 decode_costs     seconds of generation and weight transfer; update_costs and reward_costs of the other phases;
                  round_costs all of them for a plan's kinds of round

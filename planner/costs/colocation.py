@@ -1,4 +1,4 @@
-"""What it costs each step that engines and trainers take turns on the same GPUs.
+"""Seconds that each step loses because engines and trainers take turns on the same GPUs.
 
 Before an update the engines sleep: their weights go to host memory and their KV cache is freed. After it they wake, and
 the trainer's optimizer states, where they live on the GPU, go to host memory and come back for the next update. So each
@@ -66,7 +66,7 @@ def optimizer_moves_s(gpu: Gpu, parameters: float, ranks: int, offload: bool) ->
 
 
 def turns_text(profile: Profile, kinds: Sequence[tuple[int, int, bool]]) -> str | None:
-    """What of a step goes to engines and trainers taking turns, in words; None where that is not priced.
+    """Text on the seconds of a step in which engines and trainers take turns; None where they are not priced.
 
     `kinds`: of each kind of round (GPUs of an engine, ranks of the trainer, whether its optimizer is offloaded).
     """
@@ -84,6 +84,6 @@ def turns_text(profile: Profile, kinds: Sequence[tuple[int, int, bool]]) -> str 
 
 
 def _seconds(values: Sequence[float]) -> str:
-    """One figure, or one for each kind of round if they differ."""
+    """Text: one figure, or one for each kind of round if they differ."""
     texts = list(dict.fromkeys(f"{value:.2g} s" for value in values))
     return texts[0] if len(texts) == 1 else f"{texts[0]} (short rounds) or {texts[-1]} (long rounds)"

@@ -1,4 +1,4 @@
-"""What generation costs in a layout of engines, read from a profile: seconds in closed form in counts of tokens."""
+"""Costs of generation in a layout of engines, read from a profile: seconds in closed form in counts of tokens."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ def entry_of(profile: Profile, layout: EngineLayout) -> Rollout | None:
     do; engines on a CPU share its cores, and no other number of them tells.
     """
     alike = [entry for entry in profile.rollout if entry.tp == layout.tp]
-    own = [entry for entry in alike if entry.engines == layout.engines]
-    if own or not alike or profile.machine.kind != "cuda":
-        return own[0] if own else None
+    same_count = [entry for entry in alike if entry.engines == layout.engines]
+    if same_count or not alike or profile.machine.kind != "cuda":
+        return same_count[0] if same_count else None
     count = max(1, layout.engines)
     return min(alike, key=lambda e: (max(e.engines, count) / min(e.engines, count), -e.engines))
 
@@ -129,9 +129,9 @@ def checks_of(profile: Profile, layout: EngineLayout) -> tuple[RoundCheck, ...]:
     """The profile's checks for a layout: its own, else those of the entry that prices it, else all checks."""
     entry = entry_of(profile, layout)
     for priced in (layout, entry.layout) if entry is not None else (layout,):
-        own = tuple(check for check in profile.checks if check.layout == priced)
-        if own:
-            return own
+        layout_checks = tuple(check for check in profile.checks if check.layout == priced)
+        if layout_checks:
+            return layout_checks
     return profile.checks
 
 

@@ -1,4 +1,4 @@
-"""What engines and trainers hold of an accelerator's memory, phase by phase; what is assumed, memory_table.py says."""
+"""Bytes that engines and trainers hold on an accelerator, by phase; memory_table.py lists the assumptions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .update_costs import measured_update
 def device_bars(
     profile: Profile, pool: Pool, weight_bytes: float, engines: Engines, trainers: UpdateLayout | None, kind: int = 0
 ) -> list[Bar]:
-    """What a device holds in each phase; without trainers, what it holds of engines alone. On CPUs engines alone are
-    bounded, by their KV space."""
+    """The memory bars of a device, one for each phase; without trainers, of engines alone. On CPUs only the KV space of
+    engines is bounded."""
     if pool.accelerators.kind == "cpu":
         kv = engines.entry.kv_capacity_tokens * engines.entry.kv_bytes_per_token / engines.layout.tp
         # Each rank of an engine is given the space of all its cores (executor/engines/fleet.py; vLLM counts it by

@@ -1,4 +1,4 @@
-"""What engines and trainers hold of a node's host memory, phase by phase; what is assumed, memory_table.py says."""
+"""Bytes that engines and trainers hold on a node's host, by phase; memory_table.py lists the assumptions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Share(NamedTuple):
     """Host memory of equal parts that are spread evenly over nodes.
 
     Attributes:
-        parts: how many there are.
+        part_count: how many parts there are.
         phases: for each phase, bytes of a part, and bytes that only one of the nodes holds.
     """
 
-    parts: int
+    part_count: int
     phases: tuple[tuple[float, float], ...]
 
     def on_node(self, nodes: int) -> float:
         """Bytes on the fullest of so many nodes, in the phase in which it is fullest."""
-        each = -(-self.parts // max(1, nodes))
+        each = -(-self.part_count // max(1, nodes))
         return max(each * part + once for part, once in self.phases)
 
 

@@ -1,4 +1,4 @@
-"""What the memory table (memory_table.py) is made of: bars, and the engines that it is asked about."""
+"""The parts of the memory table (memory_table.py): bars, and the engines of a layout."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Engines:
 
 @dataclass(frozen=True)
 class Bar:
-    """What one place holds in one phase of a kind of round, where it holds most: a device, or the host of a node.
+    """The bytes that a device, or the host of a node, holds in one phase of a kind of round; of all places the fullest.
 
     Attributes:
         kind: which of the table's kinds of round.
         kept: bytes throughout the phase, by what holds them.
         moments: bytes on top of it at one moment each, by the moment's name and by what holds them.
         capacity_bytes: that there are.
-        known: whether `kept` and `moments` are all of it, and no lower bound.
+        complete: whether `kept` and `moments` hold all bytes; if not, they are a lower bound.
     """
 
     place: Place
@@ -43,7 +43,7 @@ class Bar:
     kept: Mapping[str, float]
     moments: Mapping[str, Mapping[str, float]]
     capacity_bytes: float
-    known: bool = True
+    complete: bool = True
 
     @property
     def holds_bytes(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The memory table: who holds how many bytes, on which device or host, in which phase of a round.
+"""The memory table: the bytes that engines and trainers hold on devices and hosts, in each phase of a round.
 
 `memory_table` is asked by solve (what does not fit is no candidate; a plan's predicted memory), check, simulate, show
 and execute. It is a pure function of the profile, the pool, and the engines and trainers of each kind of round. A bar

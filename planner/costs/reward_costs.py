@@ -1,12 +1,12 @@
-"""How long scoring takes a worker where that is no constant: tests run in a sandbox, and some answers hang.
+"""Seconds of a reward worker for a sample, where samples differ: tests run in a sandbox, and some answers hang.
 
 A prompt has been answered right or not. Of an *unsolved* one every execution is wrong. Those of a solved one are right
 with one probability, and every right one takes the prompt's own seconds (what its tests take); wrong ones take seconds
-of their own, whatever the prompt. Luck in [0, 1) picks, one number for the prompt and one for the sample, so the same
-sample takes as long in every candidate. Neither depends on lengths.
+of their own, whatever the prompt. Random numbers in [0, 1), one for the prompt and one for the sample, pick the
+seconds, so the same sample takes as long in every candidate. Neither depends on lengths.
 
 In the steady state, which columns are simulated in, a solved prompt's anchor (rounds/timeouts.py) is its own seconds:
-deadlines there are those of an epoch in which every prompt has been seen. A run that is simulated whole (run_simulator)
+deadlines there are those of an epoch in which every prompt has been seen. A run that is simulated whole (whole_run.py)
 learns them as the executor does, and pays the longest deadline until then.
 """
 

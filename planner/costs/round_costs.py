@@ -1,4 +1,4 @@
-"""What the kinds of round of a plan, as written, cost by a profile."""
+"""Costs of the kinds of round that a plan has written, by a profile."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def nodes_of(planned: PlannedJob, profile: Profile, pool: Pool, weight_bytes: fl
     for kind in rounds:
         decode_of(profile, kind.rollout)
     nodes, most = 1, pool.nodes
-    while nodes < most:  # on more nodes the fullest holds no more
+    while nodes < most:  # with more nodes, the fullest node holds no more
         middle = (nodes + most) // 2
         table = table_of(planned, profile, pool, weight_bytes, middle)
         if all(bar.fits for bar in table if bar.place == "host"):

@@ -1,7 +1,7 @@
-"""The machine's own noise: how one step's seconds scatter about what its lengths make them.
+"""The machine's noise: how the seconds of steps with the same lengths scatter.
 
 A simulated round's seconds are those of a machine that never stalls and never shares. A real one's are these times a
-factor, lognormal with mean 1, whose deviation the profile has seen (expected_error.noise_of). Each phase has a factor
+factor, lognormal with mean 1, whose deviation the profile has seen (cost_error.noise_of). Each phase has a factor
 of its own, independent of the others and from step to step. What is off in all steps alike is no noise, but the error
 that a plan states of its mean.
 
@@ -25,11 +25,12 @@ from .update_costs import TrainCost
 SILENT = StepNoise(rollout=0.0, reward_exposed=0.0, train=0.0, sync=0.0)
 """A machine without noise, or one of which none is known."""
 
-_FAR = 8.0  # deviations beyond which nothing of a law is left
+_FAR = 8.0  # standard deviations beyond which a law has no probability
 _HALVINGS = 80
 
 Mixture = Sequence[tuple[float, Sequence[float], Sequence[float]]]
-"""Of each part: its weight, the seconds of its rounds, and the deviation of the logarithm of each. Weights sum to 1."""
+"""For each part: its weight, the seconds of its rounds, and the deviation of the logarithm of each. Weights sum to
+1."""
 
 
 def step_deviations(log: RoundLog, train: TrainCost, noise: StepNoise, switch_s: float = 0.0) -> list[float]:
@@ -78,7 +79,7 @@ def _quantile(level: float, mixture: Mixture) -> float:
         if weight > 0
         for value, deviation in zip(values, deviations, strict=True)
     ]
-    level -= 1e-12  # what sums to the level but for rounding has reached it
+    level -= 1e-12  # a sum equal to the level up to rounding counts as the level
     low, high = 0, len(values_of_all) - 1
     if not any(deviation for _, deviation in values_of_all):
         ordered = sorted(value for value, _ in values_of_all)

@@ -1,4 +1,4 @@
-"""What an update costs in a layout of trainers: by a profile's measured entry, else by its training law."""
+"""Costs of an update in a layout of trainers: by a profile's measured entry, else by its training law."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def train_cost(train: Train) -> TrainCost:
     )
 
 
-def train_cost_in(law: TrainLaw, layout: UpdateLayout) -> TrainCost:
+def train_cost_in(train_law: TrainLaw, layout: UpdateLayout) -> TrainCost:
     """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py).
 
     Raises ValueError when the layout cannot be, naming why.
     """
-    physics = physics_of(law)
-    why = fits_heads(physics.architecture, layout, law.accelerators_per_node)
+    physics = physics_of(train_law)
+    why = fits_heads(physics.architecture, layout, train_law.accelerators_per_node)
     if why is not None:
         raise ValueError(why)
     update = physics.update(layout)
@@ -62,7 +62,7 @@ def train_cost_in(law: TrainLaw, layout: UpdateLayout) -> TrainCost:
         step_s=update.step_s + optimizer_moves_s(physics.gpu, parameters, layout.accelerators, layout.offload),
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
-        peak_bytes=peak_bytes(physics, layout, law.memory_factors),
+        peak_bytes=peak_bytes(physics, layout, train_law.memory_factors),
         per_sample_s=update.per_sample_s,
     )
 
@@ -85,9 +85,9 @@ def train_costs(
     )
     if measured or profile.train_law is None:
         return measured
-    law = profile.train_law
-    layouts = train_layouts(law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
-    return tuple(train_cost_in(law, layout) for layout in layouts)
+    train_law = profile.train_law
+    layouts = train_layouts(train_law, accelerators, micro_batch_tokens, memory_bytes=memory_bytes)
+    return tuple(train_cost_in(train_law, layout) for layout in layouts)
 
 
 def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:

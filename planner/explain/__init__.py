@@ -1,4 +1,4 @@
-"""What does the plan say of itself: predictions, their error, and reasons.
+"""The statements of a plan on itself: predictions, their errors, and reasons.
 
 predictions      the block `predicted`; watched_rounds what only watched rounds tell of it
 scheduled_rounds, holdout_rounds   the simulated rounds that predictions and reasons are read from

@@ -1,4 +1,4 @@
-"""The effects of what a plan assumes, since nobody measured it on its job: how far they may put its seconds off.
+"""The effects of a plan's assumed lengths and rewards, which nobody measured on its job, on the seconds of its steps.
 
 Two things may be assumed: response lengths (`TableTrace`, drawn from a table) and reward seconds (`RewardTable`). Each
 table states one standard deviation of a few independent parameters between jobs of its kind. The chosen schedule is
@@ -48,30 +48,31 @@ class Outcome(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What one assumed parameter does one deviation down and up; None: the schedule then has nothing to train."""
+    """The outcomes with one assumed parameter one deviation down and up; None: the schedule then has nothing to
+    train."""
 
     down: Outcome | None
     up: Outcome | None
 
-    def log_deviation(self, own: Outcome) -> float:
+    def log_deviation(self, as_planned: Outcome) -> float:
         """Standard deviation of the logarithm of the cost."""
         if self.down is not None and self.up is not None:
             return abs(math.log(self.up.cost / self.down.cost)) / 2
         side = self.down or self.up
-        return 0.0 if side is None else abs(math.log(side.cost / own.cost))
+        return 0.0 if side is None else abs(math.log(side.cost / as_planned.cost))
 
 
 @dataclass(frozen=True)
 class AssumedEffects:
-    """By assumed parameter, what its error does to the plan; empty where nothing is assumed.
+    """The effect of each assumed parameter's error on the plan; empty if nothing is assumed.
 
     Attributes:
-        own: the plan as it is, on the same few rounds.
+        as_planned: the plan as it is, on the same few rounds.
         speedup: the plan's own over plain rounds, as predicted.
         lengths, rewards: by parameter of the table of lengths, of the table of reward seconds.
     """
 
-    own: Outcome | None = None
+    as_planned: Outcome | None = None
     speedup: float = 1.0
     lengths: dict[str, Effect] = dataclasses.field(default_factory=dict)
     rewards: dict[str, Effect] = dataclasses.field(default_factory=dict)
@@ -87,24 +88,28 @@ class AssumedEffects:
         return self._error(self.rewards)
 
     def _error(self, effects: dict[str, Effect]) -> float:
-        return 0.0 if self.own is None else math.hypot(*(e.log_deviation(self.own) for e in effects.values()))
+        return (
+            0.0
+            if self.as_planned is None
+            else math.hypot(*(e.log_deviation(self.as_planned) for e in effects.values()))
+        )
 
     def text(self, name: str, down: str, up: str) -> str:
-        """What parameter `name` does to seconds and speed-up; `down`, `up`: how its two ends are called."""
+        """Text on the effect of parameter `name` on seconds and speed-up; `down`, `up`: names of its two ends."""
         effect = (self.lengths | self.rewards).get(name)
-        if effect is None or self.own is None:
+        if effect is None or self.as_planned is None:
             return ""
-        if effect.log_deviation(self.own) < UNSEEN:
+        if effect.log_deviation(self.as_planned) < UNSEEN:
             return f"{down} or {up}, the seconds are the same"
         return "; ".join(
             f"{end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
         )
 
     def _outcome_text(self, outcome: Outcome | None) -> str:
-        if outcome is None or self.own is None:
+        if outcome is None or self.as_planned is None:
             return "no group ends within the cutoff"
-        speedup = self.speedup * outcome.speedup / self.own.speedup
-        return f"{outcome.cost / self.own.cost:.2f}x the seconds, {speedup:.2f}x plain rounds"
+        speedup = self.speedup * outcome.speedup / self.as_planned.speedup
+        return f"{outcome.cost / self.as_planned.cost:.2f}x the seconds, {speedup:.2f}x plain rounds"
 
 
 def assumed_effects(
@@ -125,8 +130,8 @@ def assumed_effects(
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
     width, cap = search.setting.draws.width, job.rollout.max_response_tokens
 
-    def outcome(other: TableTrace | None = None, seconds: Reward | None = None) -> Outcome | None:
-        model = search.setting.draws.model if other is None else fit_lengths(other, cap, seed)
+    def outcome(other_trace: TableTrace | None = None, seconds: Reward | None = None) -> Outcome | None:
+        model = search.setting.draws.model if other_trace is None else fit_lengths(other_trace, cap, seed)
         if not can_train(search.setting, cycle, model):
             return None
         cost = None if seconds is None else reward_cost(seconds, job.reward.workers, job.reward.timeout_numbers())
@@ -150,12 +155,12 @@ def _simulate(
     search: Search, cycle: Cycle, baseline: Cycle, draws: Draws, rounds: int, reward: RewardCost | None
 ) -> Outcome | None:
     """Both schedules on other draws, lengths or rewards; None if the chosen one trains nothing."""
-    other = search.anew([cycle, baseline], draws, reward)
-    chosen, plain = other.simulate(cycle, rounds, rounds), other.simulate(baseline, rounds, rounds)
+    other_search = search.anew([cycle, baseline], draws, reward)
+    chosen, plain = other_search.simulate(cycle, rounds, rounds), other_search.simulate(baseline, rounds, rounds)
     if not chosen.trains or not plain.trains:
         return None
-    cost = chosen.cost(other.limits)
-    return Outcome(cost, plain.cost(other.limits) / cost)
+    cost = chosen.cost(other_search.limits)
+    return Outcome(cost, plain.cost(other_search.limits) / cost)
 
 
 def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | None) -> dict[str, str]:

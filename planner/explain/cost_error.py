@@ -7,11 +7,11 @@ everywhere. The errors of two phases are independent, so with relative standard 
     error = sqrt((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T
 
 r: of the layout's rounds that were checked (`RoundCheck.error`: whole rounds, with their own lengths), else of other
-layouts' rounds, whose factors stand in for its own (costs.decode_cost), else what `evidence` says of decoding, else of
-the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the cost model, more where no run was
-fitted to the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of repeats;
-the sleep and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts and
-updates are weighed by their seconds.
+layouts' rounds, whose factors stand in for its own (decode_costs.decode_cost), else what `evidence` says of decoding,
+else of the decode line (`Rollout.error`). u: of the update (`Train.error`), else of the cost model, more where no run
+was fitted to the layout (train_error.py). s and e: what `evidence` says, 0 where they were measured: medians of
+repeats; the sleep and wake of engines that share GPUs with trainers have an error of their own (colocation.py). Layouts
+and updates are weighed by their seconds.
 
 Profiles state mean relative errors but for `evidence`, which states standard deviations; a normal error's mean absolute
 value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divided.
@@ -68,12 +68,12 @@ def rollout_error(profile: Profile, layout: EngineLayout) -> float:
 
 def update_error(profile: Profile, train: TrainCost) -> float:
     """Relative standard deviation of an update's seconds."""
-    entry, law = measured_update(profile, train.layout), profile.train_law
-    if entry is None and law is None:
+    entry, train_law = measured_update(profile, train.layout), profile.train_law
+    if entry is None and train_law is None:
         raise InputError(
             f"the profile has no update of dp {train.layout.dp} and {train.layout.micro_batch_tokens} tokens"
         )
-    stated = entry.error if entry is not None else law_error(law, train.layout) if law is not None else 0.0
+    stated = entry.error if entry is not None else law_error(train_law, train.layout) if train_law is not None else 0.0
     return stated / MEAN_OVER_DEVIATION
 
 

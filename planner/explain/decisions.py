@@ -26,7 +26,7 @@ def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Val
         return cast(ShortKey, c.short.key)
 
     def of_long(read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
-        # A race over samples alone has no long rounds, and is an alternative to one that has.
+        # A race over samples only has no long rounds; it is an alternative to a race over prompts.
         def key(c: Cycle) -> LongKey | None:
             return cast(LongKey, c.long.key) if c.long else None
 
@@ -111,6 +111,6 @@ def _hand_over(key: LongKey) -> str:
 def _update(layout: UpdateLayout) -> str:
     """Text on an update layout, without its sizes of 1."""
     sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
-    parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    parts += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
-    return ", ".join([*parts, f"micro-batches of {layout.micro_batch_tokens} tokens"])
+    sizes_text = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    sizes_text += [f"recompute {layout.recompute}"] * (layout.recompute != "none") + ["offload"] * layout.offload
+    return ", ".join([*sizes_text, f"micro-batches of {layout.micro_batch_tokens} tokens"])

@@ -52,9 +52,9 @@ def _costs(search: Search, cycle: Cycle, model: LengthModel, seed: int, rounds: 
     """The schedule's cost with set `number` of prompts, on each of the two sets of draws."""
     rng = np.random.default_rng([seed, 53, number])
     for _ in range(REDRAWS):
-        other = model.another(rng)
-        if can_train(search.setting, cycle, other):
-            costs = _simulate(search, cycle, other, seed, rounds)
+        other_model = model.another(rng)
+        if can_train(search.setting, cycle, other_model):
+            costs = _simulate(search, cycle, other_model, seed, rounds)
             if costs is not None:
                 return costs
     return [cycle.cost(search.limits)] * len(_SEED_OFFSETS)

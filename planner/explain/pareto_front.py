@@ -1,4 +1,4 @@
-"""The Pareto front of speed against bias: what a bias budget would buy."""
+"""The Pareto front of speed against bias: the speed-up that a bias budget would buy."""
 
 from __future__ import annotations
 

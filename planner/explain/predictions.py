@@ -131,10 +131,10 @@ def _bar(bar: Bar) -> MemoryBar:
 
 
 def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
-    """What a trainer's accelerator holds while it trains in round kind `number`; None where the profile does not know
-    all of it."""
+    """The memory bar of a trainer's accelerator while it trains in round kind `number`; None where the profile does not
+    know all of its bytes."""
     training = next((b for b in held if (b.kind, b.place, b.phase) == (number, "device", "train")), None)
-    return _bar(training) if training is not None and training.known else None
+    return _bar(training) if training is not None and training.complete else None
 
 
 def _round(search: Search, rounds: ScheduledRounds, profile: Profile, trainer: MemoryBar | None) -> PredictedRound:

@@ -1,4 +1,4 @@
-"""A schedule's kinds of round, each with its simulated rounds and its update, and what its mean and p95 step take."""
+"""A schedule's kinds of round with their simulated rounds and updates, and the seconds of its mean and p95 step."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def wasted_shares(rounds: Sequence[ScheduledRounds], group_size: int) -> tuple[f
 
 
 def waste_text(rounds: Sequence[ScheduledRounds], target: int, group_size: int) -> str | None:
-    """The plan's `why.waste`, where rounds train `target` prompts; None if all that is decoded is trained."""
+    """The plan's `why.waste`, where rounds train `target` prompts; None if all decoded tokens are trained."""
     issued, wasted = wasted_shares(rounds, group_size)
     text = f"over a cycle {issued:.2f} samples are issued for each trained one, redraws included"
     short = [p.key for p in rounds if isinstance(p.key, ShortKey)]

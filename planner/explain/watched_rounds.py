@@ -86,8 +86,8 @@ class RoundWatch:
         this, the round would wait for scoring.
         """
         last = max([*self._finished.values(), self._last_cutoff_s], default=0.0)
-        others = [t for key, t in self._scored.items() if self._finished[key] < last and t < end_s]
-        return end_s - max(others, default=0.0)
+        other_scores_s = [t for key, t in self._scored.items() if self._finished[key] < last and t < end_s]
+        return end_s - max(other_scores_s, default=0.0)
 
 
 def enough_rounds(setting: Setting, key: ShortKey | LongKey) -> int:
@@ -119,7 +119,7 @@ def watch_rounds(setting: Setting, key: ShortKey | LongKey, pool: Sequence[str],
             column.extend(count)
         else:
             column.extend(count, pool)
-        kept.append(watches[-1])  # the last one, since a round that ran out of rows was begun anew
+        kept.append(watches[-1])  # the last watch, since a round that ran out of rows was started again
     log = column.log
     ends = [rollout + reward for rollout, reward in zip(log.rollout_s, log.reward_s, strict=True)]
     refilled = [_refilled(setting, key, issued) for issued in log.issued]

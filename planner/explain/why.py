@@ -47,7 +47,7 @@ def explain(
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, profile)
     if overrides := job.algorithm.overrides():
-        # A plan's reader should not take the name for the paper's.
+        # The reader should not confuse this name with the paper's.
         why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
     return why | assumed
 
@@ -56,10 +56,10 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
     """By decision of the schedule, what the best schedule that decides otherwise would cost."""
     why, mode = {}, cycle.short.deferral.mode
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
-    own = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
+    same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
     made = decisions(search, mode, cycle.long is not None)
     for key, value, text in made:
-        alternative = _alternative(search, own, cycle, value)
+        alternative = _alternative(search, same_mode, cycle, value)
         if alternative is not None:
             kept = all(other_value(alternative) == other_value(cycle) for other, other_value, _ in made if other != key)
             why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
@@ -91,7 +91,7 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
 
 
 def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str]:
-    """What speaks for the schedule beside its speed, and what it is compared with."""
+    """Reasons for the schedule beside its speed: ties, the baseline, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
     turns = [(kind.layout.tp, kind.train.layout.accelerators, kind.train.layout.offload) for kind in rounds]
     texts = {
@@ -104,7 +104,7 @@ def _choice(search: Search, decided: Decided, profile: Profile) -> dict[str, str
 
 
 def _tie(search: Search, decided: Decided) -> str | None:
-    """In what the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
+    """Text on how the proven best schedule differs from the chosen one, which is simpler and as good as far as is known
     (ties.py); None if they are one."""
     fastest, chosen = decided.solution.cycle, decided.cycle
     mode = fastest.short.deferral.mode
@@ -132,10 +132,10 @@ def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
 
 
 def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
-    others = [c for c in cycles if value(c) != value(chosen)]
-    # Early losers serve when there is nothing else: their few rounds are the more flattering, the fewer they are.
-    solid = [c for c in others if c.short.rounds >= search.passes[-1].short_rounds]
-    return min(solid or others, key=lambda c: (c.cost(search.limits), c.name), default=None)
+    differing = [c for c in cycles if value(c) != value(chosen)]
+    # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
+    solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
+    return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
 
 
 def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
@@ -168,7 +168,7 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
 
 
 def _mode(search: Search, decided: Decided) -> str:
-    """What the mode gains over plain rounds, its bias, and what the other modes would gain."""
+    """Text on the speed-up of the mode over plain rounds, its bias, and the speed-ups of other modes."""
     cycle, baseline, holdout, size = decided.cycle, decided.baseline, decided.holdout, search.limits.group_size
     mine, base = holdout.cycle.seconds_per_sample(size), holdout.baseline.seconds_per_sample(size)
     ratio, error = holdout.search.measured_ratio(holdout.cycle)
@@ -180,8 +180,8 @@ def _mode(search: Search, decided: Decided) -> str:
     for mode in ("exact", "predict", "defer", "race"):
         if mode == cycle.short.deferral.mode:
             continue
-        others = [c for c in search.cycles() if c.short.deferral.mode == mode]
-        best = min(others, key=lambda c: (c.cost(search.limits), c.name), default=None)
+        cycles_of_mode = [c for c in search.cycles() if c.short.deferral.mode == mode]
+        best = min(cycles_of_mode, key=lambda c: (c.cost(search.limits), c.name), default=None)
         if best is not None:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
@@ -210,7 +210,7 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
 
 
 def _timeouts(reward: RewardCost) -> str | None:
-    """What adaptive deadlines save the reward workers; None without them, or where the profile cannot tell."""
+    """Text on the worker seconds that adaptive deadlines save; None without them, or if the profile cannot tell."""
     if reward.executions is None or not reward.timeout.adapts:
         return None
     fixed = replace(reward, timeout=TimeoutSpec(reward.timeout.max_s))

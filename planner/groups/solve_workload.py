@@ -131,7 +131,7 @@ def _replanned(
 
 
 def _placed_beside(problem: Problem, running: GroupsState) -> _Solved:
-    """New jobs beside the running ones, who all stay. Raises Infeasible if the nodes do not suffice for that."""
+    """New jobs beside the running jobs, which all stay. Raises Infeasible if the nodes do not suffice."""
     node_types = problem.node_types
     place = BestFit(node_types, problem.rules)
     placed = running

@@ -1,4 +1,4 @@
-"""What a reader must know before trusting the lengths that a plan is made for, a line each."""
+"""Cautions on the lengths that a plan is made for, a line each."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def fit_drift(trace: LengthTrace, seed: int = 0) -> Drift:
     body_error = math.sqrt(sum(s * s for s in scores) * count / (count - 1)) / weight
     rng = np.random.default_rng([seed, 41])
     slopes = [_tail_slope([by_prompt[i] for i in rng.integers(count, size=count)]) for _ in range(_RESAMPLES)]
-    epochs = sorted({int(t) for own, _ in by_prompt for t in own})
+    epochs = sorted({int(t) for epochs_of_prompt, _ in by_prompt for t in epochs_of_prompt})
     return Drift(body, body_error, _tail_slope(by_prompt), float(np.std(slopes)), epochs[0], epochs[-1])
 
 

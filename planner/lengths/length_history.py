@@ -1,12 +1,13 @@
-"""Which simulated prompts their history expects to be long (mode `predict`).
+"""Simulated prompts that are predicted to be long from an earlier epoch (mode `predict`).
 
 The history is one earlier epoch: a group of every prompt, drawn from a stream that no round draws from, recorded and
 ranked by the executor's own code (rounds/predict.py). So columns are about the second epoch of a run; later ones know a
 little more if lengths stand still, and the first knows nothing and is plain.
 
 Invariants:
-- prompts are ranked block by block, a block being an epoch: the same prompts are expected long whatever else was asked;
-- who is expected long is independent of every length that a round draws, given the prompt.
+- prompts are ranked block by block, a block being an epoch: the same prompts are predicted long whatever else was
+  queried;
+- given the prompt, this prediction is independent of every length that a round draws.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class EarlierEpoch:
         return np.array([name in expected for name in names])
 
     def long_prompts(self, share: float, count: int) -> list[str]:
-        """The first `count` prompts that are expected to be long."""
+        """The first `count` prompts that are predicted to be long."""
         prompts: list[str] = []
         block = 0
         while len(prompts) < count:

@@ -109,7 +109,7 @@ class LengthModel:
 
     @property
     def caution(self) -> str | None:
-        """What a reader must know before trusting the lengths near the cap; None if the trace shows them all."""
+        """A caution on the lengths near the cap; None if the trace shows them all."""
         if self.cap_tokens <= self.tail.start_tokens or not self.tail.cut:
             return None
         low, middle, high = self.tail.share_beyond(self.cap_tokens)

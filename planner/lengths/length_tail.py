@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 # Share of the responses, from above, that the tail is fitted to where a cap cut some.
 TAIL_SHARE = 0.1
 
-# A lump of responses at one length leaves no excess to fit; nothing decays faster than this.
+# The largest tail index: with many responses at one length, there is no excess to fit.
 _STEEPEST = 50.0
 
 

@@ -1,4 +1,4 @@
-"""Who is long: prompts' locations, and the residuals that a prompt's law is made of. All values are log lengths.
+"""Locations of prompts, and the residuals that a prompt's distribution is made of. All values are log lengths.
 
 A trace with one response to each prompt does not tell how alike the responses to a prompt are. They are then taken to
 be as alike as `ASSUMED_ICC` says: that share of the variance of log lengths lies between prompts, the rest within each.

@@ -1,4 +1,4 @@
-"""What a plain synchronous step is expected to have in its loss: the constants that all steps of a plan divide by.
+"""The divisors of the loss for all steps of a plan: the samples and tokens that a synchronous step is expected to have.
 
 A loss that divides by its own step's counts weighs a token of a long round by T_short / T_long of one of a short round,
 since tail batching trains short and long answers in different steps: lengths are then unbiased and gradients are not.

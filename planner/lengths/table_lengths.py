@@ -140,7 +140,8 @@ def _rho(table: LengthTable, icc: float) -> float:
 
 
 def named_lengths(option: str) -> tuple[TableTrace, LengthsInput]:
-    """What `--lengths` says: a table that ships, or quantiles, and `,scale=F` after either; and how a plan names it.
+    """The trace that `--lengths` names (a shipped table or quantiles, with `,scale=F` after either), and its entry in a
+    plan.
 
     Raises InputError.
     """
@@ -220,7 +221,8 @@ def open_lengths(given: LengthsInput, plan_path: str | Path, cap_tokens: int | N
 
 
 def changed_table(given: LengthsInput) -> str | None:
-    """What is wrong with a table that a plan names: that it ships no more, or with other figures; None: nothing."""
+    """Text on a table that a plan names and that no longer ships, or ships with other figures; None if it is
+    unchanged."""
     if given.file is not None:
         return None
     try:

@@ -1,10 +1,11 @@
-"""Real rounds against the simulator: what the sum of the phase costs misses, and how wrong the whole model is.
+"""Real rounds compared with the simulator: the seconds that the phase costs miss, and the error of the whole model.
 
-A measured round is simulated with the fitted costs and with its own lengths, so that what differs is the costs' fault
-alone. Some of it comes once a round (messages), some with every sample (its way through queues, detokenizer and reward
-workers), some with every decode step (a machine that others use too): a layout's rounds are fitted by
-`overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error is of rounds
-left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step (step_noise.py).
+A measured round is simulated with the fitted costs and with its own lengths, so that only
+errors of the costs make it differ. Some of it comes once a round (messages), some with every sample (its way through
+queues, detokenizer and reward workers), some with every decode step (a machine that others use too): a layout's rounds
+are fitted by `overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error
+is of rounds left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step
+(step_noise.py).
 """
 
 from __future__ import annotations
@@ -61,13 +62,14 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
     checks: list[RoundCheck] = []
     for rollout in profile.rollout:
         decode = decode_cost(profile, rollout)
-        own = [real for real in rounds if real.layout == decode.key]
-        if not own:
+        layout_rounds = [real for real in rounds if real.layout == decode.key]
+        if not layout_rounds:
             continue
         rows = np.array(
-            [[1.0, len(real.lengths), simulated_s(real, decode, profile, prompt_tokens)] for real in own], dtype=float
+            [[1.0, len(real.lengths), simulated_s(real, decode, profile, prompt_tokens)] for real in layout_rounds],
+            dtype=float,
         )
-        measured = np.array([real.rollout_s for real in own])
+        measured = np.array([real.rollout_s for real in layout_rounds])
         overhead, per_sample, factor = nonnegative_least_squares(rows, measured)
         error, noise = leave_one_out_error(rows, measured), residual_noise(rows, measured)
         if factor <= 0:  # all rounds took the same time, whatever they decoded: nothing tells the terms apart
@@ -78,7 +80,7 @@ def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: M
             RoundCheck(
                 tp=rollout.tp,
                 engines=rollout.engines,
-                rounds=len(own),
+                rounds=len(layout_rounds),
                 overhead_s=float(overhead),
                 overhead_s_per_sample=float(per_sample),
                 factor=float(factor),

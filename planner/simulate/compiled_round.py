@@ -1,4 +1,7 @@
-"""From a round's description to the kernel's records and back. The caller is `planner.play`, which checks shapes."""
+"""Run a round in the compiled kernel: arrays to the kernel's records, and its results back to arrays.
+
+The caller, `one_round.simulate_one_round`, checks shapes.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ def _reward_s(round_kind: RoundKind, round_draws: RoundDraws, reward: RewardCost
         return reward.executions.steady_many_s(reward.timeout, by_row(round_draws.prompt_draws), of_samples)
     if not reward.per_token_s:
         return reward.per_sample_s
-    # What is cut is not scored, but for what reaches the cap.
+    # Samples that the issue's limit cuts are not scored, unless that limit is the cap.
     tokens = by_row(round_draws.prompt_tokens) + np.minimum(
         round_draws.lengths, min(round_kind.max_tokens, round_draws.cap_tokens)
     )
@@ -123,7 +126,7 @@ def run(
     max_num_seqs: int,
     hand_over: HandOverSpec | None,
 ) -> SimulatedRound:
-    """Run a round to its end. Raises RanOut, and AssertionError if the round waits for nobody."""
+    """Run a round to its end. Raises RanOut, and AssertionError if no event is left and the round is not done."""
     rows, width = round_draws.lengths.shape
     most = min(max_num_seqs, rows * round_kind.samples)
     drawn = np.empty((rows, width), dtype=kernel_state.DRAWN)

@@ -1,7 +1,7 @@
 """One simulated round from arrays of draws: by the compiled simulator, or, by a switch, by the reference.
 
-Both take the same description of a round and give the same account, so whoever simulates many rounds need not care.
-The twin covers every round in which nothing is lost and nothing fails; no other is simulated here.
+Both take the same description of a round and give the same account, so callers need not know which one runs.
+The compiled simulator covers every round in which nothing is lost and nothing fails; no other is simulated here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def simulate_one_round(
 ) -> SimulatedRound:
     """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
 
-    `observe` is told what happens on the way (simulator.Observe), which only the reference can tell: it is then taken.
+    `observe` gets the events of the round (reference_round.Observe). Only the reference reports events, so it is used.
 
     Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
     """
@@ -46,7 +46,7 @@ def simulate_one_round(
     assert rows == (prompts if round_draws.offset is None else round_draws.offset[-1]), "rows belong to prompts"
     if reference or observe is not None:
         return _reference(round_kind, round_draws, decode, reward, max_num_seqs, hand_over, observe)
-    from .compiled_round import run  # numba, a second or so
+    from .compiled_round import run  # imports numba, which takes a second
 
     return run(round_kind, round_draws, decode, reward, max_num_seqs, hand_over)
 
@@ -85,7 +85,7 @@ def _reference(
         place = int(draw.prompt)
         if round_draws.offset is None:
             return place
-        nth = sum(other.prompt == draw.prompt for other in machine.draws[: draw.number])
+        nth = sum(earlier.prompt == draw.prompt for earlier in machine.draws[: draw.number])
         if round_draws.offset[place] + nth >= round_draws.offset[place + 1]:
             raise RanOut
         return int(round_draws.offset[place]) + nth

@@ -80,8 +80,8 @@ class Engine:
         self.filled = 0  # tokens whose KV was ever computed here
         self.cached = 0  # prompt tokens that needed no prefill
         self.prefixes: dict[str, Prefix] = {}
-        self.prefill: float = 0  # seconds that the next step takes longer for those who came in
-        self.held_up: float = 0  # and for those who ended
+        self.prefill: float = 0  # seconds that the next step takes longer for admitted samples
+        self.held_up: float = 0  # and for samples that ended
         self.running: dict[SampleKey, Sample] = {}  # in order of admission
         self.waiting: deque[Sample] = deque()
         self.decoded = 0
@@ -185,7 +185,7 @@ class Engine:
         if prefix.users:
             self.shared -= shared
         elif prefix.computed == self.step:
-            # All who came in for it left before the step began: nothing was computed.
+            # All samples admitted for this step left before it began: nothing was computed.
             self.prefill -= self.cost.prefix_s(shared)
             prefix.intact_until = -1
         else:
@@ -198,7 +198,7 @@ class Engine:
         return self.kv + sum(s.prompt_tokens + s.base for s in waiting), len(self.running) + len(waiting)
 
     def give_up(self) -> list[Sample]:
-        """All samples leave, with the tokens that they have; those that run first, in order of admission."""
+        """Remove all samples, which keep their tokens; those that run first, in order of admission."""
         samples = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
         self.waiting.clear()
         for sample in samples:
@@ -209,7 +209,7 @@ class Engine:
         return samples
 
     def admit(self) -> None:
-        """Let in whoever waits and fits, in order."""
+        """Admit waiting samples that fit, in order."""
         while self.waiting:
             sample = self.waiting[0]
             if sample.state != "waiting":

@@ -3,9 +3,9 @@
 What is modelled, and how simply:
 - a sample joins its engine at the first step boundary at which it fits (first come, first served; at most
   `max_num_seqs`, KV within capacity), pays its prefill there and gets one token from each step from then on;
-- decode steps between two events of an engine are one closed form (costs.DecodeCost.steps_s), so work is per event and
+- decode steps between two events of an engine are one closed form (DecodeCost.steps_s), so work is per event and
   never per token; actions take effect at the next step boundary of the engine;
-- an engine prefills and holds the whole blocks of a prompt once for all its samples (engine.Engine);
+- an engine prefills and holds the whole blocks of a prompt once for all its samples (reference_engine.Engine);
 - when KV is full, the sample admitted last is preempted: it keeps its tokens, waits at the head of the queue and pays
   a prefill over prompt and tokens when it comes back (as vLLM does);
 - a watched sample's `ReachedCutoff` comes with the token that reaches it;
@@ -35,10 +35,10 @@ from .reference_engine import FINISH, Engine, Sample
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What the simulator asks about a sample: `natural(key, prompt)` is how many tokens it would get uncapped by the
-    issue (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt, `reward` its score,
-    `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's; None: as long as the
-    cost says of so many tokens.
+    """The samples of a round, as the simulator reads them: `natural(key, prompt)` is a sample's number of tokens if
+    the issue had no limit (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt,
+    `reward` its score, `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's;
+    None: as long as the cost says of so many tokens.
     """
 
     natural: Callable[[SampleKey, str], int]
@@ -72,7 +72,7 @@ class RoundTimes:
 
 
 def weight(expected_tokens: float) -> float:
-    """What the balancer weighs a sample with: whole tokens.
+    """The weight of a sample for the balancer, in whole tokens.
 
     Sums of them are exact, so that equal loads compare equal and samples go where the executor, which weighs a round's
     samples alike with another number, sends them.

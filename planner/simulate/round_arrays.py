@@ -1,4 +1,4 @@
-"""A round as arrays: what it draws, and what became of it, for the kernel and for the reference."""
+"""A round as arrays: its draws, and the fate of each draw, for the kernel and for the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FATES = {
     Fate.RETURNED: kernel_state.RETURNED,
     Fate.DISCARDED: kernel_state.DISCARDED,
 }
-"""Numbers of a draw's fates in `Played.fate`."""
+"""Numbers of a draw's fates in `SimulatedRound.fate`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,8 +88,10 @@ class Scoring:
             return None
 
         def reward_s(key: SampleKey, prompt: str, tokens: int) -> float:
-            own = float(self._draws.prompt_draws(np.array([prompt_parts(prompt)[0]]))[0])
-            done = executions.execute(prompt, own, run_draws.reward_draws(key), self.timeouts.deadline_s(prompt))
+            prompt_draw = float(self._draws.prompt_draws(np.array([prompt_parts(prompt)[0]]))[0])
+            done = executions.execute(
+                prompt, prompt_draw, run_draws.reward_draws(key), self.timeouts.deadline_s(prompt)
+            )
             self._done[key] = done
             return done.seconds
 

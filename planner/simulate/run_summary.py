@@ -4,7 +4,7 @@ Accelerators and USD are of the nodes that the plan takes of its pool, as in its
 
 An accelerator of these nodes is *busy* while its engine has a running sequence or while it trains, else idle: waiting
 for the round's longest samples, for rewards, for weights, for engines that start. The bubble is the idle share of their
-accelerator-seconds. On CPUs the trainer takes all cores (as executor.configuration.planned_trainer gives them to it);
+accelerator-seconds. On CPUs the trainer takes all cores (executor/configuration.py, planned_trainer);
 elsewhere the accelerators of its layout.
 """
 
@@ -74,7 +74,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pool: Pool, nodes
     """The run as plain data: `all`, `short` and `long` steps, what is over the whole run, the plan's own `predicted`.
 
     Per-step figures are of the steps asked for; per-sample figures, bias and cost charge what they still owed. `nodes`:
-    those that the plan takes of `pool` (kinds.nodes_of).
+    those that the plan takes of `pool` (round_costs.nodes_of).
     """
     accelerators = nodes * pool.accelerators.per_node
     train_accelerators = accelerators

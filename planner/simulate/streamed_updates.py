@@ -1,4 +1,4 @@
-"""What the engines that were handed over train before the round ends, and what is then left to train.
+"""The groups that handed-over engines train before the round ends, and the rest that is trained after it.
 
 The freed part of the accelerators trains groups one after another, in the order in which they become ready, at its
 share of the speed of all; gradients add up, and the optimizer steps once, at the end (refs/rollpacker.md 4.1). A group
@@ -15,7 +15,7 @@ from ..costs.update_costs import TrainCost
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """What handed-over engines train before the round's end: groups, tokens, samples, seconds of work."""
+    """Work that handed-over engines do before the round's end: groups, tokens, samples, seconds of work."""
 
     groups: int = 0
     tokens: int = 0
@@ -26,7 +26,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a round leaves to its freed engines. Seconds from the round's start.
+    """The window in which freed engines train. Seconds from the round's start.
 
     Attributes:
         freed_s: when they were freed; None: never.
@@ -43,7 +43,8 @@ class Window:
     share: float
 
     def streamed(self, train: TrainCost) -> Streamed:
-        """What is trained in it by `train`, of which the freed accelerators take as many whole replicas as they hold.
+        """The groups trained in the window by `train`, of which the freed accelerators take as many whole replicas as
+        they hold.
 
         A part of a replica trains nothing: where the update splits the model over more than was freed, all is left.
         """
@@ -55,7 +56,7 @@ class Window:
 def streamed(
     freed_s: float | None, end_s: float, groups: Sequence[tuple[float, int, int, int]], train: TrainCost, share: float
 ) -> Streamed:
-    """What is trained between `freed_s` (None: nothing was freed) and `end_s`.
+    """The groups trained between `freed_s` (None: nothing was freed) and `end_s`.
 
     Args:
         groups: (ready_s, tokens, sum of squared tokens, samples) of each trained group, prompts included.

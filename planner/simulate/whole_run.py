@@ -1,4 +1,4 @@
-"""A whole run on a virtual clock: one Schedule, short and long rounds as they come, as the executor would have it.
+"""A whole run on a virtual clock: one Schedule, with short and long rounds in the executor's order.
 
 Where columns give the steady state, this gives a run with its transients: the queue starts empty and fills, a data set
 may be so small that rounds run out of prompts, engines change between rounds of unlike layouts, lengths drift while the
@@ -37,9 +37,9 @@ from .streamed_updates import Window, exposed_update_s
 
 
 class Watch:
-    """What `simulate_run` tells whoever looks on; the methods here do nothing. Times are seconds, tokens whole.
+    """Base class of an observer of `simulate_run`; its methods do nothing. Times are seconds, tokens whole.
 
-    `round_begins(number, kind, layout)` returns the observer of that round's events (simulator.Observe) or None;
+    `round_begins(number, kind, layout)` returns the observer of that round's events (reference_round.Observe) or None;
     `step_done` comes with the finished step and with (draw number, prompt) of what it deferred.
     """
 
@@ -69,12 +69,12 @@ def simulate_run(
     """Run `steps` steps over epochs of `prompts` synthetic prompts.
 
     Args:
-        steps: 0 runs until every prompt of the first `epochs` epochs was issued that was free.
-        drift_per_step: what the log of every length grows by from step to step. A length that the job's cap had cut
+        steps: 0 runs until every free prompt of the first `epochs` epochs was issued.
+        drift_per_step: the growth of the log of every length from step to step. A length that the job's cap had cut
             is taken as the cap, so shrinking lengths are shrunk a little too much.
         switch_s: seconds before a round whose layout is not the previous round's.
         history: in mode `predict` begin with an epoch that has a history; without, with one that is plain.
-        watch: told what happens.
+        watch: an observer of the run.
     """
     earlier = None
     if history and spec.mode == "predict":

@@ -176,9 +176,9 @@ def replay(step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: Reward
         if key.draw not in number_of:
             number_of[key.draw] = counts.get(prompt, 0)
             counts[prompt] = number_of[key.draw] + 1
-        own = drawn.get(prompt, [])
+        prompt_draws = drawn.get(prompt, [])
         number = number_of[key.draw]
-        return own[number].get(key.sample) if number < len(own) else None
+        return prompt_draws[number].get(key.sample) if number < len(prompt_draws) else None
 
     def natural(key: SampleKey, prompt: str) -> int:
         row = row_of(key, prompt)

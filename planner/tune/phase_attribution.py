@@ -148,13 +148,15 @@ def _phase(step_s: float, over: CycleMeans, key: str, chain: list[tuple[str, flo
     chain = [*chain, ("start-up and restarts", over.measured_seconds(key))]
     if over.expected_s(key):
         chain.append(("the plan's long round, which is owed", measured_s))
-    parts = {name: value - before for (_, before), (name, value) in itertools.pairwise(chain)}
+    seconds_by_cause = {name: value - before for (_, before), (name, value) in itertools.pairwise(chain)}
     off = measured_s - predicted_s
     if abs(off) <= max(NEAR * predicted_s, NEAR_STEP * step_s):
-        return Phase(predicted_s, measured_s, parts, "as predicted")
-    cause = max(parts, key=lambda name: parts[name] * math.copysign(1.0, off))
+        return Phase(predicted_s, measured_s, seconds_by_cause, "as predicted")
+    cause = max(seconds_by_cause, key=lambda name: seconds_by_cause[name] * math.copysign(1.0, off))
     detail = f" ({factors})" if cause.endswith(("speed", "latency")) else ""
-    return Phase(predicted_s, measured_s, parts, f"{cause}: {parts[cause]:+.3g} s of {off:+.3g} s{detail}")
+    return Phase(
+        predicted_s, measured_s, seconds_by_cause, f"{cause}: {seconds_by_cause[cause]:+.3g} s of {off:+.3g} s{detail}"
+    )
 
 
 def _factors(factors: dict[str, float]) -> str:

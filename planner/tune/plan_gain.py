@@ -16,7 +16,7 @@ from ..what_if import Documents
 
 SEEDS = 4
 """Sets of draws that plans are simulated on."""
-_GAIN_SAMPLES = 24_000  # trained by either plan, when two are compared
+_GAIN_SAMPLES = 24_000  # samples that each plan trains when two are compared
 
 
 def plan_gain(

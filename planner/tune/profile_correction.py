@@ -1,6 +1,6 @@
-"""The correction of a profile by a run: a layout that was run by its own line, another by part of the mean.
+"""The correction of a profile by a run: layouts that were run by their own lines, others by part of the mean.
 
-A correction belongs to the layout that was run, whichever entry of the profile prices it (costs.entry_of): the
+A correction belongs to the layout that was run, whichever entry of the profile prices it (decode_costs.entry_of): the
 corrected profile has a `RoundCheck` for each.
 
 What was not run has no measurement of its own. Part of what is wrong with a profile is wrong with all of it (another
@@ -41,14 +41,14 @@ def corrected(
     mean_sync = mean_factor(sync)
     entries = []
     for entry in profile.rollout:
-        own = {layout: line for layout, line in sync.items() if entry_of(profile, layout) is entry}
-        scaled = _scaled(entry.sync, mean_factor(own) if own else mean_sync)
+        own_lines = {layout: line for layout, line in sync.items() if entry_of(profile, layout) is entry}
+        scaled = _scaled(entry.sync, mean_factor(own_lines) if own_lines else mean_sync)
         entries.append(entry.model_copy(update={"sync": scaled}))
-    trains, law = profile.train, profile.train_law
+    trains, train_law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
         by_law = {train: line for train, line in updates.items() if measured_update(profile, train.layout) is None}
-        law = None if law is None else _corrected_law(law, by_law or updates)
+        train_law = None if train_law is None else _corrected_law(train_law, by_law or updates)
     rewards = profile.reward.model_copy(
         update={
             "latency": _scaled(profile.reward.latency, reward.factor),
@@ -60,14 +60,14 @@ def corrected(
             "rollout": tuple(entries),
             "checks": _checks(profile, rollout),
             "train": trains,
-            "train_law": law,
+            "train_law": train_law,
             "reward": rewards,
         }
     )
 
 
 def _checks(profile: Profile, rollout: Mapping[EngineLayout, Line]) -> tuple[RoundCheck, ...]:
-    """Of every layout of the profile, of its checks and of the run: what its rounds take over the profile's costs."""
+    """The round checks of every layout of the profile, of its checks and of the run."""
     old = {check.layout: check for check in profile.checks}
     overall = mean_factor(rollout)
     checks = []
@@ -78,17 +78,17 @@ def _checks(profile: Profile, rollout: Mapping[EngineLayout, Line]) -> tuple[Rou
             checks += [check] if check is not None else []
             continue
         base = decode_cost(profile, entry, layout.engines)
-        known = check.rounds if check else 0
-        alike = {run: other for run, other in rollout.items() if entry_of(profile, run) is entry}
+        checked_rounds = check.rounds if check else 0
+        alike = {run: other_line for run, other_line in rollout.items() if entry_of(profile, run) is entry}
         whole = mean_factor(alike) if alike else overall
-        share = (1.0 if alike else TRANSFER) * TRANSFER_ROUNDS / (TRANSFER_ROUNDS + known)
+        share = (1.0 if alike else TRANSFER) * TRANSFER_ROUNDS / (TRANSFER_ROUNDS + checked_rounds)
         factor = line.factor if line else whole**share
         unsure = (1.0 - min(share, TRANSFER)) * abs(math.log(whole))
         checks.append(
             RoundCheck(
                 tp=layout.tp,
                 engines=layout.engines,
-                rounds=max(1, known + (line.rounds if line else 0)),
+                rounds=max(1, checked_rounds + (line.rounds if line else 0)),
                 overhead_s=line.overhead if line else base.round_s,
                 overhead_s_per_sample=factor * base.finish_s / layout.engines,
                 factor=factor * base.a / entry.step_s,
@@ -100,29 +100,30 @@ def _checks(profile: Profile, rollout: Mapping[EngineLayout, Line]) -> tuple[Rou
 
 
 def _corrected_update(entry: Train, updates: Mapping[TrainCost, Line]) -> Train:
-    """By its own line; without one by the mean factor, overheads as much apart from the run's as they were."""
-    own = next((line for train, line in updates.items() if train.layout == entry.layout), None)
-    factor = own.factor if own else mean_factor(updates)
+    """An update entry, corrected by its own line; without one by the mean factor and the mean change of overheads."""
+    own_line = next((line for train, line in updates.items() if train.layout == entry.layout), None)
+    factor = own_line.factor if own_line else mean_factor(updates)
     grown = math.fsum(line.overhead - train.step_s for train, line in updates.items()) / len(updates)
     return entry.model_copy(
         update={
-            "step_s": own.overhead if own else max(0.0, entry.step_s + grown),
+            "step_s": own_line.overhead if own_line else max(0.0, entry.step_s + grown),
             "step_s_per_token": factor * entry.step_s_per_token,
             "step_s_per_token_squared": factor * entry.step_s_per_token_squared,
-            "noise": own.noise if own else entry.noise,
+            "noise": own_line.noise if own_line else entry.noise,
         }
     )
 
 
-def _corrected_law(law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw:
-    """All factors by the mean of the updates' factors; then that of a step's own seconds, so that overheads agree."""
+def _corrected_law(train_law: TrainLaw, updates: Mapping[TrainCost, Line]) -> TrainLaw:
+    """The training law with all factors times the mean factor of the updates, and a `step` factor that fits
+    overheads."""
     factor = mean_factor(updates)
     # Experts' products are charged by `compute` times `experts`: scaling both would count it twice.
-    factors = {name: value * (1.0 if name == "experts" else factor) for name, value in law.factors.items()}
-    scaled = law.model_copy(update={"factors": factors})
+    factors = {name: value * (1.0 if name == "experts" else factor) for name, value in train_law.factors.items()}
+    scaled = train_law.model_copy(update={"factors": factors})
     missing = [line.overhead - train_cost_in(scaled, train.layout).step_s for train, line in updates.items()]
     step = factors["step"] + math.fsum(missing) / len(missing) / STEP_S
-    return law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
+    return train_law.model_copy(update={"factors": {**factors, "step": max(0.0, step)}})
 
 
 def _scaled(spread: Spread, factor: float) -> Spread:

@@ -62,7 +62,7 @@ def refit_lengths(
 
     Args:
         old: the trace that the plan was solved from.
-        priced: the run's plan at refitted costs; they decide who finishes first.
+        priced: the run's plan at refitted costs; they decide which samples finish first.
     """
     whole = _whole_groups(run)
     if whole is not None:

@@ -41,7 +41,7 @@ LEAST_GAIN = 0.02
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a run says about its plan.
+    """The result of tuning: a new plan, its gain over the plan in force, and the error.
 
     Attributes:
         plan: the best plan at refitted costs and lengths; proposed only if `change`.
@@ -134,7 +134,7 @@ def tune(
     errors |= {"simulation": 2 * noise, "transfer": transferred_error(refitted, plan, force.plan), "least": LEAST_GAIN}
     error = max(errors.values())
     progress("done", 1.0)
-    others = not_run(refitted, plan, force.plan)
+    layouts_not_run = not_run(refitted, plan, force.plan)
     return Tuned(
         plan=plan,
         change=gain > error,
@@ -148,12 +148,12 @@ def tune(
         trace=trace,
         length_factor=factor,
         costs=refitted,
-        not_run=others,
+        not_run=layouts_not_run,
     )
 
 
 def decisions(planned: PlannedJob) -> dict[str, object]:
-    """What a plan decides, without its reasons."""
+    """The decisions of a plan, without their reasons."""
     return planned.model_dump(exclude={"why"})
 
 

@@ -1,1 +1,1 @@
-"""Tables of others: public measurements that laws are fitted to, and users' logs of responses and rewards."""
+"""Imported tables: public measurements that laws are fitted to, and users' logs of responses and rewards."""

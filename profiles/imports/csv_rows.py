@@ -1,4 +1,4 @@
-"""Rows of published measurements: CSV files with named columns, read in one way and told about in the same words."""
+"""Rows of published measurements: CSV files with named columns, all read and refused alike."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
 
 
 def not_a_number(error: ValueError, path: str | Path, line: int) -> InputError:
-    """What is wrong with a row in which a value cannot be read as a number."""
+    """The error of a row in which a value cannot be read as a number."""
     return InputError(f"holds a value that is no number: {error}", str(path), line)

@@ -1,4 +1,4 @@
-"""A length trace from somebody else's log of responses: one response a row, columns as in log_columns.py."""
+"""A length trace from another tool's log of responses: one response a row, columns as in log_columns.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FIELDS = (
     Field("reward", ("score",)),
     Field("prompt_tokens", ("input_tokens", "prompt_length")),
 )
-"""What a row may say, and the usual names of its columns (verl and slime dumps among them)."""
+"""The fields of a row, and the usual names of their columns (verl and slime dumps among them)."""
 
 LONGEST_ID = 64
-"""A prompt's name that is longer is a text, of which a digest is kept: what was asked is nobody's business here."""
+"""A prompt's name that is longer is a text, of which only a digest is kept, since the trace must not hold prompts."""
 
 PROMPT_TOKENS = 256
 """Tokens of a prompt whose row does not say."""

@@ -1,4 +1,4 @@
-"""Rows of somebody else's table: CSV, gzipped CSV, or JSON Lines, with columns named by the user.
+"""Rows of another tool's table: CSV, gzipped CSV, or JSON Lines, with columns named by the user.
 
 A reader asks for the fields that it knows by their names; `--column FIELD=NAME` says which column holds a field, and
 without that a column of the field's own name, or of a usual one, is taken. JSON rows may nest: `stats.tokens`.
@@ -27,12 +27,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Field:
-    """What a reader asks a table for.
+    """A field that a reader looks up in a table.
 
     Attributes:
         name: as in `--column NAME=...`.
-        usual: names of columns that are taken for it without being asked for.
-        needed: whether there is nothing without it.
+        usual: names of columns that are taken for it by default.
+        needed: whether a table without it is refused.
     """
 
     name: str
@@ -93,7 +93,7 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
 
 
 def truth(row: Row, name: str, path: Path, line: int) -> bool:
-    """Whether a cell says yes: true, 1, or a number above 0."""
+    """Whether a cell is true: `true`, 1, or a number above 0."""
     value = row.get(name)
     if isinstance(value, str) and value.strip().lower() in ("true", "yes"):
         return True

@@ -56,7 +56,7 @@ def read_length_table(path: str | Path, cap_tokens: int | None = None) -> dict[s
         rows.setdefault(record["source"], []).append(row)
     if not rows:
         raise InputError("has no rows", str(path))
-    return {source: LengthTrace(own, cap_tokens) for source, own in sorted(rows.items())}
+    return {source: LengthTrace(source_rows, cap_tokens) for source, source_rows in sorted(rows.items())}
 
 
 def _row(record: dict[str, str], cap_tokens: int | None) -> LengthRow:

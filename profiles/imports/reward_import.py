@@ -1,4 +1,4 @@
-"""Reward seconds from somebody else's log of executions: one scored sample a row, columns as in log_columns.py."""
+"""Reward seconds from another tool's log of executions: one scored sample a row, columns as in log_columns.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = (
     Field("correct", ("passed", "reward", "score")),
     Field("prompt", ("prompt_id", "prompt_hash", "uid")),
 )
-"""What a row may say, and the usual names of its columns."""
+"""The fields of a row, and the usual names of their columns."""
 
 FEWEST = 20
 """Fewer executions do not show a share of 5 % that hangs."""
@@ -47,9 +47,9 @@ def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]
 
 def executions_of(samples: list[ScoredSample]) -> Executions:
     """The distribution of scored samples' seconds; one for all samples where no answer is right, or none is wrong."""
-    law = fit_executions(samples)
-    if law is not None:
-        return law
+    executions = fit_executions(samples)
+    if executions is not None:
+        return executions
     seconds = equally_likely([sample.seconds for sample in samples])
     right = bool(samples) and all(sample.reward > 0 for sample in samples)
     return Executions(correct_s=seconds, wrong_s=seconds, correct=float(right), unsolved=0.0 if right else 1.0)
@@ -68,8 +68,8 @@ def with_imported(profile: Profile, samples: list[ScoredSample], name: str) -> P
         executions=executions_of(samples),
         evidence={"per_sample_s": Evidence(source=_SOURCE, error=error)},
     )
-    words = f"{len(samples)} executions imported from {name}; error: of their mean"
-    return profile.model_copy(update={"reward": reward, "sources": {**profile.sources, _SOURCE: words}})
+    source_text = f"{len(samples)} executions imported from {name}; error: of their mean"
+    return profile.model_copy(update={"reward": reward, "sources": {**profile.sources, _SOURCE: source_text}})
 
 
 def _quantile(ordered: list[float], share: float) -> float:

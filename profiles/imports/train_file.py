@@ -75,9 +75,9 @@ def read_runs(path: str | Path) -> list[TrainRun]:
 
 def _run(row: dict[str, str]) -> TrainRun | None:
     architecture, gpu = architecture_of(row["model"]), gpu_of(row["device"])
-    known = architecture is not None and not architecture.guessed and gpu is not None
+    is_known = architecture is not None and not architecture.guessed and gpu is not None
     alike = row["success"] == "True" and row["ac"] == "Recompute" and not row["lora_rank"]
-    if not known or not alike:
+    if not is_known or not alike:
         return None
     assert architecture is not None and gpu is not None
     if row["attn"] == "flash_attention_2" and gpu.name in HOPPER:

@@ -56,7 +56,7 @@ NAMES = tuple(factor.name for factor in FACTORS)
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What the data sheets say of a model on an accelerator in a precision: the law with all factors at 1.
+    """The data sheets' seconds of a model on an accelerator in a precision: the law with all factors at 1.
 
     Seconds are for one rank that does everything; a rank of `tp` does 1/tp of it.
     """

@@ -140,8 +140,8 @@ def fit_train(points: Mapping[int, Sequence[TrainPoint]]) -> dict[int, TrainFit]
     rows, values, owner = [], [], []
     for place, budget in enumerate(budgets):
         for point in points[budget]:
-            own = [float(point.tokens) if i == place else 0.0 for i in range(len(budgets))]
-            rows.append([1.0, float(point.squared_tokens), *own])
+            linear_terms = [float(point.tokens) if i == place else 0.0 for i in range(len(budgets))]
+            rows.append([1.0, float(point.squared_tokens), *linear_terms])
             values.append(point.seconds)
             owner.append(place)
     matrix, seconds = np.array(rows), np.array(values)
@@ -149,7 +149,9 @@ def fit_train(points: Mapping[int, Sequence[TrainPoint]]) -> dict[int, TrainFit]
     errors = leave_one_out_errors(matrix, seconds)
     fits = {}
     for i, budget in enumerate(budgets):
-        own = np.array(owner) == i
-        noise = residual_noise(matrix, seconds, own)
-        fits[budget] = TrainFit(float(base), float(linear[i]), float(quadratic), float(np.mean(errors[own])), noise)
+        of_budget = np.array(owner) == i
+        noise = residual_noise(matrix, seconds, of_budget)
+        fits[budget] = TrainFit(
+            float(base), float(linear[i]), float(quadratic), float(np.mean(errors[of_budget])), noise
+        )
     return fits

@@ -1,4 +1,4 @@
-"""What scoring takes where samples differ, from samples that were scored under the longest deadline."""
+"""The distribution of scoring seconds, from samples that were scored under the longest deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ScoredSample(NamedTuple):
 
 
 def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
-    """The law of executions.py (planner); None if no answer was right or none was wrong, so that half of it is unknown.
+    """The executions of planner/costs/reward_costs.py; None if no answer was right, or none was wrong.
 
     A prompt counts as unsolved if none of its samples was right; the fewer samples it had, the more such there are. Of
     a solved prompt the slowest right answer counts, as it does for its deadline.

@@ -1,4 +1,4 @@
-"""What a serving benchmark sees of the decode law: time per output token while requests come and go.
+"""The decode law under a serving benchmark: time per output token while requests arrive and finish.
 
 Published points hold `batch` requests open all the time, each of `isl` prompt and `osl` output tokens. A step then also
 carries the prompts of newcomers: `batch * isl / osl` tokens of them on average, in chunks, so that some steps carry a

@@ -1,4 +1,4 @@
-"""The decode law of a group of served points, and what is left of them when the law has said its part.
+"""The decode law of a group of served points, and a correction of its residuals between neighbouring points.
 
 The law's factors extrapolate. What it misses (a kernel that changes with the batch, a scheduler's habit) is often alike
 at neighbouring points, so their residuals correct a prediction between them: a Gaussian process over the logarithms of
@@ -81,9 +81,9 @@ def _places(points: Served) -> Array:
     return np.stack([np.log2(coordinates[name]) / reach for name, reach in REACH_OCTAVES.items()], axis=1)
 
 
-def _shared(points: Array, others: Array) -> Array:
+def _shared(points: Array, other_points: Array) -> Array:
     """Covariance of what the law misses at some places and at others."""
-    squares = ((points[:, None, :] - others[None, :, :]) ** 2).sum(axis=-1)
+    squares = ((points[:, None, :] - other_points[None, :, :]) ** 2).sum(axis=-1)
     return np.asarray(MISSED_SD**2 * np.exp(-squares / 2))
 
 
@@ -102,7 +102,7 @@ def fit_served(group: Group, points: Served) -> ServedFit:
     law = DecodeLaw(data_sheet, factors.logs)
     residuals = np.log(points.seconds / seconds_per_token(law, points))
     # A point that the law calls plainly wrong says little about its neighbours.
-    own = OWN_SD**2 * (1 + residuals**2 / (TAIL * OWN_SD**2))
+    own_variance = OWN_SD**2 * (1 + residuals**2 / (TAIL * OWN_SD**2))
     places = _places(points)
-    inverse = np.linalg.inv(_shared(places, places) + np.diag(own)).astype(np.float64)
+    inverse = np.linalg.inv(_shared(places, places) + np.diag(own_variance)).astype(np.float64)
     return ServedFit(law, factors, places, inverse @ residuals, inverse)

@@ -1,4 +1,4 @@
-"""What it takes to bring a trainer's weights into engines, and engines up: from public measurements.
+"""Seconds of a weight transfer from trainer to engines, and of an engine's start, from public measurements.
 
 sync = start + bytes / rate + tensors * each: a full copy moves every byte once and handles every tensor; a model of
 many experts has many small ones. Rates differ between implementations by an order; the fit is of full broadcasts,

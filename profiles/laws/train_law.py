@@ -108,8 +108,8 @@ class TrainPhysics:
         flops = 2 * passes * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
         moved = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
         moved += a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
-        own = flops / self.gpu.bf16_flops + moved / self.gpu.memory_bytes_per_s
-        return self._beyond_runs(layout) * (own / layout.replica + f["exchange"] * self._exchanged_s(layout))
+        compute_s = flops / self.gpu.bf16_flops + moved / self.gpu.memory_bytes_per_s
+        return self._beyond_runs(layout) * (compute_s / layout.replica + f["exchange"] * self._exchanged_s(layout))
 
     def _exchanged_s(self, layout: UpdateLayout) -> float:
         """Seconds of communication per token: sums of tensor ranks, KV of context ranks, tokens to experts."""

@@ -12,7 +12,7 @@ from .rank_memory import train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
-# Of an accelerator's memory that a trainer may plan to fill. The rest is for who sleeps beside it: a sleeping vLLM
+# Of an accelerator's memory that a trainer may plan to fill. The rest is for sleeping engines: a sleeping vLLM
 # engine keeps its CUDA context and communicators (1.3 GB of an 80 GB GPU: vllm-project/vllm pull request 11743) and its
 # captured graphs (1.5 GB: issue 47654).
 MEMORY_SHARE = 0.95

@@ -55,9 +55,9 @@ def shipped_model(model: str) -> str | None:
     if shape is None or shape.guessed:
         return None
     for name in MODEL_NAMES:
-        own = architecture_of(name)
-        assert own is not None, name
-        if dataclasses.replace(own, name=shape.name) == shape:
+        named_shape = architecture_of(name)
+        assert named_shape is not None, name
+        if dataclasses.replace(named_shape, name=shape.name) == shape:
             return name
     return None
 
@@ -84,7 +84,7 @@ def _near(model: str, names: list[str]) -> list[str]:
     if shape is None or shape.guessed:
         lower = {name.lower(): name for name in names}
         return [lower[n] for n in difflib.get_close_matches(model.lower().rstrip("/").split("/")[-1], lower, 2, 0.75)]
-    sizes = {name: own.parameters for name in names if (own := architecture_of(name)) is not None}
+    sizes = {name: near_shape.parameters for name in names if (near_shape := architecture_of(name)) is not None}
     return [
         f"{name} ({size / 1e9:.1f}B parameters, as about {model} has)"
         for name, size in sizes.items()

@@ -176,7 +176,7 @@ def sources(
     by_model: dict[str, float],
     elsewhere: dict[str, float],
 ) -> dict[str, str]:
-    """What `evidence` cites."""
+    """The sources that `evidence` cites, by name."""
     of = f"{law.groups} groups of {'sparse' if kind[1] else 'dense'} models on {' and '.join(law.on)} GPUs"
     unmeasured = (
         "" if measured else f"; no measurement of {gpu} is among them, so its error is {UNMEASURED} times theirs"

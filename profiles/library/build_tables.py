@@ -104,7 +104,7 @@ def _of_trace(
     tokens = sorted(min(row.tokens, cap_tokens) for trace in traces for row in trace.rows)
     within = [t for t in tokens if t < cap_tokens]
     quantiles = [(float(_quantile(tokens, share)), share) for share in SHARES if share * len(tokens) <= len(within)]
-    # Of few responses the outermost quantiles are luck.
+    # With few responses the outermost quantiles are noise.
     quantiles = [(t, share) for t, share in quantiles if min(share, 1 - share) * len(tokens) >= 2]
     quantiles.append((float(cap_tokens), len(within) / len(tokens)))
     icc = sum(trace.icc() for trace in traces) / len(traces)

@@ -1,4 +1,4 @@
-"""What a GPU costs for an hour on demand: medians of public price lists, which ship as prices.yaml.
+"""USD per GPU-hour on demand: medians of public price lists, which ship as prices.yaml.
 
 `build.py --prices FILE` writes them. The file is CSV with the columns gpu, usd_per_gpu_hour (empty: none was found),
 provider and source. Prices are of a day and of somebody's contract; `rlplan init` writes them into cluster.yaml with
@@ -47,7 +47,7 @@ class GpuPrice(Strict):
 
     @property
     def basis(self) -> str:
-        """What the price rests on, in words."""
+        """Text on the offers that the price is the median of."""
         if self.offers == 1:
             return self.source
         span = f"{self.lowest_usd_per_gpu_hour:g} to {self.highest_usd_per_gpu_hour:g}"

@@ -39,7 +39,7 @@ Batches = list[list[tuple[int, ...]]]  # prompts as token ids, a batch an engine
 
 @dataclass(frozen=True, slots=True)
 class RolloutCosts:
-    """What was measured in one layout."""
+    """The measured costs of one layout."""
 
     layout: EngineLayout
     decode: DecodeFit
@@ -62,7 +62,7 @@ class _Bench:
         fleet.listen(self._hear)
 
     def _hear(self, news: EngineNews) -> None:
-        """Keep the events of engines, and an empty list for a death."""
+        """Queue the events of engines, and an empty list when an engine dies."""
         if isinstance(news, EngineEvents | EngineDied):
             self._news.put_nowait(news.events if isinstance(news, EngineEvents) else [])
 

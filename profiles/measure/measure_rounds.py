@@ -167,7 +167,7 @@ class RoundSampler:
         sync_s = time.perf_counter() - began
         size = self._job.rollout.samples_per_prompt
         round_ = RaceRound(prompts, len(prompts), size, size, task.cap)
-        # Other luck than a run's: a prediction should not know what will be drawn.
+        # Other seeds than a run has: a prediction should not know the run's draws.
         base = ~self._job.algorithm.seed
         seeds = RoundSeeds(base, lambda prompt: serial, None) if self._job.rollout.seed_per_sample else None
         result = await self._runner.run(round_, task.layout, version, str(self._weights), version, seeds)

@@ -1,4 +1,4 @@
-"""What machines ask for, done at once: issue, abort, score, settle (the reference's `apply`).
+"""The actions of machines, done at once: issue, abort, score, settle (the reference's `apply`).
 
 The reference collects a machine's actions and then applies them in order. Doing each where the machine returns it is
 the same, because no machine looks at the engines; engines that were touched are noted and let in who waits afterwards.
@@ -20,7 +20,7 @@ from .tournaments import leave_out, note_load
 def assign(W: Any, i: int) -> int:
     """Pick the engine of a sample: the least loaded, or one that holds its prompt (rounds/balance)."""
     R, E, P, S, X = W.R[0], W.E, W.P, W.S, W.X
-    prompt = S[i].whose
+    prompt = S[i].prompt_number
     e, lead = W.B[1], P[prompt].lead
     if lead > 0:
         # The least loaded engine counts as more loaded by the lead, unless it is among those that hold the prompt.
@@ -43,7 +43,7 @@ def assign(W: Any, i: int) -> int:
 
 @compiled
 def _held(W: Any, prompt: int, e: int) -> int:
-    """What engine `e` holds of the prompt."""
+    """Index of the record of the prompt's blocks on engine `e`; the record is made if there is none."""
     R, P, X = W.R[0], W.P, W.X
     x = P[prompt].holders
     while x >= 0:
@@ -60,14 +60,14 @@ def _held(W: Any, prompt: int, e: int) -> int:
 
 @compiled
 def drop_load(W: Any, e: int) -> None:
-    """A sample of the engine is gone."""
+    """Take a sample that left the engine off its load."""
     W.E[e].load -= W.R[0].expected
     note_load(W.E, W.B, e)
 
 
 @compiled
 def _touch(W: Any, e: int) -> None:
-    """The engine is to let in who waits."""
+    """Note that the engine must admit waiting samples."""
     if not W.E[e].touched:
         W.E[e].touched = True
         W.touched[W.R[0].touched] = e
@@ -90,7 +90,7 @@ def issue(W: Any, prompt: int, row: int, now: float) -> int:
         R.samples += 1
         natural = L[row, k].natural
         S[i].draw, S[i].place = d, k
-        S[i].prompt, S[i].shared, S[i].whose = P[prompt].tokens, P[prompt].shared, prompt
+        S[i].prompt, S[i].shared, S[i].prompt_number = P[prompt].tokens, P[prompt].shared, prompt
         S[i].tokens = min(natural, min(R.limit, R.cap))
         S[i].cutoff_tokens = R.cutoff_tokens if R.watched else 0
         S[i].base = 0
@@ -124,7 +124,7 @@ def score(W: Any, i: int, now: float) -> None:
     R, E, S, D, L = W.R[0], W.E, W.S, W.D, W.L
     R.finished += 1
     if R.stay > 0 and not R.freed and R.finished >= R.milestone:
-        R.asked = True
+        R.decision_due = True
     if R.after_rollout:
         S[i].behind = -1
         if R.held < 0:
@@ -138,7 +138,7 @@ def score(W: Any, i: int, now: float) -> None:
 
 @compiled
 def release(W: Any, now: float) -> None:
-    """The rollout is over: what was held goes to the workers, but for what was aborted since."""
+    """The rollout is over: send the held samples to the reward workers, without those aborted since."""
     R, S, D, L = W.R[0], W.S, W.D, W.L
     i = R.held
     while i >= 0:
@@ -225,7 +225,7 @@ def free(W: Any, now: float) -> None:
 
 @compiled
 def catch_up(W: Any, now: float) -> None:
-    """Engines that were touched let in who waits; a hand-over that is due is decided."""
+    """Touched engines admit waiting samples; a hand-over that is due is decided."""
     R, E, S = W.R[0], W.E, W.S
     for k in range(R.touched):
         e = W.touched[k]
@@ -233,8 +233,8 @@ def catch_up(W: Any, now: float) -> None:
         admit(S, E, R, W.X, W.heaps, e)
         look_ahead(S, E, R, W.T, W.heaps, e, W.steps_s)
     R.touched = 0
-    if R.asked:
-        R.asked = False
+    if R.decision_due:
+        R.decision_due = False
         free(W, now)
 
 

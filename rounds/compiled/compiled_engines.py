@@ -1,4 +1,4 @@
-"""The engines of the twin: `engine.Engine`, function by function.
+"""The engines of the compiled simulator: `reference_engine.Engine`, function by function.
 
 An engine's heap holds its running samples, each once, by (step at which it has something to tell, order of admission).
 The reference keeps two entries for a watched sample and stale ones of preempted samples; the order that results is the
@@ -219,7 +219,7 @@ def queue(S: Any, E: Any, e: int, i: int) -> None:
 
 @compiled
 def admit(S: Any, E: Any, R: Any, X: Any, heaps: Any, e: int) -> None:
-    """Let in whoever waits and fits, in order."""
+    """Admit waiting samples that fit, in order."""
     while E[e].first >= 0:
         i = E[e].first
         if S[i].state == WAITING:

@@ -1,4 +1,4 @@
-"""The machines of the twin: RaceRound, ExactShortRound and ExactLongRound of rounds/, without losses and failures.
+"""The compiled round machines: RaceRound, ExactShortRound and ExactLongRound of rounds/, without losses and failures.
 
 Each function bears its machine method's name; the docstrings there say why. `W` holds the records (kernel_state.py) and
 the tables (round_kernel.py).

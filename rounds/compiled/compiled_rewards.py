@@ -1,4 +1,4 @@
-"""The reward workers of the twin: `RewardQueue` of planner/simulate/reference_round.py, and the heaps that it needs."""
+"""The compiled reward workers: `RewardQueue` of planner/simulate/reference_round.py, and its heaps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .numba_options import compiled
 
 @compiled
 def _sooner(a: Any, b: Any) -> bool:
-    if a.at != b.at:
-        return bool(a.at < b.at)
+    if a.due_s != b.due_s:
+        return bool(a.due_s < b.due_s)
     return bool(a.count < b.count)
 
 
@@ -42,11 +42,11 @@ def submit(R: Any, Q: Any, free: Any, i: int, now: float, seconds: float) -> Non
     due_s, count = done + R.delay_s, R.rewards_count
     while spot > 0:
         parent = (spot - 1) >> 1
-        if Q[parent].at < due_s or (Q[parent].at == due_s and Q[parent].count < count):
+        if Q[parent].due_s < due_s or (Q[parent].due_s == due_s and Q[parent].count < count):
             break
-        Q[spot].at, Q[spot].count, Q[spot].sample = Q[parent].at, Q[parent].count, Q[parent].sample
+        Q[spot].due_s, Q[spot].count, Q[spot].sample = Q[parent].due_s, Q[parent].count, Q[parent].sample
         spot = parent
-    Q[spot].at, Q[spot].count, Q[spot].sample = due_s, count, i
+    Q[spot].due_s, Q[spot].count, Q[spot].sample = due_s, count, i
 
 
 @compiled
@@ -55,7 +55,7 @@ def take_due(R: Any, Q: Any) -> int:
     taken = Q[0].sample
     R.rewards_due -= 1
     size = R.rewards_due
-    due_s, count, sample = Q[size].at, Q[size].count, Q[size].sample
+    due_s, count, sample = Q[size].due_s, Q[size].count, Q[size].sample
     spot = 0
     while True:
         child = 2 * spot + 1
@@ -63,9 +63,9 @@ def take_due(R: Any, Q: Any) -> int:
             break
         if child + 1 < size and _sooner(Q[child + 1], Q[child]):
             child += 1
-        if due_s < Q[child].at or (due_s == Q[child].at and count < Q[child].count):
+        if due_s < Q[child].due_s or (due_s == Q[child].due_s and count < Q[child].count):
             break
-        Q[spot].at, Q[spot].count, Q[spot].sample = Q[child].at, Q[child].count, Q[child].sample
+        Q[spot].due_s, Q[spot].count, Q[spot].sample = Q[child].due_s, Q[child].count, Q[child].sample
         spot = child
-    Q[spot].at, Q[spot].count, Q[spot].sample = due_s, count, sample
+    Q[spot].due_s, Q[spot].count, Q[spot].sample = due_s, count, sample
     return int(taken)

@@ -1,4 +1,4 @@
-"""What the kernel keeps: records by engine, by sample, by draw, and one for the round. Numba passes them as pointers.
+"""The state of the kernel: records by engine, by sample, by draw, and one for the round. Numba passes them as pointers.
 
 Samples are numbered in the order of issue; the samples of a draw are neighbours. Draws are numbered likewise; `row` is
 a draw's row in the tables of lengths and rewards that the caller gives. Seconds, tokens; -1 is nobody.
@@ -54,7 +54,7 @@ SAMPLE = np.dtype(
         ("prompt", "i4"),  # tokens of its prompt,
         ("shared", "i4"),  # those of them that its samples share,
         ("held", "i4"),  # what its engine holds of the prompt; -1 where nobody asks
-        ("whose", "i4"),  # the prompt's number in the round
+        ("prompt_number", "i4"),  # the prompt's number in the round
         ("draw", "i4"),
         ("place", "i4"),  # its number in its draw
         ("engine", "i4"),
@@ -102,8 +102,8 @@ PROMPT = np.dtype(
     align=True,
 )
 
-# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: engine.Prefix; `other` is
-# the next of the prompt's engines.
+# Of a prompt whose samples share tokens or engines, and an engine that was given one of them: reference_engine.Prefix;
+# `other` is the next of the prompt's engines.
 PREFIX = np.dtype(
     [("users", "i4"), ("computed", "i4"), ("intact_until", "i8"), ("engine", "i4"), ("other", "i4")], align=True
 )
@@ -114,7 +114,7 @@ DRAWN = np.dtype([("natural", "i4"), ("reward", "f8"), ("reward_s", "f8")], alig
 # Seconds of a decode step by the number of running sequences: without their KV, and more per KV token.
 STEP = np.dtype([("base_s", "f8"), ("kv_s", "f8")], align=True)
 
-REWARD = np.dtype([("at", "f8"), ("count", "i8"), ("sample", "i4")], align=True)
+REWARD = np.dtype([("due_s", "f8"), ("count", "i8"), ("sample", "i4")], align=True)
 
 # One record: the machine's state, counters, and the costs that do not depend on the batch.
 ROUND = np.dtype(
@@ -137,7 +137,7 @@ ROUND = np.dtype(
         ("draws", "i4"),
         ("samples", "i4"),
         ("prefixes", "i4"),
-        ("touched", "i4"),  # engines that are to let in who waits
+        ("touched", "i4"),  # engines that must admit waiting samples
         ("rows", "i4"),  # rows that are given
         ("more", "b1"),  # the feed has more than was given
         ("status", "i1"),
@@ -155,7 +155,7 @@ ROUND = np.dtype(
         ("delay_s", "f8"),
         ("stay", "i4"),  # engines that decode on after the hand-over; 0: there is none
         ("freed", "b1"),
-        ("asked", "b1"),  # a decision is due
+        ("decision_due", "b1"),  # a decision is due
         ("finished", "i4"),
         ("milestone", "i4"),
         ("stride", "i4"),

@@ -1,7 +1,7 @@
-"""How functions of the twin are compiled.
+"""How the functions of rounds/compiled are compiled by numba.
 
 Invariants:
-- no fast-math and no parallel loops: a twin that rounds otherwise is none;
+- no fast-math and no parallel loops: the floats are those of the reference, bit for bit;
 - nothing in the kernel allocates, so reference counting is off, which alone makes it several times faster;
 - only the entry is cached on disk, under a key that covers the source of the whole package, because numba looks for
   changes in an entry's own file only.
@@ -22,7 +22,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"
 
 
 def compiled(function: F) -> F:
-    """Compile into whoever calls it; Python cannot."""
+    """Compile a function that only compiled functions call."""
     # Wrappers for Python would be most of what there is to compile.
     made: F = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
     return made
@@ -37,9 +37,9 @@ def entry(function: F) -> F:
     return made
 
 
-def sources_digest(*others: Path) -> str:
-    """Digest of every source file of a twin: those of this package, and `others` in the order given."""
+def sources_digest(*extra_sources: Path) -> str:
+    """Digest of all compiled source files: those of this package, and `extra_sources` in the order given."""
     digest = hashlib.sha256()
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), *others]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), *extra_sources]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -21,10 +21,10 @@ class World(NamedTuple):
     S: Any  # by sample
     D: Any  # by draw
     P: Any  # by prompt
-    X: Any  # what engines hold of prompts
+    X: Any  # blocks of prompts that engines hold
     T: Any  # tournament of engines, whose next event is first (tournaments.py)
-    B: Any  # and who is the least loaded
-    touched: Any  # by engine: those that are to let in who waits
+    B: Any  # tournament of engines, for the least loaded
+    touched: Any  # by engine: those that must admit waiting samples
     L: Any  # (row, place) what is drawn; short rounds: row k is the k-th prompt's
     Q: Any  # heap of rewards that are due
     free: Any  # heap: when each reward worker is free
@@ -56,7 +56,7 @@ def _run(W: World, prompts: int, copies: int) -> float:
         e = W.T[1]
         if R.held >= 0 and E[e].upcoming == math.inf:
             release(W, R.decode_end)
-        due = Q[0].at if R.rewards_due > 0 else math.inf
+        due = Q[0].due_s if R.rewards_due > 0 else math.inf
         if min(due, E[e].upcoming) == math.inf:
             R.status = STUCK
             return now

@@ -31,7 +31,8 @@ from .round import Draw, Round, Take
 
 
 class ExactRound(Round):
-    """What short and long rounds of `exact` share: a cutoff that tells long draws from short ones, and voided draws."""
+    """Base class of short and long rounds of `exact`: a cutoff that tells long draws from short ones, and voided
+    draws."""
 
     def __init__(self, prompts: list[str], group_size: int, cutoff_tokens: int, max_tokens: int, take: Take) -> None:
         super().__init__(prompts, group_size, max_tokens, take)

@@ -1,4 +1,4 @@
-"""What became of everything that a round issued.
+"""The account of a round: the fate of every prompt, draw and sample that it issued.
 
 Invariants (asserted by `Outcome.check`, design.md invariant 2):
 - prompts: each prompt that the round took is in exactly one of trained, filtered, deferred, returned, failed;
@@ -58,7 +58,7 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> list[str]:
-        """Return the conservation laws that do not hold, in words; empty when all hold."""
+        """Texts on the conservation laws that do not hold; empty if all hold."""
         broken: list[str] = []
         settled = Counter(p for fate in PROMPT_FATES for p in self.prompts.get(fate, ()))
         if settled != Counter(self.taken):

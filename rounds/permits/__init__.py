@@ -1,1 +1,1 @@
-"""Who holds which units of a co-execution group, and when: the permit machine, its events and its rules."""
+"""The permit machine, its events and its rules: which job holds which units of a co-execution group, and when."""

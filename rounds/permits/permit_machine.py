@@ -1,4 +1,4 @@
-"""Who holds which units of a co-execution group, and when: the permit machine.
+"""The permit machine: which job holds which units of a co-execution group, and when.
 
 Jobs alternate rollout and training. A phase that is ready asks for its units; the machine gives permits by one of three
 permit rules (permit_rules.py). It reads no clock: every event comes with its time, and the same events at the same

@@ -29,7 +29,7 @@ PATIENCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a phase whose units are free may start; if not, for whom it waits, and until when at most."""
+    """Whether a phase with free units may start; if not, the jobs that it waits for, and until when at most."""
 
     may: bool
     for_whom: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class PermitRule(Protocol):
     """The decisions that the permit machine leaves to its rule."""
 
     def rank(self, turn: Turn) -> tuple[float, ...]:
-        """Sort key of the waiting phases: who is considered first."""
+        """Sort key of the waiting phases: the lowest is considered first."""
 
     def may_start(
         self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
@@ -78,8 +78,8 @@ class RoundRobin:
         return []
 
     def turn_bound(self, jobs: int) -> int:
-        # Who arrives puts all into one round: a job between its training and its rollout is then a round ahead of some,
-        # who have that round's two turns, and the next rollout if they come first in the order.
+        # An arrival puts all jobs into one round: a job between training and rollout is then a round ahead of some,
+        # which have that round's two turns, and the next rollout if they come first in the order.
         return 3 * (jobs - 1)
 
 

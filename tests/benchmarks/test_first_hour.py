@@ -33,7 +33,7 @@ def ground(bench, tmp_path_factory):
 
 def test_twenty_mistakes_are_answered_as_documented(bench, ground, tmp_path):
     outcomes = [bench.attempt(mistake, ground, tmp_path / "here") for mistake in bench.mistakes(20, seed=1)]
-    assert [f"{o.mistake.name}: {o.faults}: {o.said}" for o in outcomes if o.faults] == []
+    assert [f"{o.mistake.name}: {o.faults}: {o.output}" for o in outcomes if o.faults] == []
     assert sum(outcome.refused for outcome in outcomes) >= 12, "most of them are no documents any more"
     assert bench.counts(outcomes)["mistakes"] == 20
 
@@ -112,12 +112,12 @@ def test_a_solved_plan_that_check_rejects_is_counted(bench, ground, monkeypatch,
 
     behave(monkeypatch, careless)
     outcome = bench.attempt(Mistake("a test", SOLVE, False), ground, tmp_path / "here")
-    assert outcome.faults == ("checked bad",) and "decisions-edited" in outcome.said
+    assert outcome.faults == ("checked bad",) and "decisions-edited" in outcome.output
 
 
 def test_the_way_has_every_command_of_a_newcomer_for_three_jobs(bench, tmp_path):
-    from benchmarks.first_hour.jobs import JOBS, write_job
-    from benchmarks.first_hour.way import commands
+    from benchmarks.first_hour.newcomer_commands import commands
+    from benchmarks.first_hour.newcomer_jobs import JOBS, write_job
 
     assert [(job.nodes, job.reward) for job in JOBS] == [(8, "math"), (2, "code"), (4, "math")]
     for job in JOBS:

@@ -77,6 +77,6 @@ def test_kinds_of_every_mode_are_compared_by_cells_and_whole(bench) -> None:
     }
     assert planner_scale.lines(found) == [
         "8 nodes: solved in 5.0 s (4.5 s of CPU), at most 0.30 GB",
-        "exact, by cells instead of whole: mean -0.40 %, p95 +0.61 %, the simulation's own luck 0.20 %, "
+        "exact, by cells instead of whole: mean -0.40 %, p95 +0.61 %, standard error 0.20 %, "
         "in 0.25 of the CPU seconds",
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.rollmux.curve import Stay, read_curve, stays
 from benchmarks.rollmux.durations import Drift, response_tokens, spread
 from benchmarks.rollmux.fluid import fluid_bound
-from benchmarks.rollmux.jobs import (
+from benchmarks.rollmux.published_jobs import (
     NODE_TYPES,
     TRAIN,
     WORKLOADS,
@@ -153,7 +153,7 @@ class Shuffler(SoloD):
         return GroupsState(after.jobs, old)
 
 
-def test_every_move_of_a_policy_is_charged():
+def test_every_move_of_a_placer_is_charged():
     jobs = [at(job_of(n, WORKLOADS[0], 1.2, 1, 1.0), float(i), 10.0) for i, n in enumerate("xyz")]
     calm, restless = (replay(jobs, placer, NODE_TYPES, RULES) for placer in (SoloD(NODE_TYPES), Shuffler(NODE_TYPES)))
     assert restless.moved == 3
@@ -173,13 +173,13 @@ def test_drift_ends_within_its_limit_and_starts_at_nothing():
     job = job_of("x", WORKLOADS[0], 1.2, 1, 1.0)
     for direction, low, high in (("up", 1.0, 1.3), ("down", 0.7, 1.0), ("mixed", 0.7, 1.3)):
         drift = Drift(direction, 0.3, np.random.default_rng(0))
-        assert drift.at(job, 0.0) == job
-        assert low <= drift.at(job, 1.0).train[0].mean_s / job.train[0].mean_s <= high
+        assert drift.drifted(job, 0.0) == job
+        assert low <= drift.drifted(job, 1.0).train[0].mean_s / job.train[0].mean_s <= high
     with pytest.raises(ValueError, match="no such direction"):
         Drift("sideways", 0.3, np.random.default_rng(0))
 
 
-def test_no_policy_is_below_the_fluid_bound():
+def test_no_placer_is_below_the_fluid_bound():
     rng = np.random.default_rng(0)
     jobs = arrivals([Stay(0.0, 5.0 + i, 1) for i in range(8)], rng)
     bound = fluid_bound(jobs, NODE_TYPES)

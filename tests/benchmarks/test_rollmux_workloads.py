@@ -11,7 +11,7 @@ def test_draws_lie_in_the_published_ranges() -> None:
     assert all(1 <= job.slo <= 2 for job in jobs)
 
 
-def test_the_program_is_no_dearer_than_any_policy_that_keeps_its_bounds() -> None:
+def test_the_program_is_no_dearer_than_any_placer_that_keeps_its_bounds() -> None:
     jobs = rollmux_workloads.draw_jobs(rollmux_workloads.MIXED, 4, None, np.random.default_rng(3))
     paid = rollmux_workloads.snapshot(jobs, 3, 0)
     assert paid["proven"] == 1.0

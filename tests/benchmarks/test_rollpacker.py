@@ -7,7 +7,7 @@ import pytest
 from benchmarks.rollpacker import sensitivity
 from benchmarks.rollpacker.case import Case, RoundPhases, read_case, round_phases
 from benchmarks.rollpacker.cycle import ablation
-from benchmarks.rollpacker.figures import Figures
+from benchmarks.rollpacker.published_figures import Figures
 from benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
 from benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
 from rlplan.planner.costs.decode_costs import DecodeCost

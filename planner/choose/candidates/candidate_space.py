@@ -67,7 +67,7 @@ class Space:
 
     @property
     def sharding(self) -> tuple[int, ...]:
-        """For each update choice a number; those that shard the model alike have the same one."""
+        """For each update choice a number; choices with the same number shard the model alike."""
         kinds = [(t.layout.dp, t.layout.tp, t.layout.pp, t.layout.ep) for t in self.train]
         return tuple(kinds.index(kind) for kind in kinds)
 
@@ -121,7 +121,7 @@ def enumerate_space(
 
 
 def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[EngineLayout, int], DraftedCost]:
-    """Costs with drafts where the job considers them and they make some batch faster."""
+    """Costs with drafts, where the job considers drafts and they make some batch faster."""
     drafts = job.search.drafts
     if drafts is None:
         return {}
@@ -132,7 +132,7 @@ def _drafted(job: Job, decode: dict[EngineLayout, DecodeCost]) -> dict[tuple[Eng
 def _reshard_s(profile: Profile, pool: Pool) -> float:
     """Seconds to move the model's training state between two shardings, over the network of all accelerators at once.
 
-    Only a rule has shardings to change between.
+    0 for a measured profile without a training law, which knows no other sharding.
     """
     if profile.train_law is None:
         return 0.0
@@ -143,7 +143,8 @@ def _reshard_s(profile: Profile, pool: Pool) -> float:
 def _layout_switch_s(profile: Profile) -> float:
     """Seconds to wake the engines of another layout on the same GPUs; on a CPU both layouts stay awake.
 
-    Where engines sleep and wake in every step (colocation.py), those of another layout wake in the place of the others.
+    Where engines sleep and wake in every step (colocation.py), the engines of the other layout wake instead, at no
+    further cost.
     """
     if profile.machine.kind != "cuda" or shares_gpus(profile):
         return 0.0

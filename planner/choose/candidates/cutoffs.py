@@ -38,7 +38,7 @@ def cutoffs(
 
 
 def _out_of_reach(model: LengthModel, group_size: int, cap_tokens: int, bounds: SearchCutoff) -> str:
-    """Why no cutoff within the job's bounds can be planned, and which can."""
+    """Text on why no cutoff within the job's bounds can be planned, and which cutoffs can."""
     lengths = range(1, cap_tokens)
     least = bisect_left(lengths, LEAST_SHORT, key=lambda c: model.short_groups(c, group_size))
     most = bisect_left(lengths, 1.0, key=lambda c: model.short_groups(c, group_size))
@@ -54,7 +54,7 @@ def _out_of_reach(model: LengthModel, group_size: int, cap_tokens: int, bounds: 
 
 
 def no_cutoff(model: LengthModel, group_size: int, cap_tokens: int) -> str:
-    """Why mode exact has no cutoff to try."""
+    """Text on why mode exact has no cutoff to try."""
     ended = model.short_groups(cap_tokens - 1, group_size)
     if ended < LEAST_SHORT:
         why = f"{f'only {ended:.0%}' if ended else 'none'} of the groups end below the cap of {cap_tokens} tokens"

@@ -14,7 +14,7 @@ from ...costs.decode_costs import DecodeCost, layout_cost
 from ...costs.memory_bars import WEIGHT_BYTES
 from .memory_fit import engines_fault
 
-# GPUs report a little less memory than their data sheet gives.
+# GPUs report a little less memory than their data sheets state.
 LEAST_MEMORY_SHARE = 0.9
 
 
@@ -24,7 +24,8 @@ def feasible_layouts(
     """(pool, costs by layout, why others were refused). Raises Infeasible when none is left.
 
     The pool is the first by name that is like the profiled machine, else the first whose accelerators are of its kind.
-    Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs (costs.entry_of).
+    Engines on GPUs do not wait for each other, so an entry prices as many of them as there are GPUs
+    (decode_costs.entry_of).
     """
     kind = profile.machine.kind
     pools = [name for name, pool in sorted(cluster.pools.items()) if pool.accelerators.kind == kind]
@@ -89,7 +90,7 @@ def node_counts(pool: Pool, fewer: bool) -> list[int]:
 
 
 def no_tp(job: Job, profile: Profile) -> str | None:
-    """What to say if the profile has none of the job's search.tp; None if it has one."""
+    """Text on a profile with none of the sizes in the job's search.tp; None if it has one."""
     wanted, there = sorted(job.search.tp), sorted({entry.tp for entry in profile.rollout})
     if set(wanted) & set(there):
         return None

@@ -16,7 +16,7 @@ from ...check.reward_rules import short_deadline
 
 
 class Unplannable(InputError):
-    """A fault at `loc` of the job or of the cluster; a caller that knows its file adds the line."""
+    """A fault at location `loc` of the job or of the cluster; a caller that knows the file adds the line."""
 
     def __init__(self, document: Literal["job", "cluster"], loc: Loc, message: str) -> None:
         super().__init__(f"{'.'.join(map(str, loc))}: {message}")
@@ -25,15 +25,15 @@ class Unplannable(InputError):
 
 def must_be_plannable(job: Job, name: str, pool: Pool, profile: Profile) -> None:
     """Raise Unplannable if `job` has more reward workers than the pool called `name` has cores, if most of its scores
-    would time out by `profile`, or if the pool has accelerators that cannot be what they are called, or more of them
-    than are simulated."""
+    would time out by `profile`, or if the pool has accelerators whose memory or kind contradicts their name, or more
+    accelerators than can be simulated."""
     large = too_many_accelerators(pool)
     if large is not None:
         raise Unplannable("cluster", ("pools", name, "nodes"), large)
     fault = accelerator_fault(pool.accelerators)
     if fault is not None:
-        key, what, remedy = fault
-        raise Unplannable("cluster", ("pools", name, "accelerators", key), f"{what}; {remedy}")
+        key, message, remedy = fault
+        raise Unplannable("cluster", ("pools", name, "accelerators", key), f"{message}; {remedy}")
     workers = too_many_workers(job.reward.workers, name, pool)
     if workers is not None:
         raise Unplannable("job", ("reward", "workers"), workers)

@@ -37,13 +37,13 @@ ROUNDS, SAMPLES = 8, 8192
 # Keeping together must save this share of a rollout, and twice the standard error of what it saves.
 LEAST_SAVED = 0.005
 
-# A stream of draws that is no column's.
+# A stream of draws that no column uses.
 _STREAM = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What `space.decode` of a layout decides, and the share of a plain rollout that it saves against spreading."""
+    """The placement of a layout's samples, and the share of a plain rollout that it saves against spreading."""
 
     sharing: PrefixSharing
     saved: float
@@ -77,15 +77,18 @@ def place(space: Space, draws: Draws, prompts: int, samples: int, cap_tokens: in
 
 
 def _rounds_draws(draws: Draws, rounds: int, prompts: int, samples: int) -> list[RoundDraws]:
-    """What so many rounds draw."""
+    """The draws of `rounds` rounds."""
     numbers = np.arange(rounds * prompts)
     tokens = draws.prompt_tokens_of(numbers)
     lengths = draws.firsts(numbers, _STREAM)[:, 0, :samples]
     return [
         RoundDraws(
-            lengths[at : at + prompts], tokens[at : at + prompts], draws.model.cap_tokens, draws.model.mean_tokens
+            lengths[first : first + prompts],
+            tokens[first : first + prompts],
+            draws.model.cap_tokens,
+            draws.model.mean_tokens,
         )
-        for at in range(0, len(numbers), prompts)
+        for first in range(0, len(numbers), prompts)
     ]
 
 
@@ -116,7 +119,7 @@ def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundD
 
 def _rollouts_s(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundDraws]) -> NDArray[np.float64]:
     """Seconds to the last token of each round."""
-    # Rewards cost nothing: it is the decoding that is compared.
+    # Rewards cost nothing, so that only decoding is compared.
     reward = RewardCost(1, 0.0, 0.0)
     return np.array(
         [

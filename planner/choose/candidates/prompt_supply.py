@@ -14,7 +14,7 @@ from ....rounds.round_spec import prompts_wanted
 from ...lengths.length_model import LengthModel
 from .round_kinds import ShortKey
 
-# Rarer than that nothing is said of: it would be a guess, and the data too small by far in any case.
+# Below this share no caution is given: its figure would be a guess, and the data is far too small anyway.
 _LEAST_ACCEPTED = 1e-3
 
 

@@ -15,12 +15,12 @@ from ....plans.schema.sections.layouts import EngineLayout
 
 
 def is_plain_key(key: ShortKey | LongKey) -> bool:
-    """The same of a kind of round."""
+    """Whether a kind of round is plain: synchronous, and without levers that a job must ask for."""
     return key.deferral.mode == "sync" and not key.draft_tokens
 
 
 def _levers(key: ShortKey | LongKey) -> str:
-    """What a name has more where levers are used: nothing sorts before something."""
+    """The part of a column's name that states its levers; it is empty, and sorts first, without levers."""
     drafts = f":d{key.draft_tokens:02d}" if key.draft_tokens else ""
     if isinstance(key, LongKey) and key.hand_over:
         return f":d{key.draft_tokens:02d}:h{key.hand_over}"

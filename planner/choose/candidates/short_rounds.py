@@ -61,7 +61,8 @@ def short_keys(
 
 
 def _issues(job: Job, model: LengthModel, modes: Sequence[Mode]) -> set[Issue]:
-    """What short rounds of `modes` may issue, whatever is wasted; mode predict aside, which issues as sync does."""
+    """The issues of short rounds of `modes`, without the limit on waste, and without mode predict, which issues as
+    sync."""
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     issued = sorted({round(target * f) for f in PROMPT_FACTORS} | {target + 1})
     samples = sorted({round(size * f) for f in SAMPLE_FACTORS} | {size + 1})

@@ -1,4 +1,4 @@
-"""Candidate update layouts: ways to train that hold the longest sequence and that no simpler one beats."""
+"""Candidate update layouts: layouts that hold the longest sequence and that no simpler layout beats."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
     """Of updates on equally many accelerators those that no other, at least as simple, beats whatever is trained: ties
     within the error go to the simplest (ties.py), so that simpler ones stay.
 
-    `hand_over`: also while only some engines were freed. These train by whole replicas (streaming.Window), so a faster
-    update whose replicas are larger may train nothing there. It trains on at least as many of any number of
+    `hand_over`: also while only some engines were freed. These train by whole replicas (streamed_updates.Window), so a
+    faster update whose replicas are larger may train nothing there. It trains on at least as many of any number of
     accelerators if its replicas divide the other's.
     """
 
     def terms(t: TrainCost) -> tuple[float, ...]:
         return t.step_s, t.per_token_s, t.per_token_squared_s, t.per_sample_s
 
-    def beats(one: TrainCost, other: TrainCost) -> bool:
-        if _complexity(one.layout) > _complexity(other.layout):
+    def beats(cost: TrainCost, rival: TrainCost) -> bool:
+        if _complexity(cost.layout) > _complexity(rival.layout):
             return False
-        if hand_over and other.layout.replica % one.layout.replica:
+        if hand_over and rival.layout.replica % cost.layout.replica:
             return False
-        return all(a <= b for a, b in zip(terms(one), terms(other), strict=True)) and terms(one) < terms(other)
+        return all(a <= b for a, b in zip(terms(cost), terms(rival), strict=True)) and terms(cost) < terms(rival)
 
-    return [t for t in costs if not any(beats(other, t) for other in costs)]
+    return [t for t in costs if not any(beats(rival, t) for rival in costs)]
 
 
 def _complexity(layout: UpdateLayout) -> int:
@@ -86,17 +86,17 @@ def no_update(job: Job, profile: Profile, pool: Pool, budgets: Sequence[int]) ->
         budgets: micro-batches of the job that hold its longest sequence.
     """
     longest, wanted = job.rollout.longest_tokens, sorted(job.search.micro_batch_tokens)
-    total, law = pool.accelerators_total, profile.train_law
+    total, train_law = pool.accelerators_total, profile.train_law
     if not budgets:
         return (
             f"the longest sequence has {longest} tokens, prompt and response, and search.micro_batch_tokens {wanted} "
             f"has no micro-batch that holds it; add one of at least {longest}"
-            + (" (and profile again)" if law is None else "")
+            + (" (and profile again)" if train_law is None else "")
         )
-    if law is not None:
-        sheet = physics_of(law).gpu.memory_bytes
+    if train_law is not None:
+        sheet = physics_of(train_law).gpu.memory_bytes
         memory = min(sheet, pool.accelerators.memory_bytes)
-        needed = least_peak_bytes(law, total, budgets)
+        needed = least_peak_bytes(train_law, total, budgets)
         if needed is None:
             return f"no layout of tp, cp, pp and ep divides the model over {total} accelerators; change their number"
         return (

@@ -1,7 +1,7 @@
 """Feasibility and slowdowns of groups in the group program, each group simulated once.
 
 Results are kept by content: which jobs (by identity: a job whose durations changed is another object), in which ways,
-and who shares units with whom (with tails, on which units). The permit machine depends on nothing else, so that
+and which jobs share units (with tails, also which units). The permit machine depends on nothing else, so that
 re-solves and renumbered nodes find the same entry.
 """
 
@@ -89,5 +89,5 @@ class Checker:
         return (*members, *sorted(set(occupants.values())))
 
     def _number(self, job: GroupJob) -> int:
-        # The job is held, so that its id stays its own.
+        # Keep the job alive, so that no other object gets its id.
         return self._numbers.setdefault(id(job), (job, len(self._numbers)))[1]

@@ -58,11 +58,11 @@ def attach(
     taken: list[tuple[int, ...]] = []
     for nodes, slots in zip(on, placement.slots, strict=True):
         # The job's other phase never runs at the same time: slots that the job has anyway come first.
-        own = set(taken[0]) if taken else set()
+        rollout_units = set(taken[0]) if taken else set()
         units: list[int] = []
         for node in nodes:
             here = [unit for unit, n in enumerate(node_of) if n == node]
-            units += sorted(here, key=lambda unit: (held[unit], unit not in own, unit))[:slots]
+            units += sorted(here, key=lambda unit: (held[unit], unit not in rollout_units, unit))[:slots]
         taken.append(tuple(sorted(units)))
     return group.with_pin(Pin(placement.job, placement.ways[0], taken[0], placement.ways[1], taken[1]))
 

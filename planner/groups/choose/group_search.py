@@ -235,8 +235,8 @@ class GroupSearch:
                 (memory.sound if keeps else memory.infeasible).add(part_hash)
             candidates = [
                 candidate
-                for candidate, parts in zip(candidates, parts_of, strict=True)
-                if all(part in memory.sound for part in parts)
+                for candidate, part_hashes in zip(candidates, parts_of, strict=True)
+                if all(part_hash in memory.sound for part_hash in part_hashes)
             ]
         return [
             (candidate, group_of(self.table, candidate.members, candidate.pools, self.node_types))

@@ -64,7 +64,7 @@ QUICK = Effort(
 
 
 class SolveMemory:
-    """What solves under one set of rules keep for later solves: simulations, infeasible structures, columns."""
+    """Results of solves under one set of rules that later solves reuse: simulations, infeasible structures, columns."""
 
     def __init__(self, rules: Rules) -> None:
         self.checker = Checker(rules)
@@ -111,6 +111,6 @@ class GroupSolution:
     status: str
     """`optimal`, `gap` (pricing or integer program ended at its tolerance) or `limit` (work ran out)."""
     universe: str
-    """What the gap is valid for."""
+    """The set of groups that the gap is valid for."""
     greedy_usd_per_hour: float
     fluid_usd_per_hour: float

@@ -65,7 +65,7 @@ def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[P
                     (rollout.state_bytes, train.state_bytes),
                 )
             )
-    kept = [p for p in placements if not any(_dominates(other, p) for other in placements if other is not p)]
+    kept = [p for p in placements if not any(_dominates(rival, p) for rival in placements if rival is not p)]
     price = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}
     return sorted(kept, key=lambda p: (p.fluid_usd_per_hour(price), p.ways))
 

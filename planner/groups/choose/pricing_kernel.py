@@ -57,11 +57,11 @@ def _joined(k: int, meets: Any, left: Any) -> int:
     """Number of connected parts of the first k members; `left` is scratch."""
     for i in range(k):
         left[i] = True
-    parts = 0
+    components = 0
     for first in range(k):
         if not left[first]:
             continue
-        parts += 1
+        components += 1
         left[first] = False
         grew = True
         while grew:
@@ -75,7 +75,7 @@ def _joined(k: int, meets: Any, left: Any) -> int:
                         left[i] = False
                         grew = True
                         break
-    return parts
+    return components
 
 
 @njit(cache=True)

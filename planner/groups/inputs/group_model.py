@@ -126,10 +126,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Rules:
-    """What every group must obey, whichever placer forms it; the same for ours and for the baselines."""
+    """The rules of every group, whichever placer forms it; the same for our placers and the published ones."""
 
     permit_rule: str = "multi_rate"
-    """Who may hold shared units next: `round_robin`, `first_come` or `multi_rate` (rounds/permits/permit_rules.py)."""
+    """The rule by which jobs get shared units: `round_robin`, `first_come` or `multi_rate`
+    (rounds/permits/permit_rules.py)."""
     group_cap: int = 5
     """Most jobs in a group."""
     margin: float = 0.0

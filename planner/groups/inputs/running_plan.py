@@ -41,16 +41,18 @@ def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeType
 
 
 def unconnected_groups(group: Group, node_types: NodeTypes) -> list[Group]:
-    """The group split where no node is shared, most jobs first; each part still has all nodes."""
-    parts: list[tuple[set[int], list[Pin]]] = []
+    """The group split where no node is shared, most jobs first; each component still has all nodes."""
+    components: list[tuple[set[int], list[Pin]]] = []
     held_by = nodes_of_pins(group, node_types)
     for pin in group.pins:
         held, pins = set().union(*held_by[pin.job]), [pin]
-        for part in [part for part in parts if part[0] & held]:
-            parts.remove(part)
-            held, pins = held | part[0], pins + part[1]
-        parts.append((held, pins))
-    ordered = sorted((sorted(pins, key=lambda pin: pin.job) for _, pins in parts), key=lambda p: (-len(p), p[0].job))
+        for component in [component for component in components if component[0] & held]:
+            components.remove(component)
+            held, pins = held | component[0], pins + component[1]
+        components.append((held, pins))
+    ordered = sorted(
+        (sorted(pins, key=lambda pin: pin.job) for _, pins in components), key=lambda p: (-len(p), p[0].job)
+    )
     return [Group(group.nodes, tuple(pins)) for pins in ordered]
 
 

@@ -79,10 +79,10 @@ def _nodes(plan: Plan, key: str, pool: Pool) -> set[int]:
     """Nodes that the phase may be written with: all nodes of the plan, or those that its widest round kind fills."""
     rounds = [r for r in (plan.job.rounds.short, plan.job.rounds.long) if r is not None]
     if key == "rollout":
-        own = max(pool.nodes_of(r.rollout.engines, r.rollout.tp) for r in rounds)
+        needed_nodes = max(pool.nodes_of(r.rollout.engines, r.rollout.tp) for r in rounds)
     else:
-        own = max(pool.nodes_of(1, r.train.accelerators) for r in rounds)
-    return {own, plan.predicted.nodes}
+        needed_nodes = max(pool.nodes_of(1, r.train.accelerators) for r in rounds)
+    return {needed_nodes, plan.predicted.nodes}
 
 
 def _text(accelerators: Accelerators) -> str:

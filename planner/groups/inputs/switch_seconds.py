@@ -70,6 +70,6 @@ def sync_seconds(a: Architecture, cluster: Cluster, rollout: tuple[str, int], tr
     return seconds
 
 
-def _rate(cluster: Cluster, pool: str, other: str) -> float | None:
+def _rate(cluster: Cluster, pool: str, other_pool: str) -> float | None:
     """Bytes per second of a stream between two pools, or between nodes of one; None where no link is named."""
-    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {pool, other}), None)
+    return next((link.stream_bytes_per_s for link in cluster.links if set(link.pools) == {pool, other_pool}), None)

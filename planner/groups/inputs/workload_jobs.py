@@ -165,8 +165,8 @@ class _Job:
         return from_run(run)
 
     def _must_be_of_these_machines(self, plan: Plan, plan_path: Path, source: str) -> None:
-        others = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
-        faults = [self._error(fault, *loc) for loc, fault in others]
+        mismatches = other_machines(plan, plan_path, source, self.document.phases, self.cluster)
+        faults = [self._error(fault, *loc) for loc, fault in mismatches]
         if faults:
             raise joined(faults)
 
@@ -179,31 +179,31 @@ class _Job:
             switch = self._switch("phases", name, "warm_s")
             warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
         ways = []
-        for index, other in enumerate([None, *phase.ways]):
-            where = ("phases", name) if other is None else ("phases", name, "ways", index - 1)
-            pool, nodes = (phase.pool, phase.nodes) if other is None else (other.pool, other.nodes)
-            given = phase.resident_bytes is not None or (other is not None and other.resident_bytes is not None)
-            held = self._bytes(name, phase, other, node_types)
-            self._must_load(name, where, pool, (other.tp if other else None) or phase.tp)
+        for index, other_way in enumerate([None, *phase.ways]):
+            where = ("phases", name) if other_way is None else ("phases", name, "ways", index - 1)
+            pool, nodes = (phase.pool, phase.nodes) if other_way is None else (other_way.pool, other_way.nodes)
+            given = phase.resident_bytes is not None or (other_way is not None and other_way.resident_bytes is not None)
+            held = self._bytes(name, phase, other_way, node_types)
+            self._must_load(name, where, pool, (other_way.tp if other_way else None) or phase.tp)
             self._must_fit(where, pool, held, given, node_types)
-            slots = (other.slots if other else None) or node_types[pool].slots
-            way_s = seconds * (1.0 if other is None else other.factor) + sync_s
+            slots = (other_way.slots if other_way else None) or node_types[pool].slots
+            way_s = seconds * (1.0 if other_way is None else other_way.factor) + sync_s
             ways.append(PhaseWay(pool, nodes, slots, way_s, held, warm, phase.resume_s))
         return tuple(ways)
 
-    def _bytes(self, name: str, phase: Phase, other: OtherWay | None, node_types: NodeTypes) -> float:
+    def _bytes(self, name: str, phase: Phase, other_way: OtherWay | None, node_types: NodeTypes) -> float:
         """Host bytes per node of a way."""
-        pool = other.pool if other else phase.pool
-        slots, node_slots = (other.slots if other else None) or node_types[pool].slots, node_types[pool].slots
-        given = other.resident_bytes if other else phase.resident_bytes
+        pool = other_way.pool if other_way else phase.pool
+        slots, node_slots = (other_way.slots if other_way else None) or node_types[pool].slots, node_types[pool].slots
+        given = other_way.resident_bytes if other_way else phase.resident_bytes
         if given is None and phase.resident_bytes is not None:
             return phase.resident_bytes * slots / node_slots
         if given is not None:
             return float(given)
         accelerators = self.cluster.pools[pool].accelerators.per_node * slots // node_slots
         shape = self._shape("phases", name, "resident_bytes")
-        nodes = other.nodes if other else phase.nodes
-        tp = (other.tp if other else None) or phase.tp
+        nodes = other_way.nodes if other_way else phase.nodes
+        tp = (other_way.tp if other_way else None) or phase.tp
         if name == "rollout":
             return rollout_bytes(shape, accelerators, tp, self.rules.host_copies)
         return train_bytes(shape, accelerators, tp, nodes, self.rules.host_copies)

@@ -49,7 +49,7 @@ class BestFit:
         checker: Checker | None = None,
         robust: bool = True,
     ) -> None:
-        """`robust`: take only groups that stay feasible whoever leaves, since no job can be moved then."""
+        """`robust`: take only groups that stay feasible after any departures, since no job can be moved then."""
         self.node_types, self.rules, self.worth, self.robust = node_types, rules, worth, robust
         self.checker = checker or Checker(rules)
         self._usd = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}

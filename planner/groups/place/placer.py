@@ -27,7 +27,7 @@ class Placer(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """A placer that is also told, before each event, how far the jobs got."""
+    """A placer that is also told, before each event, the progress of the jobs."""
 
     def observe(self, elapsed_s: float, done_s: Mapping[str, float], jobs: Jobs) -> None:
         """In `elapsed_s` seconds each job did iterations that take it `done_s` seconds solo."""

@@ -1,4 +1,4 @@
-"""What it costs to move a running job to other nodes, in seconds of outage and in USD.
+"""The price of moving a running job to other nodes, in seconds of outage and in USD.
 
 A job that moves loses the iteration in progress (half of one on average; nothing if it waits for the boundary) and
 starts cold on its new nodes while its old nodes may still be held. The price in USD is the outage at the price of the

@@ -24,7 +24,7 @@ from .move_prices import MovePrices, Patience
 from .moved_jobs import staying
 
 _DEPARTURE_CHECKS = 6
-"""Solves after which chosen groups are no longer checked for keeping their bounds whoever leaves."""
+"""Solves after which chosen groups are no longer checked for keeping their bounds after departures."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Variant:
     price_usd: float
     """Of the moves of its members."""
     penalties: int
-    """Members that move without the credit for it, 1 more if the group is new and breaks a bound when somebody leaves,
+    """Members that move without the credit for it, 1 more if the group is new and breaks a bound when a job leaves,
     and more than all of that if the group does not keep its bounds now."""
 
 

@@ -1,4 +1,4 @@
-"""What the moves of a re-planned workload save in USD per hour, and the ids of the groups they go to.
+"""Savings of the moves of a re-planned workload in USD per hour, and the ids of their new groups.
 
 Running groups and their successors fall into clusters that share no job. What a cluster's nodes cost less afterwards is
 the saving of the moves within that cluster, all of them together.

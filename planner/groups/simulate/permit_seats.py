@@ -73,8 +73,10 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
     drawn = {name: factors(jobs[name]) for name in names} if spread else {}
     draws = max((len(pairs) for pairs in drawn.values()), default=1)
     rows: list[tuple[object, ...]] = []
-    words = 1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
-    blank = (_bits((), words), _bits((), words)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
+    word_count = (
+        1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
+    )
+    blank = (_bits((), word_count), _bits((), word_count)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
     limits = {name: slowdown_bound(jobs[name], rules) * jobs[name].solo_s for name in names}
     for group in groups:
         share = pace_share(group, jobs) if spread else PACE
@@ -82,7 +84,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
             job = jobs[pin.job]
             roll, train = job.rollout[pin.rollout], job.train[pin.train]
             row = (
-                (_bits(pin.rollout_units, words), _bits(pin.train_units, words)),
+                (_bits(pin.rollout_units, word_count), _bits(pin.train_units, word_count)),
                 (roll.mean_s, train.mean_s),
                 (roll.warm_s, train.warm_s),
                 tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
@@ -94,7 +96,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
         rows += [blank] * (most - len(group.pins))
     units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
     seats = SeatArrays(
-        units=np.array(units, np.uint64).reshape(*shape, 2, words),
+        units=np.array(units, np.uint64).reshape(*shape, 2, word_count),
         expected_s=np.array(expected).reshape(*shape, 2),
         switch_s=np.array(switch).reshape(*shape, 2),
         pace_s=np.array(pace).reshape(shape),
@@ -111,10 +113,10 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
     return seats
 
 
-def _bits(units: Sequence[int], words: int) -> list[int]:
+def _bits(units: Sequence[int], word_count: int) -> list[int]:
     """A set of units as 64-bit words (rounds/compiled/compiled_permit_state.py)."""
     whole = sum([1 << u for u in units])
-    return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(words)]
+    return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(word_count)]
 
 
 def machine_seats(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[Seat], list[TrueTurns]]:

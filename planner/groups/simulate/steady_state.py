@@ -120,8 +120,8 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
 
 def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: int) -> tuple[int, float]:
     """How far the group stands at row b from where it stood at row a: jobs in other phases, share of the time."""
-    other = int((log[a, :, 0] != log[b, :, 0]).sum() + (log[a, :, 3] == log[b, :, 3]).sum())
-    return other, float(np.abs(log[a, :, 1] - log[b, :, 1]).max() / (times[b] - times[a]))
+    differing_phases = int((log[a, :, 0] != log[b, :, 0]).sum() + (log[a, :, 3] == log[b, :, 3]).sum())
+    return differing_phases, float(np.abs(log[a, :, 1] - log[b, :, 1]).max() / (times[b] - times[a]))
 
 
 def _held_nodes(

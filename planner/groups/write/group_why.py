@@ -43,12 +43,12 @@ def explain(
 
 def _cost(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
     ours = group.usd_per_hour(node_types)
-    own = sum(jobs[pin.job].solo_usd_per_hour(node_types) for pin in group.pins)
+    solo_usd = sum(jobs[pin.job].solo_usd_per_hour(node_types) for pin in group.pins)
     names = ", ".join(pin.job for pin in group.pins)
     if len(group.pins) == 1:
         return f"{names} has these nodes to itself: {ours:.2f} USD an hour"
-    ratio = f", {own / ours:.2f} times as much" if ours else ""
-    return f"{names} share nodes for {ours:.2f} USD an hour; each alone they take {own:.2f}{ratio}"
+    ratio = f", {solo_usd / ours:.2f} times as much" if ours else ""
+    return f"{names} share nodes for {ours:.2f} USD an hour; each alone they take {solo_usd:.2f}{ratio}"
 
 
 def _slack(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: Rules) -> str:
@@ -83,8 +83,8 @@ def _without_one(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
     options = []
     for pin in group.pins:
         rest = without_idle_nodes(Group(group.nodes, tuple(p for p in group.pins if p is not pin)), node_types)
-        own = solo_group(jobs[pin.job], node_types).usd_per_hour(node_types)
-        options.append((rest.usd_per_hour(node_types) + own - ours, pin.job))
+        solo_usd = solo_group(jobs[pin.job], node_types).usd_per_hour(node_types)
+        options.append((rest.usd_per_hour(node_types) + solo_usd - ours, pin.job))
     more, name = min(options)
     return f"{name} on nodes of its own instead: {more:+.2f} USD an hour"
 
@@ -96,10 +96,10 @@ def _permit_rule(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: 
     for rule in ("round_robin", "first_come", "multi_rate"):
         if rule == rules.permit_rule:
             continue
-        other = replace(rules, permit_rule=rule)
-        other_slow = slowdowns(group, jobs, other)
-        there = bound_slowdowns(group, jobs, other_slow, other)
-        if all(bounds_kept(group, jobs, other_slow, other).values()):
+        other_rules = replace(rules, permit_rule=rule)
+        other_slow = slowdowns(group, jobs, other_rules)
+        there = bound_slowdowns(group, jobs, other_slow, other_rules)
+        if all(bounds_kept(group, jobs, other_slow, other_rules).values()):
             apart = max(there, key=lambda name: (abs(there[name] - here[name]), name))
             how = " and slows every job the same"
             if abs(there[apart] - here[apart]) >= 0.005:
@@ -117,19 +117,19 @@ def _permit_rule(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: 
 def _joining(key: str, state: GroupsState, node_types: NodeTypes, rules: Rules) -> str | None:
     """Why a solo job does not join another group: the attempt that comes nearest to its bounds."""
     name = state.groups[key].pins[0].job
-    job, own = state.jobs[name], state.groups[key].usd_per_hour(node_types)
+    job, own_usd = state.jobs[name], state.groups[key].usd_per_hour(node_types)
     attempts: list[tuple[float, str]] = []
-    for other, group in sorted(state.groups.items()):
-        if other == key or len(group.pins) >= rules.group_cap:
+    for other_key, group in sorted(state.groups.items()):
+        if other_key == key or len(group.pins) >= rules.group_cap:
             continue
         for added, candidate in packings(group, job, node_types):
-            if added >= own or not resident(candidate, state.jobs, node_types):
+            if added >= own_usd or not resident(candidate, state.jobs, node_types):
                 continue
             slow = bound_slowdowns(candidate, state.jobs, slowdowns(candidate, state.jobs, rules), rules)
             over = {member: slow[member] / slowdown_bound(state.jobs[member], rules) for member in slow}
             worst = max(over, key=lambda member: (over[member], member))
             text = (
-                f"{name} in {other} would cost {added:.2f} USD an hour instead of {own:.2f}, and slow {worst} "
+                f"{name} in {other_key} would cost {added:.2f} USD an hour instead of {own_usd:.2f}, and slow {worst} "
                 f"{slow[worst]:.2f}x of at most {slowdown_bound(state.jobs[worst], rules):.2f}x"
             )
             attempts.append((over[worst], text))

@@ -1,4 +1,4 @@
-"""Which column simulates a kind of round: whole rounds, or, where they are large, rounds composed of cells."""
+"""The column that simulates a kind of round: by whole rounds, or large rounds by cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .whole_columns import LongColumn, ShortColumn
 
 
 def short_column(setting: Setting, key: ShortKey) -> ShortColumn:
-    """A kind of short round, simulated as its size has it."""
+    """The column of a kind of short round, by cells if the rounds are large."""
     cell = cell_of(setting, key)
     return ShortColumn(setting, key) if cell.trained <= cell.most and cell.whole else _column_of(setting, key, cell)
 
@@ -26,7 +26,7 @@ def _column_of(setting: Setting, key: ShortKey, cell: Cell) -> ShortColumn:
 
 
 def long_column(setting: Setting, key: LongKey) -> LongColumn:
-    """A kind of long round, simulated as its size has it."""
+    """The column of a kind of long round, by cells if the rounds are large."""
     cell = cell_of(setting, key)
     if cell.trained <= cell.most and cell.whole:
         return LongColumn(setting, key)

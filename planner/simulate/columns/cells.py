@@ -63,14 +63,14 @@ class Cell:
         return self.engines == self.of
 
     @property
-    def parts(self) -> float:
+    def cells_per_round(self) -> float:
         """Cells of a round; no whole number where the engines do not divide."""
         return self.of / self.engines
 
     @property
     def count(self) -> int:
         """Cells that a round is composed of."""
-        return max(1, round(self.parts))
+        return max(1, round(self.cells_per_round))
 
     def scale(self, target: int) -> float:
         """Factor from sums over a round's cells, which train a few prompts more or less, to sums of a round that trains
@@ -92,30 +92,30 @@ def cell_of(setting: Setting, key: ShortKey | LongKey) -> Cell:
     """The cell that rounds of a kind are simulated by."""
     cell = similar_cell(setting, key)
     if isinstance(key, ShortKey) and setting.dynamic_sampling and key.mode in ("race", "defer"):
-        # Whom such a round issues anew depends on who of all its groups has finished.
+        # The refills of such a round depend on which of all its groups have finished.
         return dataclasses.replace(cell, engines=cell.of, trained=setting.target)
     return cell
 
 
 def similar_cell(setting: Setting, key: ShortKey | LongKey) -> Cell:
-    """The cell that looks like rounds of a kind, whatever couples their cells."""
+    """The cell with the size and engines of a part of such rounds, also where cells cannot stand for whole rounds."""
     least_workers = LEAST_WORKERS if setting.reward.executions else 1
     samples = key.samples if isinstance(key, ShortKey) else setting.group_size
-    parts = setting.reward.workers / least_workers
-    return sized_cell(key.layout.engines, setting.target, samples, setting.cell_prompts, parts)
+    most_cells = setting.reward.workers / least_workers
+    return sized_cell(key.layout.engines, setting.target, samples, setting.cell_prompts, most_cells)
 
 
-def sized_cell(engines: int, target: int, samples: int, cell_prompts: int, most_parts: float = math.inf) -> Cell:
+def sized_cell(engines: int, target: int, samples: int, cell_prompts: int, most_cells: float = math.inf) -> Cell:
     """The cell of rounds that train `target` prompts of so many samples on so many engines.
 
     Args:
-        cell_prompts: that it should train about; 0: it is the whole round.
-        most_parts: it is no smaller a part of the round.
+        cell_prompts: prompts that the cell should train, about; 0: the cell is the whole round.
+        most_cells: the round has no more cells.
     """
     most = 2 * cell_prompts
     if not most or target <= most:
         return Cell(engines, engines, target, target)
-    cells_of_round = max(1.0, min(target / cell_prompts, most_parts))
+    cells_of_round = max(1.0, min(target / cell_prompts, most_cells))
     engines_of_cell = max(LEAST_ENGINES, samples, round(engines / cells_of_round))
     cell = Cell(engines if 2 * engines_of_cell > engines else engines_of_cell, engines, 0, most)
     return dataclasses.replace(cell, trained=cell.prompts(target))
@@ -139,7 +139,7 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
                 for (of, tokens), cost in setting.drafted.items()
                 if of == key.layout
             },
-            reward=reward_share(setting.reward, cell.parts),
+            reward=reward_share(setting.reward, cell.cells_per_round),
             cell_prompts=0,
         )
     cell_setting = settings[key.layout, cell.engines]
@@ -149,17 +149,18 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
 
 
 def on_engines(cost: Cost, engines: int) -> Cost:
-    """Decode costs of a layout's engines, but for `engines` of them."""
+    """Decode costs of a layout with another number of engines."""
     return dataclasses.replace(cost, key=EngineLayout(cost.key.tp, engines))
 
 
-def reward_share(reward: RewardCost, parts: float) -> RewardCost:
-    """The reward workers of one of so many parts: whole workers, whose speed makes up for the rounding.
+def reward_share(reward: RewardCost, cells: float) -> RewardCost:
+    """The reward workers of one of `cells` equal cells: whole workers, with a speed that makes up for the rounding.
 
-    `parts` times the share's samples a second are the whole's, and a sample that does not wait is scored as late.
+    `cells` times as many samples a second as the share scores are what the whole scores. A sample that does not wait
+    in the queue takes as long as before.
     """
-    workers = max(1, round(reward.workers / parts))
-    slower = workers * parts / reward.workers
+    workers = max(1, round(reward.workers / cells))
+    slower = workers * cells / reward.workers
     if slower == 1.0:
         return dataclasses.replace(reward, workers=workers)
     delay_s = max(0.0, reward.delay_s - (slower - 1.0) * reward.per_sample_s)

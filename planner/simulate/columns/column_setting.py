@@ -1,4 +1,4 @@
-"""What all columns of a solve share, and how many sequences their engines decode at once."""
+"""The setting that all columns of a solve share, and how many sequences their engines decode at once."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class AsWritten:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all columns of a solve share: the step's size, costs and draws.
+    """The setting that all columns of a solve share: the step's size, costs and draws.
 
-    `watch` is called before each simulated round for who is to observe it; a round that ran out of rows is begun anew.
+    `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     `as_written`: kinds of round whose costs and `max_num_seqs` are those of a plan (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
@@ -55,7 +55,7 @@ class Setting:
     decode: dict[EngineLayout, DecodeCost]
     reward: RewardCost
     draws: Draws
-    reference: bool = False  # simulate by the machines themselves instead of their compiled twin; slow, and the same
+    reference: bool = False  # by the uncompiled machines, which give the same results, slowly
     drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
     watch: Callable[[], Observe] | None = None
     noise: Callable[[EngineLayout, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine

@@ -20,7 +20,7 @@ from .whole_columns import LongColumn, ShortColumn
 
 
 class _Composed:
-    """What columns of composed short rounds and of composed long rounds share."""
+    """Base class of columns of composed short rounds and of composed long rounds."""
 
     log: RoundLog
     _setting: Setting
@@ -31,7 +31,7 @@ class _Composed:
     def first(self, rounds: int) -> RoundLog:
         """The log that this column had when it had `rounds` rounds, however far it was simulated since."""
         if rounds not in self._logs:
-            log = ComposedLog(self.log.sync_s, cells=self._cells.log, parts=self._cell.parts)
+            log = ComposedLog(self.log.sync_s, cells=self._cells.log, cells_per_round=self._cell.cells_per_round)
             self._compose(log, deal(self._cell.simulated(rounds), self._cell.count, rounds))
             self._logs[rounds] = log
         return self._logs[rounds]

@@ -33,12 +33,12 @@ class ComposedLog(RoundLog):
 
     Attributes:
         cells: each as a round of its own.
-        parts: cells of a round.
+        cells_per_round: no whole number where the engines do not divide.
         refill_s: of each round the seconds that a refill took, 0 without one.
     """
 
     cells: RoundLog = field(default_factory=lambda: RoundLog(0.0))
-    parts: float = 1.0
+    cells_per_round: float = 1.0
     refill_s: list[float] = field(default_factory=list)
 
     def step_error(self, train: TrainCost) -> float:
@@ -47,24 +47,27 @@ class ComposedLog(RoundLog):
         Of composed rounds as many are independent as their cells fill. Where these are few, cells are taken for rounds,
         which scatter more: each with the update of a whole round.
         """
-        cells, parts = self.cells, self.parts
-        if len(cells) >= 2 * parts:
+        cells, cells_per_round = self.cells, self.cells_per_round
+        if len(cells) >= 2 * cells_per_round:
             refills = self.refill_s or [0.0] * len(self)
             steps = [step - refill for step, refill in zip(self.step_s(train), refills, strict=True)]
-            shared = math.sqrt(max(1.0, parts * len(self) / len(cells)))
+            shared = math.sqrt(max(1.0, cells_per_round * len(self) / len(cells)))
         else:
-            updates = [train.update_s(parts * t, parts * q) for t, q in zip(cells.tokens, cells.squares, strict=True)]
+            updates = [
+                train.update_s(cells_per_round * t, cells_per_round * q)
+                for t, q in zip(cells.tokens, cells.squares, strict=True)
+            ]
             steps = [a + b + c for a, b, c in zip(cells.rollout_s, cells.reward_s, updates, strict=True)]
             shared = 1.0
         return math.hypot(shared * standard_error(steps), standard_error(self.refill_s))
 
     def excess_error(self) -> float:
         """Standard error of the mean excess, tokens."""
-        return self.parts * standard_error(self.cells.excess)
+        return self.cells_per_round * standard_error(self.cells.excess)
 
     def leak_error(self) -> float:
         """Standard error of the mean leak, tokens."""
-        return self.parts * standard_error(self.cells.leak)
+        return self.cells_per_round * standard_error(self.cells.leak)
 
     def add(self, rollout_s: float, end_s: float, sums: dict[str, float], preemptions: float = 0.0) -> None:
         """Add a round that decodes for `rollout_s` and whose last reward is known at `end_s`."""
@@ -113,11 +116,13 @@ def compose(log: ComposedLog, picks: Picks, scale: float) -> None:
             preemptions,
         )
         if cells.windows:
-            log.windows.append(_window([cells.windows[k] for k in picks[place]], float(ends[place]), scale, log.parts))
+            log.windows.append(
+                _window([cells.windows[k] for k in picks[place]], float(ends[place]), scale, log.cells_per_round)
+            )
 
 
-def _window(windows: Sequence[Window], end_s: float, scale: float, parts: float) -> Window:
-    """What a composed round leaves to its freed engines.
+def _window(windows: Sequence[Window], end_s: float, scale: float, cells_per_round: float) -> Window:
+    """The window in which the freed engines of a composed round train.
 
     The decision to free engines is one of all cells together: it is made if most of them make it, when they do in the
     mean. Groups are bundled, as many in a bundle as a round has cells, which is as fine as a cell's groups are.
@@ -134,6 +139,6 @@ def _window(windows: Sequence[Window], end_s: float, scale: float, parts: float)
         freed_s=sum(freed) / len(freed) if 2 * len(freed) > size else None,
         end_s=end_s,
         groups=tuple(bundles),
-        accelerators=round(parts * windows[0].accelerators),
+        accelerators=round(cells_per_round * windows[0].accelerators),
         share=windows[0].share,
     )

@@ -92,7 +92,7 @@ class ComposedExact(ComposedShort):
         sums = sums_of(cells, picks)
         issued = self._cell.count * self._cells.key.prompts
         accepted = np.array(self._cells.accepted)[picks].sum(axis=1) * self.key.prompts / issued
-        preemptions = cells.preemptions / len(cells) * self._cell.parts
+        preemptions = cells.preemptions / len(cells) * self._cell.cells_per_round
         refills = 0
         for place in range(len(picks)):
             trained = min(float(target), round(float(accepted[place])))

@@ -75,7 +75,7 @@ class ComposedRace(ComposedShort):
         return max(1, min(groups, round(groups * self._setting.target / self.key.prompts)))
 
     def _compose(self, log: ComposedLog, picks: Picks) -> None:
-        preemptions = self._cells.log.preemptions / len(self._cells.log) * self._cell.parts
+        preemptions = self._cells.log.preemptions / len(self._cells.log) * self._cell.cells_per_round
         for chosen in picks:
             members = [self._cells.finishers[cell] for cell in chosen]
             trained = self._rank(sum(len(member.ready_s) for member in members))
@@ -104,7 +104,7 @@ def _add_race(
     def total(values: list[NDArray[np.int64]]) -> int:
         return round(scale * float(np.concatenate(values)[trained].sum()))
 
-    # What still decodes when the last group is ready is aborted then.
+    # Samples that still decode when the last group is ready are aborted then.
     rollout_s = min(end_s, max(finishers.decode_end_s for finishers in cells))
     log.rollout_s.append(rollout_s)
     log.reward_s.append(end_s - rollout_s)

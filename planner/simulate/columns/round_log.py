@@ -1,4 +1,4 @@
-"""What simulated rounds of one kind took, trained and put off: the numbers that a column is the mean of."""
+"""Seconds, trained groups and deferred prompts of simulated rounds of one kind; a column holds their means."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RoundLog:
         """Seconds of each round's update after its end: without what freed engines have trained by then."""
         if not self.windows:
             return [train.update_s(t, q) for t, q in zip(self.tokens, self.squares, strict=True)]
-        # Asked for time and again while the log grows at its end.
+        # Called often while the log grows, so results are kept.
         done = self._streamed.setdefault(train, [])
         done += [window.streamed(train) for window in self.windows[len(done) :]]
         return [exposed_update_s(train, t, q, 0, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
@@ -118,15 +118,15 @@ class Trained:
 def trained_draws(
     round_kind: RoundKind, round_draws: RoundDraws, simulated: SimulatedRound, firsts: NDArray[np.int64]
 ) -> Trained:
-    """What a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
+    """The draws that a round trained; `firsts`: by prompt, the sum of its first draw's lengths in stream 0."""
     trained = np.flatnonzero(simulated.fate == FATES[Fate.TRAINED])
     lengths = np.minimum(
         round_draws.lengths[simulated.row[trained], : round_kind.samples], round_kind.max_tokens
     ).astype(np.int64)
     kept, prompts = simulated.kept[trained], simulated.prompt[trained]
     whole = np.where(kept, lengths + round_draws.prompt_tokens[prompts][:, None], 0)
-    own = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
-    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), own)
+    excess = np.where(kept, lengths, 0).sum(axis=1) - firsts[prompts]
+    return Trained(trained, prompts, whole.sum(axis=1), (whole * whole).sum(axis=1), excess)
 
 
 def record_round(

@@ -3,7 +3,7 @@
 A short column runs rounds on fresh prompts, one after another; prompts that it defers are taken out (as a long round
 would) and collected, those that it returns come first in its next round. A long column runs rounds on batches of such
 prompts. In `predict` both run what history chose for them, in an epoch that has one (length_history.py). Rounds of one
-column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (program.py).
+column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (cycle_cost.py).
 
 Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, of the same
 draws. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
@@ -29,7 +29,7 @@ from ...lengths.draws import FIRST, Draws, Numbers, Tokens, prompt_name, prompt_
 from ..one_round import simulate_one_round
 from ..round_arrays import FATES, RanOut, RoundDraws, SimulatedRound
 from .column_setting import FEED, feed_size
-from .column_setting import Setting as Setting  # those who make columns find it here too
+from .column_setting import Setting as Setting  # re-exported for callers that make columns
 from .round_log import RoundLog, mean, record_round
 
 

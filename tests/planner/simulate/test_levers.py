@@ -91,7 +91,7 @@ def test_drafts_speed_a_column_up_and_change_nothing_that_it_trains(setting: Set
     assert fast.log.tokens == plain.log.tokens
 
 
-def test_columns_with_levers_are_the_same_by_the_machines_and_by_their_twin(setting: Setting) -> None:
+def test_columns_with_levers_are_the_same_by_the_machines_and_compiled(setting: Setting) -> None:
     key = LongKey(SHORT.deferral, 2, LAYOUT, 3, 0.5)
     reference = dataclasses.replace(setting, reference=True)
     assert long_log(setting, key, 8) == long_log(reference, key, 8)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.benchmarks.first_hour.ground import LAB
+from rlplan.benchmarks.first_hour.sample_folder import LAB
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan

@@ -1,4 +1,4 @@
-"""The compiled twin repeats the machine and its clock, turn by turn and bit by bit."""
+"""The compiled permit machine repeats the permit machine and its clock, turn by turn and bit by bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def words(units: tuple[int, ...]) -> list[int]:
 
 
 def arrays(seats: list[Seat], truths: list[TrueTurns]) -> SeatArrays:
-    """The twin's view of the same group."""
+    """The same group as the compiled permit machine takes it."""
     draws = max(len(truth.draws_s) for truth in truths)
     return SeatArrays(
         units=np.array([[words(units) for units in seat.units] for seat in seats], np.uint64),
@@ -76,7 +76,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Seat], list[TrueTurns]]:
 
 @settings(max_examples=150, deadline=None)
 @given(groups(), st.sampled_from(sorted(PERMIT_RULES)), st.sampled_from([0.0, 0.05]))
-def test_twin_and_reference_end_the_same_phases_at_the_same_times(
+def test_compiled_and_reference_machine_end_the_same_phases_at_the_same_times(
     group: tuple[list[Seat], list[TrueTurns]], policy: str, interference: float
 ) -> None:
     seats, truths = group

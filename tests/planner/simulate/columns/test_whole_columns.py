@@ -106,7 +106,7 @@ def test_extending_a_column_in_parts_gives_the_same_rounds(setting: Setting) -> 
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_columns_by_the_machines_themselves_and_by_their_twin_are_the_same(setting: Setting, dynamic: bool) -> None:
+def test_columns_by_the_machines_themselves_and_compiled_are_the_same(setting: Setting, dynamic: bool) -> None:
     executions = Executions((0.01, 0.2), (0.01, 0.02, 0.5), 0.4, 0.3)
     reward = dataclasses.replace(
         setting.reward, executions=executions if dynamic else None, timeout=TimeoutSpec(0.4, 0.05, 1.5)

@@ -1,13 +1,13 @@
-"""How many random co-execution groups each permit rule can run within their bounds.
+"""The share of random co-execution groups that keep their bounds under each permit rule.
 
-    python -m benchmarks.permit_policies [--groups N] [--seed N] [--json]
+    python -m benchmarks.permit_rule_shares [--groups N] [--seed N] [--json]
 
-Groups of 2-5 jobs, their kinds uniform over the Top-10 production jobs (refs/rollmux.md 1), bounds on slowdown
-uniform in (1, 2), on 1 to as many rollout nodes as jobs and one training node, warm switches of 1.5 s (rollout) and 4.5
-s (train). Groups that no schedule could run (slowdowns.cannot_hold) are left out. `pause_train` and `pause`: multi_rate
-with training turns, and all turns, that can be paused, at 2 s (train) and 6 s (rollout) each time.
+A group has 2-5 jobs, drawn uniformly from the Top-10 production jobs (refs/rollmux.md 1), with bounds on slowdown
+uniform in (1, 2). It has one training node, and between one rollout node and one for each job. Warm switches take 1.5 s
+(rollout) and 4.5 s (train). Groups that no schedule can run (slowdowns.cannot_hold) are left out. In the variants
+`pause_train` and `pause`, multi_rate may pause training turns (for 2 s each), or training and rollout turns (6 s each).
 
-JSON: {"groups": N, "could_hold": N, "share": {policy: share}, "by_jobs": {policy: {jobs: share}}, "spread": {policy:
+JSON: {"groups": N, "could_hold": N, "share": {VARIANT: share}, "by_jobs": {VARIANT: {jobs: share}}, "spread": {VARIANT:
 share with 15 % spread}}.
 """
 
@@ -57,8 +57,8 @@ def random_groups(count: int, seed: int, spread: float) -> tuple[list[Group], di
 
 
 def admitted(groups: list[Group], jobs: dict[str, GroupJob], variant: str) -> list[bool]:
-    """Which groups a variant can run."""
-    policy, rollout_s, train_s = VARIANTS[variant]
+    """For each group, whether all its bounds hold under the variant."""
+    permit_rule, rollout_s, train_s = VARIANTS[variant]
     pausable = {
         name: replace(
             job,
@@ -67,11 +67,11 @@ def admitted(groups: list[Group], jobs: dict[str, GroupJob], variant: str) -> li
         )
         for name, job in jobs.items()
     }
-    return feasible_many(groups, pausable, Rules(permit_rule=policy))
+    return feasible_many(groups, pausable, Rules(permit_rule=permit_rule))
 
 
 def measure(count: int, seed: int) -> dict[str, object]:
-    """What the module's docstring says."""
+    """The JSON result (see the module's docstring)."""
     groups, jobs = random_groups(count, seed, 0.0)
     could = [group for group in groups if not cannot_hold(group, jobs, Rules())]
     share, by_jobs = {}, {}

@@ -62,7 +62,7 @@ def _without_a_key(rows: list[str], rng: random.Random) -> str:
 
 
 def row_mistakes(rng: random.Random) -> Iterator[Mistake]:
-    """Mistakes in rows, without end."""
+    """Yield mistakes in files of rows, without end."""
     while True:
         name = rng.choice(list(ROW_READERS))
         fault, change = rng.choice(list(rng.choice((SURE, MAYBE)).items()))
@@ -71,7 +71,7 @@ def row_mistakes(rng: random.Random) -> Iterator[Mistake]:
 
 
 def spoilt_rows(name: str, fault: str, change: Change, command: tuple[str, ...], seed: int) -> Mistake:
-    """The rows of `name` changed with luck of their own, then `command`."""
+    """The mistake that changes the rows of `name` (random numbers from `seed`) and runs `command`."""
 
     def spoil(folder: Path) -> None:
         path = folder / name
@@ -79,6 +79,6 @@ def spoilt_rows(name: str, fault: str, change: Change, command: tuple[str, ...],
         new = change(rows, random.Random(seed))
         path.write_bytes(new.encode("utf-8", "surrogatepass") if isinstance(new, str) else new)
 
-    # Of a run that has only begun the trace is empty.
+    # An empty trace is valid: the run has only begun.
     sure = fault in SURE and (name, fault) != ("run/trace.jsonl", "nothing")
     return Mistake(f"{name}: {fault}", command, sure, spoil)

@@ -14,7 +14,7 @@ from rlplan.profiles.phase_schema import Reward, Spread
 from rlplan.profiles.profile_schema import Profile, RoundCheck
 
 from .case import Case
-from .figures import Figures
+from .published_figures import Figures
 
 GPUS_PER_NODE = 8
 PROMPT_TOKENS = 256
@@ -102,7 +102,7 @@ def trace_of(case: Case, figures: Figures, rho: float) -> LengthTrace:
 
 
 def no_inputs() -> Inputs:
-    """Stands for the files that a plan is solved from; these documents are in no file."""
+    """Placeholder for the input files of a plan: these documents are in no file."""
 
     def file(name: str) -> InputFile:
         return InputFile(path=name, sha256="0" * 64)

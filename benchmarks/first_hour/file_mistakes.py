@@ -1,4 +1,4 @@
-"""Mistakes about files: what is no file stands where one is read, or what is to be written cannot be."""
+"""Mistakes about files: an input is no regular file, or a result cannot be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _sparse(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    # A socket's path may have 107 bytes; it is made where it is short, and moved.
+    # A socket's path may have 107 bytes, so the socket is bound by its name in its own folder.
     here = Path.cwd()
     os.chdir(path.parent)
     try:
@@ -40,11 +40,11 @@ NO_FILES: dict[str, Callable[[Path], None]] = {
     "is a socket": _socket,
     "has 20 GiB": _sparse,
 }
-"""What can stand in place of a file."""
+"""Things that are no readable file, and how each is put at a path."""
 
 
 def file_mistakes(rng: random.Random) -> Iterator[Mistake]:
-    """What is no file in place of an input, without end."""
+    """Yield mistakes with something else in place of an input file, without end."""
     readers = {**READERS, **ROW_READERS}
     while True:
         name = rng.choice(list(readers))
@@ -53,7 +53,7 @@ def file_mistakes(rng: random.Random) -> Iterator[Mistake]:
 
 
 def replaced(name: str, fault: str, make: Callable[[Path], None], command: tuple[str, ...]) -> Mistake:
-    """Something else in place of the file `name`, then `command`."""
+    """The mistake that puts something else in place of the file `name` and runs `command`."""
 
     def spoil(folder: Path) -> None:
         (folder / name).unlink()
@@ -76,7 +76,7 @@ TARGETS: dict[str, str] = {
     "onto a document of another kind": "{at}/team.policy.yaml",
     "onto a device that is full": "/dev/full",
 }
-"""Where nothing can, or must, be written."""
+"""Targets that cannot, or must not, be written."""
 
 _SHOW = ("show", "{at}/plan.yaml")
 WRITERS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -86,7 +86,7 @@ WRITERS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def target_mistakes(rng: random.Random) -> Iterator[Mistake]:
-    """Results that cannot be written where they should, without end; a disk that is full is one of them."""
+    """Yield mistakes whose result cannot be written to its target, without end; full disks among them."""
     while True:
         command, option = rng.choice(WRITERS)
         if rng.random() < 0.15:
@@ -98,7 +98,7 @@ def target_mistakes(rng: random.Random) -> Iterator[Mistake]:
 
 
 def stdout_mistakes() -> Iterator[Mistake]:
-    """Two results for one standard output."""
+    """Yield mistakes that send two results to standard output."""
     for command, option in WRITERS:
         yield Mistake(f"{option} - beside --json", (*command, option, "-", "--json"), True)
     yield Mistake("standard output for a folder", ("execute", "{at}/sync.yaml", "--dry-run", "--out", "-"), True)

@@ -1,34 +1,34 @@
-"""The length model on prompts that were left out of it: a step's longest response, its deferred groups, its seconds.
+"""Errors of the length model on left-out prompts: a step's longest response, its deferred groups, its seconds.
 
-    python -m benchmarks.length_model --trace FILE [--cap TOKENS] [--prompts P] [--samples N] [--json]
+    python -m benchmarks.length_model_error --trace FILE [--cap TOKENS] [--prompts P] [--samples N] [--json]
 
 FILE has the columns of profiles/imports/published_lengths.py. Each (source, step) in it is a population of its own:
 another model has other lengths, and so has another checkpoint. Populations with fewer than 10 prompts of two samples
 are skipped and named. Without --cap none of the lengths counts as cut.
 
-What is done. The prompts are dealt into 5 folds, several times over. The model is fitted on four folds. It predicts a
-step of P prompts x n samples of prompts that it has not seen: `LengthModel.another` (a smoothed bootstrap over prompts,
-so the band holds the uncertainty of the fit) many times, some steps from each. Observed are steps of P different
-prompts of the fifth fold, one real group of n samples each. n is 8, or what the prompts have if that is less; P is half
-of a fold, at most 64, so that steps differ from each other.
+Method. The prompts are dealt into 5 folds, several times. The model is fitted on four folds. It predicts a step of
+P prompts x n samples of prompts that it has not seen: many models are resampled (`LengthModel.another`: a smoothed
+bootstrap over prompts, so the band includes the uncertainty of the fit), and each predicts some steps. An observed step
+has P different prompts of the fifth fold, and one traced group of n samples for each. n is 8, or fewer if the prompts
+have fewer; P is half of a fold, at most 64, so that steps differ from each other.
 
 A step's statistics are
 - `step_s`: overhead + seconds per token x its longest response: 15 s and 16 ms, Qwen2.5-14B at a cap of 16k
   (refs/rollpacker.md 1.4; --overhead-s and --token-s for others);
 - `deferred`: groups with a response beyond a cutoff, the fitted model's 80th percentile of a group's longest;
 - `short_s`: a round that issues 1.25 P groups and ends with the P-th (`defer` at the published operating point);
-- `long_s`: a round of those of them that went beyond the cutoff (steps that have some).
+- `long_s`: a long round of the groups beyond the cutoff (only in steps with such groups).
 
-What the figures mean. `step_s_error` compares the p50 of all predicted with the p50 of all observed steps of a
-population; the population that comes out worst is the headline. `coverage` is the share of observed steps inside the
-predicted p5 to p95 of their own fold, again of the population that is furthest from 0.9. One fold alone is few prompts:
+Figures. `step_s_error` compares the p50 of all predicted with the p50 of all observed steps of a
+population; the headline is the worst population. `coverage` is the share of observed steps inside the
+predicted p5 to p95 of their own fold, again of the population that is furthest from 0.9. One fold has few prompts:
 `by_fold` gives the median and the worst error of a fold's p50, beside `unavoidable`, the median error of a prediction
 that knows all prompts, left-out ones too. Nothing fitted to the rest can do much better than that.
 
 For a source with two or more steps, `checkpoints` gives the drift per step, fitted on four folds, against the fifth
-(`observed_over_predicted`: what lengths were multiplied with), and history: from n lengths of a left-out prompt at the
-last step but one, the longest of its next group: correlation with what came, coverage of p5 to p95, and the error in
-log tokens, beside that without history.
+(`observed_over_predicted`: observed over predicted growth of lengths). `history` predicts the longest response of a
+left-out prompt's next group from n lengths at the last step but one: correlation with the observed length, coverage of
+p5 to p95, and the error in log tokens, with and without history.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from rlplan.profiles.imports.published_lengths import read_length_table
 from rlplan.profiles.length_trace import LengthTrace
 
 MOST_PROMPTS, MOST_SAMPLES = 64, 8
-# A trace that names no cap is predicted under one that nothing reaches.
+# The cap of predictions for a trace without a cap: no length reaches it.
 NO_CAP = 1 << 22
 
 
 def rule_for(trace: LengthTrace, prompts: int | None, samples: int | None, given: argparse.Namespace) -> Rule | None:
-    """The step that a population is large enough for; None if it is not."""
+    """The largest step that the population has prompts and samples for; None if it has too few."""
     sizes = [len(rows) for rows in trace.by_prompt().values()]
     usual = Counter(sizes).most_common(1)[0][0]
     samples = min(MOST_SAMPLES, usual) if samples is None else samples
@@ -68,7 +68,7 @@ def rule_for(trace: LengthTrace, prompts: int | None, samples: int | None, given
 
 
 def check_file(given: argparse.Namespace) -> dict[str, Any]:
-    """The whole report. Raises InputError for a file or a size that cannot be used."""
+    """The report on all populations of the file. Raises InputError for a file or a size that cannot be used."""
     populations, skipped, checkpoints = [], [], {}
     for source, trace in read_length_table(given.trace, given.cap).items():
         epochs = sorted({r.epoch for r in trace.rows})
@@ -136,7 +136,9 @@ def _print(report: dict[str, Any]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 when the trace cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.length_model", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.length_model_error", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--trace", required=True)
     parser.add_argument("--cap", type=int, help="length cap of the trace in tokens")
     parser.add_argument("--prompts", type=int, help="prompts of a step")

@@ -1,4 +1,4 @@
-"""The published series that the benchmark stands on, read from a file of x, y pairs."""
+"""The published series of the paper's figures, read from a file of x, y pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Figures:
 
     @staticmethod
     def read(path: Path) -> Figures:
-        """Raises InputError if the file is absent or holds no length CDF."""
+        """Read a file. Raises InputError if it is absent or holds no length CDF."""
         try:
             series = json.loads(path.read_text(encoding="utf-8"))
         except OSError:

@@ -92,7 +92,7 @@ SURE: dict[str, Change] = {
     "JSON that is no mapping": lambda t, r: '["rlplan"]\n',
     "a picture": lambda t, r: b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40,
 }
-"""Changes after which no document is left that could be meant."""
+"""Changes that certainly make the document wrong."""
 
 MAYBE: dict[str, Change] = {
     "another number": lambda t, r: _number(t, r, lambda n: _scaled(n, r.choice(FACTORS))),
@@ -103,11 +103,11 @@ MAYBE: dict[str, Change] = {
     "a byte order mark and CRLF": lambda t, r: b"\xef\xbb\xbf" + t.replace("\n", "\r\n").encode(),
     "noise": lambda t, r: _bytes_inside(t, r, bytes(r.randrange(32, 127) for _ in range(3))),
 }
-"""Changes after which the document may hold, or say something else."""
+"""Changes after which the document may still be valid."""
 
 
 def document_mistakes(rng: random.Random) -> Iterator[Mistake]:
-    """Mistakes in documents, without end; values are changed more often than syntax is broken."""
+    """Yield mistakes in documents, without end; values are changed more often than syntax is broken."""
     while True:
         name = rng.choice(list(READERS))
         fault, change = rng.choice(list(rng.choice((SURE, MAYBE, MAYBE)).items()))
@@ -115,7 +115,7 @@ def document_mistakes(rng: random.Random) -> Iterator[Mistake]:
 
 
 def spoilt(name: str, fault: str, change: Change, command: tuple[str, ...], seed: int) -> Mistake:
-    """The document `name` changed with luck of its own, then `command`."""
+    """The mistake that changes the document `name` (random numbers from `seed`) and runs `command`."""
 
     def spoil(folder: Path) -> None:
         path = folder / name

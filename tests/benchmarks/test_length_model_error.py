@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.length_holdout import Rule, groups_of, observed
-from benchmarks.length_model import main
+from benchmarks.length_model_error import main
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 

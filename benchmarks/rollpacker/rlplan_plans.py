@@ -1,7 +1,8 @@
-"""Plans of `rlplan solve` for the published job on the published GPUs, in the simulator that the published run is in.
+"""Plans of `rlplan solve` for the published job on the published GPUs, beside the published systems.
 
 Weight sync and reward latency are the published ones. Engines may have any TP; updates are planned by the shipped
-profile's law (packed micro-batches), which is much of the gain, so plans are also told with the published updates.
+profile's law (packed micro-batches), which is much of the gain, so the result also has each plan with the published
+seconds of updates.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.profile_schema import Profile
 
 from .case import RoundPhases
-from .documents import no_inputs
+from .solve_inputs import no_inputs
 
 
 def plan_of(cluster: Cluster, job: Job, profile: Profile, trace: LengthTrace, bias_budget: float | None) -> Plan:
-    """What `rlplan solve` finds; without a budget only unbiased modes are free to be chosen."""
+    """The plan of `rlplan solve`; without a bias budget it chooses among unbiased modes only."""
     return solve(cluster, job, profile, trace, no_inputs(), SolveOptions(bias_budget=bias_budget)).plan
 
 

@@ -1,4 +1,4 @@
-"""So many mistakes of every kind, the same for the same seed."""
+"""A number of mistakes of every kind, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from .documents import document_mistakes
-from .files import file_mistakes, stdout_mistakes, target_mistakes
+from .document_mistakes import document_mistakes
+from .file_mistakes import file_mistakes, stdout_mistakes, target_mistakes
 from .mistake import Mistake
-from .options import option_mistakes, word_mistakes
-from .rows import row_mistakes
-from .sizes import size_mistakes
+from .option_mistakes import option_mistakes, word_mistakes
+from .row_mistakes import row_mistakes
+from .size_mistakes import size_mistakes
 
 DRAWN: tuple[tuple[Callable[[random.Random], Iterator[Mistake]], int], ...] = (
     (document_mistakes, 4), (row_mistakes, 2), (file_mistakes, 2), (target_mistakes, 1), (option_mistakes, 3),
 )  # fmt: skip
-"""Kinds that are drawn without end, and how many of each in a turn."""
+"""Kinds of random mistakes, and how many of each are drawn in a turn."""
 
 
-def named() -> list[Mistake]:
-    """Mistakes that somebody made, each once."""
+def listed_mistakes() -> list[Mistake]:
+    """The mistakes that are written down in these modules, each once."""
     return [*size_mistakes(), *word_mistakes(), *stdout_mistakes()]
 
 
 def mistakes(count: int, seed: int) -> list[Mistake]:
-    """`count` mistakes: half of them at most are those of `named`, evenly taken; the others are drawn."""
-    listed = named()
+    """`count` mistakes: at most half of them from `listed_mistakes`, evenly spaced; the others are random."""
+    listed = listed_mistakes()
     step = max(1, -(-len(listed) // max(1, count // 2)))
     drawn = listed[::step]
     rng = random.Random(seed)

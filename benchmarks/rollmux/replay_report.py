@@ -1,4 +1,4 @@
-"""The benchmark's result out of the figures of its replays."""
+"""The benchmark's JSON result and its text, from the figures of all replays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIGURES = (
 
 
 def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds by durations, figure and policy, in the shape that the package documents."""
+    """Means over seeds by durations, figure and placer, in the shape that the package documents."""
     runs = list(zip(tasks, figures, strict=True))
 
     def mean(figure: str, **like: Any) -> float | None:
@@ -34,7 +34,7 @@ def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[
         if not any(t.durations == durations and not t.lever and not t.drift for t in tasks):
             continue
         by_figure: dict[str, Any] = {
-            figure: {p: mean(figure, policy=p, durations=durations, **plain) for p in BASELINES + OURS}
+            figure: {p: mean(figure, placer=p, durations=durations, **plain) for p in BASELINES + OURS}
             for figure in _FIGURES
         }
         usd = by_figure["usd_per_hour"]
@@ -49,7 +49,7 @@ def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[
     levers = sorted({t.lever for t in tasks if t.lever})
     if levers:
         result["levers"] = {
-            lever: {figure: mean(figure, policy="ours", lever=lever) for figure in _FIGURES} for lever in levers
+            lever: {figure: mean(figure, placer="ours", lever=lever) for figure in _FIGURES} for lever in levers
         }
     if any(t.drift for t in tasks):
         result["drift"] = {
@@ -63,18 +63,18 @@ def result_of(tasks: Sequence[Task], figures: Sequence[dict[str, Any]]) -> dict[
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as text."""
     lines = []
     for durations in DURATIONS:
         if durations not in result:
             continue
         table = result[durations]
         lines.append(f"{durations} durations; fluid bound {table['usd_per_hour']['fluid_bound']:.0f} USD/h")
-        lines.append(f"  {'policy':14} USD/h  of Alg. 1  of fluid  USD/unit  SLO kept  by hours   moves  of GPU hours")
-        for policy in BASELINES + OURS:
-            row = {figure: table[figure][policy] for figure in table}
+        lines.append(f"  {'placer':14} USD/h  of Alg. 1  of fluid  USD/unit  SLO kept  by hours   moves  of GPU hours")
+        for placer in BASELINES + OURS:
+            row = {figure: table[figure][placer] for figure in table}
             lines.append(
-                f"  {policy:14} {row['usd_per_hour']:5.0f}  {row['over_algorithm_1']:8.3f}"
+                f"  {placer:14} {row['usd_per_hour']:5.0f}  {row['over_algorithm_1']:8.3f}"
                 f"  {row['over_fluid_bound']:8.2f}  {row['usd_per_iteration']:8.3f}  {row['slo_attained']:8.2%}"
                 f"  {row['slo_attained_by_hours']:8.2%}  {row['moves']:6.0f}  {row['moves_share_of_gpu_hours']:12.3%}"
             )

@@ -1,4 +1,4 @@
-"""benchmarks.permit_policies: shares of random groups by policy."""
+"""benchmarks.permit_rule_shares: shares of random groups by permit rule."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 from click.testing import CliRunner
 
-from benchmarks.permit_policies import VARIANTS, main, random_groups
+from benchmarks.permit_rule_shares import VARIANTS, main, random_groups
 
 
-def test_the_json_is_one_line_and_a_policy_with_more_freedom_runs_more_groups() -> None:
+def test_the_json_is_one_line_and_a_permit_rule_with_more_freedom_runs_more_groups() -> None:
     done = CliRunner().invoke(main, ["--groups", "400", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)

@@ -1,6 +1,6 @@
-"""Mistakes on the command line: values of every option that a command declares, words too many, words too few.
+"""Mistakes on the command line: bad values of every option, unknown options, and too many or too few arguments.
 
-Options are taken from the commands themselves, so that one that is added later is tried as well.
+The options are read from the commands, so that a new option is tried without a change here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "show": ("show", "{at}/plan.yaml"), "simulate": SIMULATE, "execute": DRY_RUN, "report": REPORT, "tune": TUNE,
     "fmt": ("fmt", "--check", "{at}/plan.yaml"), "schema": ("schema", "plan"), "completion": ("completion", "bash"),
 }  # fmt: skip
-"""Of each command a line that is right; `init` without a model would train one."""
+"""For each command a correct command line; `init` without a model would train one."""
 
 NO_NUMBERS = ("many", "", "1 000", "1,5", "1e", "0x10", "--", "nan", "1_0_", "½")
 ODD_NUMBERS = ("-1", "0", "1e400", "inf", "-inf", "9" * 30, "9" * 5000, "1e-300", "0.5", "1.0", "+1", "１２")
@@ -71,7 +71,7 @@ SETS = (
 
 
 def option_mistakes(rng: random.Random) -> Iterator[Mistake]:
-    """A wrong value for an option of some command, an option that is none, words too many or too few; without end."""
+    """Yield bad values of options, unknown options, and too many or too few arguments, without end."""
     while True:
         name = rng.choice(list(GOOD))
         good = GOOD[name]
@@ -99,7 +99,7 @@ def option_mistakes(rng: random.Random) -> Iterator[Mistake]:
 
 def _wrong_value(name: str, good: tuple[str, ...], rng: random.Random) -> Mistake:
     command = cli.get_command(click.Context(cli), name)
-    assert command is not None, "it is one of ours"
+    assert command is not None, "GOOD names commands of rlplan only"
     options = [param for param in command.params if isinstance(param, click.Option)]
     if not options:
         return Mistake(f"{name}: an option that is none", (*good, "--json"), True)
@@ -122,7 +122,7 @@ def _wrong_value(name: str, good: tuple[str, ...], rng: random.Random) -> Mistak
 
 
 def word_mistakes() -> Iterator[Mistake]:
-    """Command lines that contradict themselves."""
+    """Yield command lines with options or files that do not go together."""
     for arguments in (
         (*DIFF, "--markdown", "--json"),
         (*SOLVE, "--objective", "usd_per_unit"),

@@ -1,4 +1,4 @@
-"""The compiled twin against the reference: the same rounds, bit for bit."""
+"""The compiled simulator against the reference: the same rounds, bit for bit."""
 
 import dataclasses
 import os
@@ -30,12 +30,12 @@ CAP = 60
 
 def assert_same(round_kind: RoundKind, round_draws: RoundDraws, *costs_: Any) -> SimulatedRound:
     reference = simulate_one_round(round_kind, round_draws, *costs_, reference=True)
-    twin = simulate_one_round(round_kind, round_draws, *costs_)
-    assert twin.times == reference.times
-    assert np.array_equal(twin.ready_s, reference.ready_s, equal_nan=True)
+    compiled = simulate_one_round(round_kind, round_draws, *costs_)
+    assert compiled.times == reference.times
+    assert np.array_equal(compiled.ready_s, reference.ready_s, equal_nan=True)
     for field in ("row", "prompt", "fate", "kept", "exhausted"):
-        assert getattr(twin, field).tolist() == getattr(reference, field).tolist(), field
-    return twin
+        assert getattr(compiled, field).tolist() == getattr(reference, field).tolist(), field
+    return compiled
 
 
 @st.composite
@@ -125,7 +125,7 @@ rewards = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(drawn=rounds(), decode=costs(), reward=rewards, limit=st.integers(1, 12))
-def test_the_twin_gives_the_references_times_and_fates(drawn, decode, reward, limit) -> None:
+def test_the_compiled_simulator_gives_the_references_times_and_fates(drawn, decode, reward, limit) -> None:
     assert_same(*drawn, decode, reward, limit)
 
 
@@ -183,7 +183,7 @@ def test_both_give_up_on_a_prompt_after_as_many_draws() -> None:
     assert MAX_DRAWS == exact_long.MAX_DRAWS
 
 
-def test_the_twin_works_where_no_cache_folder_is_writable(tmp_path) -> None:
+def test_the_compiled_simulator_works_where_no_cache_folder_is_writable(tmp_path) -> None:
     code = (
         "import numba.core.caching as c\n"
         "def refuse(self): raise OSError('read-only')\n"

@@ -1,4 +1,4 @@
-"""Three jobs of somebody who has GPUs and has not used rlplan before: the documents, written by hand."""
+"""The documents of three jobs, as a new user of rlplan with GPUs would write them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PROMPTS = 2048
 
 @dataclass(frozen=True)
 class Newcomer:
-    """A job of one's own.
+    """A job of a new user.
 
     Attributes:
         name: of the job.
         model: hub id.
-        shipped: what `profile --shipped` is asked for.
-        nodes: of 8 H100s each.
+        shipped: name of the shipped profile, for `profile --shipped`.
+        nodes: how many, with 8 H100s each.
         reward: kind of reward.
         cap_tokens: longest response.
-        tp: engines' sizes that are tried.
+        tp: tensor-parallel sizes to consider.
     """
 
     name: str
@@ -73,7 +73,7 @@ search: {{tp: {list(job.tp)}, micro_batch_tokens: [{job.cap_tokens + 1024}, {2 *
     )
     rows = (json.dumps({"id": f"p{i}", "prompt": f"What is {i} + {i}?", "answer": str(2 * i)}) for i in range(PROMPTS))
     (folder / "data.jsonl").write_text("".join(row + "\n" for row in rows))
-    # A median of an eighth of the cap and a hundredth at the cap: heavy, as responses that reason are.
+    # The median is an eighth of the cap, and a hundredth of the responses is cut: a heavy tail, as of reasoning models.
     cap = job.cap_tokens
     lengths = copula_lengths([(cap / 64, 0.05), (cap / 8, 0.5), (cap / 2, 0.9), (cap, 0.99)], 0.5, cap, 128, 8)
     write_lengths(folder / "lengths.jsonl", lengths.rows)

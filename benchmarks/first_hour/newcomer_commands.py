@@ -1,4 +1,4 @@
-"""The way of a newcomer, command by command, each a process of its own as in a shell, and what went wrong on it."""
+"""The commands of a new user, each run in a process of its own as in a shell, with their seconds and failures."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .jobs import JOBS, Newcomer, write_job
+from .newcomer_jobs import JOBS, Newcomer, write_job
 
 LIMIT_S = 600.0
-"""Seconds that a command of the way may take; the simulator is compiled in the first one."""
+"""Seconds that a command may take; the first one compiles the simulator."""
 
 
 def commands(folder: Path, job: Newcomer) -> list[tuple[str, ...]]:
-    """Command lines from nothing to a plan that was looked at from all sides.
+    """Command lines from `rlplan init` to a plan that was checked, shown, diffed, simulated and compared.
 
-    First the documents that `rlplan init` writes are planned as they are, then those of one's own in `folder`.
+    First the documents that `rlplan init` writes are planned as they are, then the job's own documents in `folder`.
     """
     home, plan, plain = str(folder), str(folder / "plan.yaml"), str(folder / "sync.yaml")
     trace = ("--trace", f"{home}/lengths.jsonl")
@@ -43,7 +43,7 @@ def commands(folder: Path, job: Newcomer) -> list[tuple[str, ...]]:
 
 
 def walk(home: Path, notify: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Walk the way for all three jobs below `home`. Counts, seconds, and the lines of what did not go well."""
+    """Run the commands for all three jobs below `home`; counts, seconds, and a line for each failure."""
     seconds: dict[str, float] = {}
     count, tracebacks, endless = 0, 0, 0
     bad: list[str] = []
@@ -69,9 +69,9 @@ def walk(home: Path, notify: Callable[[str], None] = lambda text: None) -> dict[
             notify(f"{job.name}: {arguments[0]} {took:.1f} s, exit {done.returncode}")
             tracebacks += "Traceback (most recent call last)" in done.stderr
             if done.returncode:
-                said = (done.stderr or done.stdout).strip().splitlines()
-                line = f"{job.name}: {arguments[0]}: {said[-1] if said else 'said nothing'}".replace(str(home), "")
-                # What the executor cannot run yet is its own limit, and the plan may be sound all the same.
+                output = (done.stderr or done.stdout).strip().splitlines()
+                line = f"{job.name}: {arguments[0]}: {output[-1] if output else 'no output'}".replace(str(home), "")
+                # A plan that the executor cannot run yet may be sound all the same.
                 failures = bad if arguments[0] == "check" else not_executable if arguments[0] == "execute" else failed
                 failures.append(line)
     return {

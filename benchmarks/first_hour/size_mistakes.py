@@ -1,4 +1,4 @@
-"""Mistakes of size: numbers that are a slip, and that were taken, ended in a traceback or never ended."""
+"""Mistakes of size: numbers of the wrong magnitude. Each was once accepted, ended in a traceback, or ran for ever."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _long_row(folder: Path) -> None:
 
 
 def _no_data(spoil: Spoil) -> Spoil:
-    """Likewise where the data are not at hand, so that they refuse nothing."""
+    """The change `spoil`, and no data file, so that no command compares sizes with the data."""
 
     def both(folder: Path) -> None:
         spoil(folder)
@@ -54,13 +54,13 @@ SIZES: tuple[tuple[str, str, str, str], ...] = (
     ("10,000 micro-batches", "job.yaml", "micro_batch_tokens", str(list(range(4096, 14096)))),
     ("a deadline of a day", "job.yaml", "deadline_s", "86400"),
 )
-"""What, where, and what is written there."""
+"""(text on the mistake, document, key, value that is written there)."""
 
 
 def size_mistakes() -> Iterator[Mistake]:
-    """Each of them, by every command that would take it."""
+    """Yield each mistake with every command that reads the document."""
     for fault, name, key, value in SIZES:
-        infeasible = "80 MB" in fault  # a GPU may have it; then nothing fits
+        infeasible = "80 MB" in fault  # a valid cluster on which nothing fits
         for command in (SOLVE, SHIPPED, check(name)):
             sure = command is SOLVE or (not infeasible and "workers" not in fault and "nodes" not in fault)
             yield Mistake(f"{fault}: {command[0]}", command, sure, _set(name, key, value))

@@ -1,11 +1,11 @@
-"""The ground that mistakes are made on: one small folder with every kind of document, made once and copied.
+"""The sample folder in which mistakes are made: small, with every kind of document, built once and copied.
 
 cluster.yaml job.yaml data.jsonl lengths.jsonl profile.yaml   a 7B job on one node of 8 H100s
 plan.yaml sync.yaml                                           solved from them
 workload.yaml lab.yaml groups.yaml                            two jobs that share nodes, and their plan
-team.policy.yaml                                              a policy
-run/                                                          a run of sync.yaml, as an executor would have left it
-notes.txt                                                     somebody's notes
+team.policy.yaml                                              site rules
+run/                                                          a run of sync.yaml, as the executor would leave it
+notes.txt                                                     a file that is not rlplan's
 """
 
 from __future__ import annotations
@@ -88,27 +88,27 @@ NOTES = "call the landlord\nrlplan looks nice\n"
 STEPS = 6
 
 
-def rlplan(*words: object) -> None:
-    """Run a command in this process. Raises RuntimeError, with what it said, unless it succeeds."""
+def rlplan(*arguments: object) -> None:
+    """Run a command in this process. Raises RuntimeError, with the command's output, unless it succeeds."""
     from rlplan.cli.main import main
 
     out, before = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), sys.argv
-    sys.argv = ["rlplan", *map(str, words)]
+    sys.argv = ["rlplan", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             main()
     except SystemExit as ended:
         if ended.code:
             out.flush()
-            said = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
-            raise RuntimeError(f"rlplan {' '.join(map(str, words))}: {said}") from None
+            output = out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+            raise RuntimeError(f"rlplan {' '.join(map(str, arguments))}: {output}") from None
     finally:
         sys.argv = before
 
 
 def build(folder: Path) -> None:
-    """Make the ground in `folder`, which is made. The simulator is compiled and warm afterwards, so that processes that
-    are forked from this one begin at once."""
+    """Make the sample folder at `folder`. Afterwards the simulator is compiled, so that forks of this process start
+    quickly."""
     folder.mkdir(parents=True)
     for name, text in (
         ("cluster.yaml", CLUSTER),
@@ -132,7 +132,7 @@ def build(folder: Path) -> None:
 
 
 def _write_run(home: Path, plan_path: Path) -> None:
-    """A run of a plain plan: each step trains what it issues, in the seconds that were predicted, more or less."""
+    """Write a run of a plain plan: each step trains all that it issues, in about the predicted seconds."""
     plan = load_plan(plan_path)
     home.mkdir()
     (home / PLAN_COPY).write_bytes(plan_path.read_bytes())
