@@ -21,6 +21,9 @@ _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 6
 # Reasons that the screen shows elsewhere.
 _SHOWN_ELSEWHERE = ("rounds", "step", "colocation")
 
+RE_SOLVED = "re-solved"
+"""Marks an alternative whose cost is that of the best plan with it, in which other decisions may differ, too."""
+
 
 def front_table(plan: Plan) -> Table:
     """The front of speed against bias, at most _FRONT_ROWS points."""
@@ -68,7 +71,7 @@ def why_table(plan: Plan, wide: bool) -> list[RenderableType]:
         cost = f"{'~' * line.rough}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
         if not wide and line.where.startswith("takes"):
             cost += f", {line.where}"
-        rest = f", the rest {line.rest}" if line.rest else ""
+        rest = f" ({RE_SOLVED})" if line.rest == "chosen anew" else ""  # else nothing but this decision differs
         drawn.add_row(line.chosen, line.next_best + rest, cost, *([line.where] if wide else []))
     others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _SHOWN_ELSEWHERE]
     refused = [text for key, text in others if key.startswith("refused.")]

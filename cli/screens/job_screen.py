@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
-from .alternatives import front_table, why_table
+from .alternatives import RE_SOLVED, front_table, why_table
 from .bars import gauge, histogram, table
 from .round_chart import LEGEND, charts
 from .rounds_table import round_kinds, rounds_table, seconds_table
@@ -48,8 +48,10 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         *why_table(plan, wide),
     ]
-    if any(point.rough for point in plan.predicted.front):
-        rows.append(Text("* this plan; ~ of few simulated rounds", style="dim"))
+    legend = ["* this plan; ~ of few simulated rounds"] if any(point.rough for point in plan.predicted.front) else []
+    if any("chosen anew" in text for text in plan.job.why.values()):
+        legend.append(f"{RE_SOLVED}: other decisions change with it")
+    rows += [Text("; ".join(legend), style="dim")] if legend else []
     return Renderables(*rows)
 
 

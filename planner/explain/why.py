@@ -119,7 +119,7 @@ def _tie(search: Search, decided: Decided) -> str | None:
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
     reason = f"within the costs' error; the simplest within {100 * decided.tolerance:.1f}% is planned"
     if simplicity(search, fastest) == simplicity(search, chosen):
-        reason = "within the simulation's error; the one that issues fewer samples is planned"
+        reason = "within sampling error; fewer samples are planned"
     return f"{', '.join(differences)} would be {100 * decided.given_up(search):.1f}% {unit}, {reason}"
 
 
