@@ -18,7 +18,7 @@ from ...plans.check.any_document import ReadDocument, read_document
 from ...plans.check.finding import Fault, Finding, located
 from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
 from ...plans.check.resource_rules import pools_too_large
-from ...plans.check.site_rules import waived
+from ...plans.check.site_breaches import waived
 from ...plans.facts.executable import not_executable
 from ...plans.phrases.caveats import assumed_notes
 from ...plans.schema.cluster import Cluster

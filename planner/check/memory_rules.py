@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...plans.check.finding import Fault
 from ...plans.check.prediction_rules import CLOSE, close
-from ...plans.check.site_rules import memory_bars
+from ...plans.check.site_breaches import memory_bars
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan

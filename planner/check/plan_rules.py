@@ -10,7 +10,7 @@ from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.plan_fit import misfits
 from ...plans.check.prediction_rules import bias_over_budget, gap_faults, length_faults, price_faults, thin_trace
 from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
-from ...plans.check.site_rules import plan_breaches, unknown_pools
+from ...plans.check.site_breaches import plan_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_heads

@@ -9,7 +9,7 @@
     prediction_rules  whether a plan's predictions agree with each other
     solved_rules      whether the decisions and predictions were edited, and which version of rlplan solved the plan
     groups_fit        whether a plan of groups fits its cluster and its workload, and agrees with itself
-    site_rules        whether a plan keeps the site rules (plans/schema/site_rules.py)
+    site_breaches     whether a plan keeps the site rules (plans/schema/site_rules.py)
     plan_check        the checks before a plan is run, as an error
     annotations       findings for GitHub and as SARIF
 

@@ -111,7 +111,9 @@ def test_the_front_trades_bias_for_speed_and_holds_the_plan(given, make_job) -> 
     seconds = [p.seconds_per_sample for p in points]
     assert biases == sorted(biases) and len(points) >= 3
     assert seconds == sorted(seconds, reverse=True)
-    assert next(p for p in points if p.chosen).seconds_per_sample == plan.predicted.seconds_per_sample
+    assert next(p for p in points if p.chosen).seconds_per_sample == pytest.approx(
+        plan.predicted.seconds_per_sample, rel=1e-12
+    )
 
 
 def test_one_core_and_all_cores_give_the_same_bytes(given, make_job) -> None:
@@ -186,7 +188,7 @@ def test_why_names_an_alternative_for_each_decision(given, make_job) -> None:
     assert {"bias.mode", "rounds.short.issue.prompts", "rounds.short.cutoff_tokens", "rounds.long.issue.copies"} <= set(
         why
     )
-    assert "; alternative: " in why["rounds.short.cutoff_tokens"], "the plan is tied with a shorter one"
+    assert "; next best: " in why["rounds.short.cutoff_tokens"]
     assert "x plain synchronous rounds" in why["bias.mode"] and "race" in why["bias.mode"]
     assert "next best" in why["rounds.short.train"] and "next best" in why["rounds.long.train"]
     assert "rollout" in why["step"]
