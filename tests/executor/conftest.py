@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import psutil
 import pytest
 
 VOCABULARY = ["<pad>", "<eos>", "<unk>", *(f"w{i}" for i in range(61))]
+
+
+def runs(process):
+    """Whether a psutil.Process runs: neither gone, which it may be between two questions, nor a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def make_tiny_model(folder, seed=0):

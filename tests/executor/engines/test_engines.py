@@ -28,6 +28,8 @@ from rlplan.rounds.machines.exact_short import ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
 from rlplan.rounds.machines.race import RaceRound
 
+from ..conftest import make_tiny_model, runs
+
 pytestmark = pytest.mark.engine
 
 PROMPTS = {f"p{i}": PromptText(f"p{i}", f"w{i} w{i + 1}", (3 + i, 4 + i, 5 + i), None) for i in range(8)}
@@ -61,8 +63,6 @@ class InstantRewards:
 
 def weights_of(model, folder, seed):
     """A safetensors file of other random weights of the same shape."""
-    from ..conftest import make_tiny_model
-
     return make_tiny_model(folder / f"other-{seed}", seed) / "model.safetensors"
 
 
@@ -391,7 +391,7 @@ def test_rewards_that_never_work_end_the_round_with_their_reason(fleet, loop, ti
 async def until_gone(processes, seconds=15.0):
     """Wait until none of these processes runs any more."""
     deadline = asyncio.get_running_loop().time() + seconds
-    while left := [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+    while left := [p for p in processes if runs(p)]:
         assert asyncio.get_running_loop().time() < deadline, f"{left} still run"
         await asyncio.sleep(0.05)
 

@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from ..conftest import runs
+
 # A parent that starts an actor, which guards itself and starts a child; all say their process ids.
 PARENT = """
 import subprocess, sys
@@ -41,7 +43,7 @@ def test_what_an_actor_started_is_gone_when_the_actor_or_its_parent_is(end):
             process.kill()
             process.wait()  # a zombie still answers to its number
         deadline = time.monotonic() + 90
-        while left := [p for p in all_of_it if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]:
+        while left := [p for p in all_of_it if runs(p)]:
             assert time.monotonic() < deadline, f"{left} still run"
             time.sleep(0.05)
     finally:
