@@ -85,9 +85,6 @@ def check_command(
 
     Notes are no findings: for example, a job that overrides a setting of its algorithm, or an input that changed only
     where the solver does not read it. A plan with warnings can be run.
-
-    Exit codes: 0 no finding but warnings, 1 other findings, 2 a file that cannot be read or is no document (the others
-    are still checked).
     """
     from ..plans.check.annotations import annotation, is_sarif, sarif
     from ..plans.check.rules import RULES, table
@@ -189,4 +186,4 @@ def _summary(reports: list[FileReport]) -> str:
     text = f"{count(findings, 'finding')} in {faulty} of {files}"
     warnings = sum(finding.warning for report in reports for finding in report.findings)
     text += f", {warnings} of them {'a warning' if warnings == 1 else 'warnings'}" if warnings else ""
-    return f"{text}; {bad} of them no document{'s' * (bad != 1)}" if bad else text
+    return f"{text}; {count(bad, 'file')} could not be read" if bad else text

@@ -124,7 +124,7 @@ def _dry_run(plans: tuple[Path, ...], names: list[str], as_json: bool) -> int:
         if broken:
             click.echo(f"{count(len(broken), 'finding')}; see rlplan check --rules")
         else:
-            click.echo(f"fits job, cluster, memory and files: {', '.join(names)}")
+            click.echo(f"can be started, since inputs, memory and files are in order: {', '.join(names)}")
     if any(finding.bad_input for finding in broken):
         return EXIT_BAD_INPUT
     return EXIT_FAILED if broken else 0

@@ -61,7 +61,9 @@ def fmt_command(files: tuple[Path, ...], check: bool, as_json: bool) -> int:
         for name in changed:
             click.echo(f"{name}: {'is not canonical; run rlplan fmt' if check else 'rewritten'}")
         if inputs and not check:
-            click.echo("plans that were solved from a rewritten file are stale: solve again")
+            click.echo(
+                "plans may have been solved from a rewritten file; rlplan check PLAN says whether to solve again"
+            )
     if refused:
         return EXIT_BAD_INPUT
     return EXIT_FAILED if check and changed else 0

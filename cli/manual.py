@@ -16,12 +16,14 @@ class Page(NamedTuple):
     Attributes:
         examples: (purpose, command line).
         exits: the meaning of the exit codes other than 2, bad input.
+        bad_input: what exit code 2 means.
         see_also: other commands.
     """
 
     examples: tuple[tuple[str, str], ...]
     exits: str
     see_also: tuple[str, ...]
+    bad_input: str = "bad input (a line for each fault, nothing written)"
 
 
 _DONE = "0 done"
@@ -113,8 +115,9 @@ PAGES = {
                 "rlplan check plan.yaml --policy rlplan.policy.yaml --max-age-days 30",
             ),
         ),
-        "0 no finding, 1 findings",
+        "0 no finding but warnings, 1 other findings",
         ("diff", "fmt", "schema"),
+        "a file that cannot be read or is no document (the other files are checked)",
     ),
     "diff": Page(
         (
@@ -144,7 +147,7 @@ PAGES = {
             ("Lengths of a run", "rlplan simulate plan.yaml --trace runs/run --timeline timeline.json"),
             ("Who keeps the bound as phases are now", "rlplan simulate groups.yaml"),
         ),
-        _DONE,
+        f"{_DONE}, 1 findings",
         ("show", "tune"),
     ),
     "execute": Page(
@@ -153,7 +156,7 @@ PAGES = {
             ("Go on after Ctrl-C", "rlplan execute plan.yaml --steps 100 --out runs/a --resume"),
             ("Compare plans side by side", "rlplan execute sync.yaml plan.yaml --steps 48 --out runs/compared"),
         ),
-        f"{_DONE}, 1 the run failed, 130 interrupted, with a checkpoint",
+        f"{_DONE}, 1 the run failed or --dry-run has findings, 130 interrupted, with a checkpoint",
         ("report", "tune"),
     ),
     "report": Page(
@@ -179,6 +182,7 @@ PAGES = {
         ),
         f"{_DONE}; with --check 0 canonical, 1 not",
         ("check", "schema"),
+        "a file that cannot be read (it is left as it is; the other files are written)",
     ),
     "schema": Page(
         (
@@ -208,7 +212,7 @@ def with_manual(command: click.Command) -> click.Command:
     lines = ["\b", "Examples:"]
     for purpose, line in page.examples:
         lines += [f"  # {purpose}", f"  {line}"]
-    lines += ["", "\b", f"Exit codes: {page.exits}, 2 bad input (a line for each fault, nothing written)."]
+    lines += ["", "\b", f"Exit codes: {page.exits}, 2 {page.bad_input}."]
     if page.see_also:
         lines += ["", "\b", "See also: " + ", ".join(f"rlplan {name}" for name in page.see_also)]
     command.epilog = "\n".join(lines)

@@ -44,7 +44,7 @@ def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
         return 0
     assert out is not None
     if not os.path.isdir(out):  # noqa: PTH112 (pathlib raises for what can be no path)
-        raise InputError("no such folder", str(out))
+        raise InputError("is a file; name a folder" if os.path.isfile(out) else "no such folder", str(out))  # noqa: PTH113
     for kind in KINDS:
         must_take_file(out / f"{kind}.schema.json", "schema", overwrite)
     for kind in KINDS:

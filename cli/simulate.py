@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import digits, percent, ratio, usd
+from ..plans.phrases.numbers import count, digits, percent, ratio, usd
 from ..plans.schema.limits import MOST_SIMULATED, MOST_STEPS
 from ..plans.yaml.errors import InputError
 from .main import EXIT_FAILED
@@ -113,7 +113,7 @@ def simulate_command(
     target = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < target:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {target} prompts")
-    count = prompts or epoch_prompts(documents, plan_path)
+    epoch_size = prompts or epoch_prompts(documents, plan_path)
     _must_end(plan, steps)
     drawn = Timeline(TIMELINE_STEPS) if timeline is not None else None
     meter = BusyMeter(drawn)
@@ -123,7 +123,7 @@ def simulate_command(
         documents.profile,
         documents.trace,
         steps=steps,
-        prompts=count,
+        prompts=epoch_size,
         seed=seed,
         drift_per_step=drift,
         switch_s=switch_s,
@@ -196,14 +196,15 @@ def _show(result: dict[str, Any], aside: bool) -> None:
             expected = predicted["phases_s"].get(phase) if kind == "all" else None
             if kind != "all" and phase == "rollout" and predicted[kind]:
                 expected = predicted[kind]["rollout_s"]["mean"]
-            table.add_row(PHASE_NAMES[phase], *_numbers(value), "" if expected is None else f"{expected:.3f}")
+            table.add_row(PHASE_NAMES[phase], *_numbers(value), "" if expected is None else digits(expected))
         whole = predicted["step_s"]["mean"] if kind == "all" else predicted[kind] and predicted[kind]["step_s"]["mean"]
         table.add_section()
-        table.add_row("step", *_numbers(part["step_s"]), f"{whole:.3f}" if whole else "")
+        table.add_row("step", *_numbers(part["step_s"]), digits(whole) if whole else "")
         console.print(table)
         tokens = part["tokens"]
         console.print(
-            f"  bubble {percent(part['bubble'])}; tokens decoded {tokens['decoded']}, trained {tokens['trained']}, "
+            f"  accelerators idle {percent(part['bubble'])}; tokens decoded {tokens['decoded']:,}, "
+            f"trained {tokens['trained']:,}, "
             f"wasted {percent(tokens['wasted'] / max(1, tokens['decoded']))}; {part['preemptions']} preemptions",
             highlight=False,
             soft_wrap=True,
@@ -211,11 +212,12 @@ def _show(result: dict[str, Any], aside: bool) -> None:
     console.print(
         f"{digits(1000 * result['seconds_per_sample'])} ms per trained sample (plan: "
         f"{digits(1000 * predicted['seconds_per_sample'])}), {digits(result['accelerator_s_per_1k_samples'])} "
-        f"accelerator-seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on {result['nodes']} node(s); "
+        f"accelerator-seconds and {usd(result['usd_per_1k_samples'])} USD per 1000 on "
+        f"{count(result['nodes'], 'node')}; "
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
         f"(plan: {ratio(predicted['length_ratio'])}); "
-        f"{result['epochs']} epoch(s), "
-        f"{result['owed_prompts']} prompts owed at the end, settled in {result['settling_steps']} more steps",
+        f"{count(result['epochs'], 'epoch')}, {count(result['owed_prompts'], 'deferred prompt')} at the end, "
+        f"trained in {count(result['settling_steps'], 'more step')}",
         highlight=False,
         soft_wrap=True,
     )
@@ -224,4 +226,4 @@ def _show(result: dict[str, Any], aside: bool) -> None:
 
 
 def _numbers(spread: dict[str, float]) -> list[str]:
-    return [f"{spread[name]:.3f}" for name in ("p50", "p95", "mean")]
+    return [digits(spread[name]) for name in ("p50", "p95", "mean")]

@@ -226,7 +226,7 @@ def _text(result: dict[str, Any]) -> str:
     step = result["step_s"]
     lines.append(
         f"{'step':20}{step['predicted']:10.3f}{step['measured']:10.3f}   mean over the cycle, as in rlplan report: "
-        "prompts that the run still owes a long round are charged one"
+        "a long round is added for the deferred prompts that the run did not train"
     )
     factors = result["factors"]
     lines.append(
@@ -249,7 +249,8 @@ def _text(result: dict[str, Any]) -> str:
     }[largest]
     unit = "USD" if result["objective"] == "usd_per_sample" else "time"
     best = f"the best {result['forced_mode']} plan" if result["forced_mode"] else "the best plan"
-    gain = f"{best} now gains {percent(result['gain'])} {unit} over {result['in_force']}"
+    less = "less" if result["gain"] >= 0 else "more"
+    gain = f"{best} now takes {percent(abs(result['gain']))} {less} {unit} than {result['in_force']}"
     target = f" -> {result['plan']}" if result["plan"] else ""
-    lines.append(f"{result['decision']}: {gain}, the error is {percent(result['error'])} ({reason}){target}")
+    lines.append(f"{result['decision']}: {gain}; the error of that is {percent(result['error'])} ({reason}){target}")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from ..plans.phrases.numbers import count
 from .run_log import MOST
 
 State = Literal["finished", "stopped", "failed", "open"]
@@ -116,7 +117,7 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
                      f"{event.get('reason')}")]  # fmt: skip
         case "unscored":
             outcome, samples = event.get("outcome", "unknown"), event.get("samples", 1)
-            return [(step, "unscored", f"{outcome} of {samples} sample(s), the first: {event.get('reason')}")]
+            return [(step, "unscored", f"{outcome} of {count(samples, 'sample')}, the first: {event.get('reason')}")]
         case "end" if event.get("reason"):
             return [(step, "run failed", str(event["reason"]))]
         case "end" if not event.get("finished"):
@@ -132,7 +133,11 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Incident]:
     for key, kind, text in (
         ("on_policy_violations", "off-policy", "trained samples were not decoded by the weights that they train"),
         ("checksum_mismatches", "checksum", "engines received other weights than the trainer sent"),
-        ("exhausted", "exhausted", "prompts drew no long response within the bound on draws"),
+        (
+            "exhausted",
+            "exhausted",
+            "deferred prompts had no long response in all allowed draws; the last draw was trained",
+        ),
     ):
         if step.get(key):
             incidents.append((number, kind, f"{step[key]} {text}"))

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...plans.phrases.numbers import percent
+from ...plans.phrases.numbers import count, percent
 
 if TYPE_CHECKING:
     from ...planner.groups.inputs.workload_jobs import Problem
@@ -86,7 +86,8 @@ def _text(plan: GroupsPlan, out: Path) -> str:
     if solver.gap is not None and solver.status == "limit":
         proof += f" over {solver.universe}"
     head = (
-        f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in {len(plan.groups)} group(s) -> {out}\n"
+        f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in "
+        f"{count(len(plan.groups), 'group')} -> {out}\n"
         f"{solver.status}, {proof}, chosen from {solver.columns} groups, {solver.name}"
     )
     return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), *see_it(out)])

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.numbers import bytes_of, percent, seconds, times, usd
+from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import CostFigures, GroupsPlan
@@ -54,7 +54,7 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
             quantiles = f"p50 {times(s.p50, 3)}, p95 {times(s.p95, 3)}"
             if len(group.jobs) == 1 and s.keeps:
                 # The bound is relative to the job alone, so only its own iterations can make p95 exceed the mean.
-                yield f"  {name}: {times(s.mean, 3)}, shares with nobody ({quantiles} of its own iterations){ways}"
+                yield f"  {name}: {times(s.mean, 3)}, alone on its nodes ({quantiles} of its own iterations){ways}"
                 continue
             quantile = "" if plan.rules.quantile == 0.95 else f" at p{100 * plan.rules.quantile:g}"
             yield f"  {name}: {times(s.mean, 3)} ({quantiles}) of at most {times(s.slo, 3)}{quantile}{ways}" + (
@@ -65,7 +65,7 @@ def groups_text(plan: GroupsPlan) -> Iterator[str]:
 def moves_text(plan: GroupsPlan) -> Iterator[str]:
     """A line for each move."""
     if plan.inputs.previous is not None:
-        yield f"{len(plan.moves) or 'no'} move(s) from {plan.inputs.previous.path}" + (":" if plan.moves else "")
+        yield f"{count(len(plan.moves), 'move')} from {plan.inputs.previous.path}" + (":" if plan.moves else "")
     for move in plan.moves:
         reason = "needed for bounds or nodes" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h"
         alike = sum(other.together == move.together for other in plan.moves) - 1

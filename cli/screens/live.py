@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ...plans.phrases.numbers import count
 from ...plans.schema.plan import Plan
 
 # Drawing takes CPU time from the engines, and nobody reads faster than this.
@@ -76,7 +77,7 @@ class LiveView:
             f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
         )
         for outcome, number in record.reward_failures.items():
-            self.note(f"{name} step {record.step}: {outcome} of {number} sample(s); the report says why")
+            self.note(f"{name} step {record.step}: {outcome} of {count(number, 'sample')}; the report says why")
 
     def note(self, text: str) -> None:
         """Print a line."""

@@ -30,8 +30,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     ]
     if detail["step_s_expected"]:
         lines.append(
-            f"  of which {_figure(detail['step_s_expected'], seconds)} are the plan's own long round, which prompts "
-            "are owed: none ran yet"
+            f"  of which {_figure(detail['step_s_expected'], seconds)} are the predicted long round: deferred prompts "
+            "wait for one, and none has run"
         )
     lines += [*_state(detail), *_phases(detail)]
     for kind, value in detail["rounds"].items():
@@ -73,12 +73,13 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
 def comparison(result: dict[str, Any]) -> str:
     """The runs compared with the plain one, a line each."""
     lines = [f"baseline {_figure(result['baseline']['step_s'], seconds)} a step"]
-    for role, speedup in (("planned", "speedup"), ("race", "race_speedup")):
-        if role in result:
-            length = result["length_ratio"][role]
+    for name, detail in result["runs"].items():
+        if detail["steps"] and detail["mode"] != "sync":
+            length = detail["length_ratio"]
             lines.append(
-                f"{role:8} {_figure(result[role]['step_s'], seconds)} a step: {_figure(result[speedup], times)} per "
-                "trained sample" + ("" if length is None else f", length ratio {ratio(length)}")
+                f"{one_line(name)} ({detail['mode']}) {_figure(detail['step_s'], seconds)} a step: "
+                f"{_figure(detail['speedup'], times)} per trained sample"
+                + ("" if length is None else f", length ratio {ratio(length)}")
             )
     return "\n".join([*lines, *_machine(result["measured_over_predicted"])])
 

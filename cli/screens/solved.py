@@ -62,8 +62,9 @@ def plan_text(plan: Plan, out: Path) -> str:
         if decided is not None and expected is not None:
             lines.append(
                 f"{kind} rounds ({percent(expected.share)} of steps, {seconds(expected.step_s.mean)}): "
-                f"{decided.issue.prompts} prompts x {decided.issue.samples} samples on {decided.rollout.engines} "
-                f"engine(s) of TP {decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
+                f"{decided.issue.prompts} prompts x {decided.issue.samples} samples on "
+                f"{count(decided.rollout.engines, 'engine')} of TP "
+                f"{decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
             )
     lines += [f"{key}: {plan.job.why[key]}" for key in ("lengths", "reward.seconds") if key in plan.job.why]
     if assumed := assumed_errors(predicted.error):

@@ -55,4 +55,4 @@ def refuse_options_but(subject: str, *allowed: str) -> None:
         source = context.get_parameter_source(name or "")
         if name not in allowed and source is click.core.ParameterSource.COMMANDLINE:
             takes = ", ".join(options[key] for key in options if key in allowed)
-            raise InputError(f"{option} does not apply to {subject}, which takes {takes}")
+            raise InputError(f"{option} does not apply to {subject}, which takes only {takes}")

@@ -159,11 +159,7 @@ def _read_site_rules(path: str) -> SiteRulesFile | FileReport:
         return SiteRulesFile(path, read.value, read.document)
     if read.findings:
         return FileReport(path, "policy", read.findings)
-    message = (
-        f"is a file of kind {document_name(ALL_MODELS[read.mark])}, and a policy is needed"
-        if read.mark
-        else "is no policy"
-    )
+    message = f"is a {document_name(ALL_MODELS[read.mark])}, and a policy is needed" if read.mark else "is no policy"
     return FileReport(path, "policy", (Finding("wrong-document", path, 1, "", message, "pass a rlplan.policy.yaml"),))
 
 

@@ -49,7 +49,8 @@ def _check_kind(document: Document, model: type[BaseModel], path: str) -> None:
     others = [k for k in document.value if k.startswith("rlplan") and k != marker]
     if marker.startswith("rlplan") and marker not in document.value and others:
         raise InputError(
-            f"this file is marked '{others[0]}', a file marked '{marker}' is needed here; pass that one",
+            f"is a {kind_of_mark(others[0])} ('{others[0]}'), and a "
+            f"{document_name(model)} ('{marker}') is needed here; pass that one",
             path,
             document.lines[(others[0],)],
         )

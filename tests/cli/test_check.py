@@ -59,7 +59,7 @@ def test_findings_exit_with_1_at_their_lines_and_bad_input_with_2_and_nothing_is
     assert f"{solved / 'torn.yaml'}:2: [not-yaml]" in out
     assert f"{solved}: [unreadable] is a folder; a file is needed" in out
     assert f"{solved / 'nowhere.yaml'}: [unreadable] no such file" in out
-    assert out.splitlines()[-1] == "5 findings in 4 of 4 files; 3 of them no documents"
+    assert out.splitlines()[-1] == "5 findings in 4 of 4 files; 3 files could not be read"
     assert line
 
 

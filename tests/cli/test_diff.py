@@ -186,7 +186,7 @@ def test_an_input_that_lies_outside_the_repository_is_not_at_hand(repository):
         ("main:plans/other.yaml", ("has no file 'plans/other.yaml'", "write none")),
         ("main:../plan.yaml", ("has no file",)),
         ("--help:x", ()),
-        ("main:plans/job.yaml", ("'rlplan' is needed",)),
+        ("main:plans/job.yaml", ("a plan ('rlplan') is needed",)),
     ],
 )
 def test_a_revision_that_is_not_there_is_one_line(operand, words, repository):

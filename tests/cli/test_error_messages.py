@@ -152,8 +152,7 @@ TABLE = [
         None,
         "",
         "",
-        "error: {at}/job.yaml:1: this file is marked 'rlplan_job', a file marked 'rlplan' is "
-        "needed here; pass that one",
+        "error: {at}/job.yaml:1: is a job ('rlplan_job'), and a plan ('rlplan') is needed here; pass that one",
     ),
     (
         "show {at}/plan.yaml",
@@ -260,7 +259,7 @@ TABLE = [
         "",
         "",
         "{at}/nowhere.yaml: [unreadable] no such file; check the path; it is relative to the current folder\n"
-        "1 finding in 1 of 1 file; 1 of them no document",
+        "1 finding in 1 of 1 file; 1 file could not be read",
     ),
     (
         "check {at}/plan.yaml --policy {at}/nowhere.yaml",
@@ -281,8 +280,7 @@ TABLE = [
         None,
         "",
         "",
-        "error: {at}/job.yaml:1: this file is marked 'rlplan_job', a file marked 'rlplan' is "
-        "needed here; pass that one",
+        "error: {at}/job.yaml:1: is a job ('rlplan_job'), and a plan ('rlplan') is needed here; pass that one",
     ),
 ]
 

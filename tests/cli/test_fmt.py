@@ -30,7 +30,7 @@ def cluster(tmp_path):
 
 def test_a_file_is_rewritten_with_its_comments_and_its_schema_beside_it(cluster):
     result = rlplan("fmt", cluster)
-    assert result.returncode == 0 and "rewritten" in result.stdout and "stale" in result.stdout
+    assert result.returncode == 0 and "rewritten" in result.stdout and "rlplan check PLAN" in result.stdout
     text = cluster.read_text()
     assert text.startswith(
         "# yaml-language-server: $schema=.rlplan/cluster.schema.json\n# eight nodes\nrlplan_cluster: 1"

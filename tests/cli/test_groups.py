@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.cli.shared.paths import check_target
+from rlplan.plans.phrases.numbers import count
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 
@@ -148,7 +149,7 @@ def test_solving_from_the_running_plan_keeps_jobs_in_place_or_prices_their_moves
     plan = load_groups_plan(tmp_path / "new.yaml")
     assert plan.inputs.previous is not None and plan.inputs.previous.path == "groups.yaml"
     assert {name for group in plan.groups.values() for name in group.jobs} == {"big", "small", "third"}
-    assert f"{len(plan.moves) or 'no'} move(s) from groups.yaml" in result.stdout
+    assert f"{count(len(plan.moves), 'move')} from groups.yaml" in result.stdout
     again = rlplan("solve", path, "--from", tmp_path / "groups.yaml", "--out", tmp_path / "again.yaml")
     assert again.returncode == 0, again.stderr
     assert without_volatile(tmp_path / "again.yaml") == without_volatile(tmp_path / "new.yaml")

@@ -98,6 +98,6 @@ def test_a_job_that_shares_with_nobody_is_not_held_against_a_bound_on_sharing():
         {"big": member(1.0, 1.049, 1.0) | {"slowdown": {**member(1.0, 1.049, 1.0)["slowdown"], "keeps": True}}}
     )
     text = "\n".join(groups_text(groups_plan({"g1": alone})))
-    assert "at most 1.000x" not in text and "big: 1.000x, shares with nobody" in text and "p95 1.049" in text
+    assert "at most 1.000x" not in text and "big: 1.000x, alone on its nodes" in text and "p95 1.049" in text
     shared = "\n".join(groups_text(groups_plan({"g1": group(["big", "small"])})))
     assert "big: 1.100x (p50 1.100x, p95 1.200x) of at most 1.500x" in shared

@@ -35,7 +35,9 @@ def test_a_phase_below_the_floor_of_errors_is_not_said_to_be_off_by_a_share_of_s
 
 
 def test_what_of_a_measured_step_is_the_plans_own_is_told() -> None:
-    assert "of which 0.400 s are the plan's own long round" in run_text("a", {**DETAIL, "step_s_expected": 0.4})
+    assert "of which 0.400 s are the predicted long round: deferred prompts" in run_text(
+        "a", {**DETAIL, "step_s_expected": 0.4}
+    )
     assert "of which" not in run_text("a", DETAIL)
 
 
@@ -87,12 +89,25 @@ def test_the_share_of_steps_below_the_predicted_band_is_told_by_kind_of_round_wi
     assert "below the predicted" not in run_text("a", DETAIL)
 
 
+def test_each_run_is_compared_with_the_plain_one_under_its_own_name_also_two_of_a_kind():
+    def detail(mode, step_s, speedup):
+        return {"mode": mode, "steps": 3, "step_s": step_s, "speedup": speedup, "length_ratio": 1.0}
+
+    runs = {"a": detail("exact", 2.0, 1.5), "b": detail("defer", 1.5, 2.0), "plain": detail("sync", 3.0, 1.0)}
+    text = comparison({"baseline": {"step_s": 3.0}, "measured_over_predicted": {}, "runs": runs})
+    assert text.splitlines() == [
+        "baseline 3.00 s a step",
+        "a (exact) 2.00 s a step: 1.50x per trained sample, length ratio 1.000",
+        "b (defer) 1.50 s a step: 2.00x per trained sample, length ratio 1.000",
+    ]
+
+
 def test_runs_that_are_all_off_by_one_factor_ran_on_a_machine_that_has_changed():
     def said(*ratios):
         roles = dict(zip(("baseline", "planned", "race"), ratios, strict=False))
         row = {"step_s": 1.0, "step_s_predicted": 1.0}
-        return comparison({**dict.fromkeys(roles, row), "measured_over_predicted": roles, "length_ratio": {
-            "planned": None, "race": None}, "speedup": 1.5, "race_speedup": 1.7}).splitlines()[-1]  # fmt: skip
+        runs = {"measured_over_predicted": roles, "runs": {}}
+        return comparison({**dict.fromkeys(roles, row), **runs}).splitlines()[-1]
 
     assert said(1.30, 1.34, 1.365) == (
         "all runs took 1.30x to 1.36x the predicted seconds: the machine was slower than when it was profiled. "

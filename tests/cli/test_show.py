@@ -140,7 +140,7 @@ def test_a_page_is_written_beside_the_screen(name, tmp_path):
 
 
 FAULTS = {
-    "no plan": (("{job}/job.yaml",), ("job.yaml:1", "'rlplan' is needed")),
+    "no plan": (("{job}/job.yaml",), ("job.yaml:1", "a plan ('rlplan') is needed")),
     "no file": (("{job}/none.yaml",), ("no such file",)),
     "a timeline over an input": (("{job}/plan.yaml", "--timeline", "{job}/job.yaml"), ("is an input of this command",)),
     "a page over the plan": (("{job}/plan.yaml", "--html", "{job}/plan.yaml"), ("is an input of this command",)),

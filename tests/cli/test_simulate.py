@@ -91,7 +91,7 @@ def test_the_table_names_every_phase(job):
         "waiting for rewards",
         "training",
         "weight transfer",
-        "bubble",
+        "accelerators idle",
         "p95",
         "accelerator",
         "length",
