@@ -22,9 +22,10 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
+
+import click
 
 from rlplan.planner.choose.candidate_search import Search
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, defers
@@ -42,6 +43,8 @@ from rlplan.plans.schema.sections.origin import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.length_trace import LengthTrace, read_lengths
 from rlplan.profiles.profile_schema import Profile
+
+from .entry import run
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "plans" / "examples" / "math-32b"
 NODES = (8, 32, 128, 1024)
@@ -191,11 +194,12 @@ def lines(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Solve on as many nodes as the first argument says, and print one JSON line."""
-    print(json.dumps(solve_here(int(arguments[0]))))
-    return 0
+@click.command()
+@click.argument("nodes", type=click.IntRange(min=1))
+def main(nodes: int) -> None:
+    """Solve the 32B example on NODES nodes, and print seconds and peak memory as one JSON line."""
+    click.echo(json.dumps(solve_here(nodes)))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -69,7 +69,7 @@ def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str])
             columns = _columns(row, fields, requested, path, line)
         yield line, {name: _value(row, column) for name, column in columns.items()}
     if columns is None:
-        raise InputError("has no rows; name a table of one response a row", str(path))
+        raise InputError("has no rows; name a table with one row for each sample", str(path))
 
 
 def number(row: Row, name: str, path: Path, line: int, default: float | None = None) -> float:
