@@ -102,7 +102,7 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
         return replace(cost, sharing=sharing_of(rollout))
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
-        f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}; it has {profiled}: "
+        f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}, it has {profiled}; "
         "profile again or take one of these"
     )
 
@@ -161,6 +161,6 @@ def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
     profiled = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
     sizes = "".join(f", {name} {size}" for name in ("tp", "pp", "cp", "ep") if (size := getattr(layout, name)) > 1)
     raise InputError(
-        f"the plan trains with dp {layout.dp}{sizes} and micro-batches of {layout.micro_batch_tokens} tokens; the "
-        f"profile has only {profiled}: profile again or take one of these"
+        f"the plan trains with dp {layout.dp}{sizes} and micro-batches of {layout.micro_batch_tokens} tokens, and the "
+        f"profile has only {profiled}; profile again or take one of these"
     )

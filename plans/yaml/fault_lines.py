@@ -106,7 +106,7 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
         return f"{key}: must be a list, not {shown}; write [{value if value is not None else '...'}]{about}"
     if kind in ("too_short", "too_long"):
         word, bound = ("at least", ctx.get("min_length")) if kind == "too_short" else ("at most", ctx.get("max_length"))
-        return f"{key}: must have {word} {bound} item(s), not {ctx['actual_length']}{about}"
+        return f"{key}: must have {word} {bound} item{'s' * (bound != 1)}, not {ctx['actual_length']}{about}"
     if kind == "string_too_short":
         return f"{key}: must not be empty{about}"
     if kind == "bool_type":

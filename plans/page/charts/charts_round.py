@@ -43,7 +43,7 @@ def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
         yaxis=lanes(labels, -0.6, top - 0.6),
     )
     legend = (
-        Swatch("weights to the engines", PHASE["sync"]),
+        Swatch("weight transfer", PHASE["sync"]),
         Swatch("rollout: share of sequences running", PHASE["rollout"]),
         Swatch("its tail", PHASE["tail"], "hatch"),
         Swatch("scoring, beside", PHASE["scoring"], "band"),
