@@ -2,7 +2,7 @@
 
 The brute force shares `slowdowns`, residency and group cap with the placers, but no search code. So a program whose
 result differs from the brute force is wrong. Jobs hold whole nodes; each job has its own choice of nodes for rollout
-and for training. With `shared_training`, all jobs of a group train on all its training nodes (refs/rollmux.md 2).
+and for training. With `shared_training`, all jobs of a group train on all its training nodes (RollMux).
 """
 
 from __future__ import annotations

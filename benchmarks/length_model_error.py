@@ -14,7 +14,7 @@ have fewer; P is half of a fold, at most 64, so that steps differ from each othe
 
 A step's statistics are
 - `step_s`: overhead + seconds per token x its longest response: 15 s and 16 ms, Qwen2.5-14B at a cap of 16k
-  (refs/rollpacker.md 1.4; --overhead-s and --token-s for others);
+  (RollPacker, arXiv 2509.21009; --overhead-s and --token-s for others);
 - `deferred`: groups with a response beyond a cutoff, the fitted model's 80th percentile of a group's longest;
 - `short_s`: a round that issues 1.25 P groups and ends with the P-th (`defer` at the published operating point);
 - `long_s`: a long round of the groups beyond the cutoff (only in steps with such groups).

@@ -2,7 +2,7 @@
 
     python -m benchmarks.permit_rule_shares [--groups N] [--seed N] [--json]
 
-A group has 2-5 jobs, drawn uniformly from the Top-10 production jobs (refs/rollmux.md 1), with bounds on slowdown
+A group has 2-5 jobs, drawn uniformly from the Top-10 production jobs (RollMux), with bounds on slowdown
 uniform in (1, 2). It has one training node, and between one rollout node and one for each job. Warm switches take 1.5 s
 (rollout) and 4.5 s (train). Groups that no schedule can run (slowdowns.cannot_hold) are left out. In the variants
 `pause_train` and `pause`, multi_rate may pause training turns (for 2 s each), or training and rollout turns (6 s each).

@@ -1,4 +1,4 @@
-"""Milliseconds to place one arriving job among running jobs (refs/rollmux.md 3.5: 5.6 ms at 5 jobs, 591 at 2,000).
+"""Milliseconds to place one arriving job among running jobs (RollMux: 5.6 ms at 5 jobs, 591 at 2,000).
 
     python -m benchmarks.placement_latency [--jobs 5,13,…] [--arrivals N] [--json]
 

@@ -203,7 +203,7 @@ def text(result: dict[str, Any]) -> str:
     ]
     if result["solve_64gpu_s"] is not None:
         lines.append(
-            f"64 GPUs: {result['candidates']:,} candidates in {result['solve_64gpu_s']} s, one thread; "
+            f"64 GPUs: {result['candidates']:,} schedules in {result['solve_64gpu_s']} s, one thread; "
             f"{result['mode']}, {result['speedup_over_sync']:.2f}x sync"
         )
     return "\n".join([*lines, *(planner_scale.lines(result) if "solve_s" in result else [])])

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rollmux_workloads [--snapshots N] [--instances N] [--jobs N] [--json]
 
-Workloads (refs/rollmux.md 6): phases of small, medium and large jobs of the profiles Balanced, Rollout-heavy and
+Workloads (arXiv 2512.11306): phases of small, medium and large jobs of the profiles Balanced, Rollout-heavy and
 Train-heavy, Mixed being all three; bounds on slowdown 1.2, 1.5, 2.0 or uniform in (1, 2); group caps 2 to 5.
 
 relative_to_optimum: jobs come one at a time into an empty cluster until as many run as the published trace has on
@@ -53,7 +53,7 @@ _SHORT = ((50.0, 100.0), (100.0, 200.0), (200.0, 300.0))
 _HEAVY = ((100.0, 200.0), (200.0, 400.0), (400.0, 600.0))
 _LIGHT = ((25.0, 50.0), (50.0, 100.0), (100.0, 200.0))
 PROFILES = {"BL": (_SHORT, _SHORT), "RH": (_HEAVY, _LIGHT), "TH": (_LIGHT, _HEAVY)}
-"""Seconds of (rollout, training) of small, medium and large jobs, uniform (refs/rollmux.md 6)."""
+"""Seconds of (rollout, training) of small, medium and large jobs, uniform."""
 MIXED = ("BL", "RH", "TH")
 PLACERS = ("random", "most_idle", "algorithm_1", "ours_no_moves", "ours")
 RUNNING = 7
@@ -85,7 +85,7 @@ PUBLISHED = {
     "cap_3": (1.91, 1.59, 1.07),
     "cap_4": (2.15, 1.71, 1.06),
 }
-"""Random, Most-Idle and Algorithm 1 over the published optimum (refs/rollmux.md 6)."""
+"""Random, Most-Idle and Algorithm 1 over the published optimum."""
 
 
 def draw_jobs(profiles: tuple[str, ...], count: int, slo: float | None, rng: np.random.Generator) -> list[GroupJob]:

@@ -122,7 +122,7 @@ def compare(
 ) -> Iterator[ComparedPoint]:
     """Each point solved, in order.
 
-    `inputs`: stands in the plans, which nobody writes. `options`: of each solve; `prompts` None: as many as
+    `inputs`: stands in the plans, which are not written. `options`: of each solve; `prompts` None: as many as
     `job.data.prompts` says at each point. `progress`: called with a text and the share that is done. The same arguments
     give the same points.
     """

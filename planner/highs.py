@@ -1,6 +1,6 @@
 """How integer programs are solved: PuLP models, HiGHS in this process, the same answer everywhere.
 
-Discipline (refs/planners.md 5): one thread, a fixed seed, a limit of nodes and never of seconds; HiGHS's own status and
+Discipline: one thread, a fixed seed, a limit of nodes and never of seconds; HiGHS's own status and
 bound are read, because on a limit PuLP's plain status still says Optimal.
 """
 

@@ -2,8 +2,8 @@
 
 The plan's kinds of round are simulated among the solver's own candidates, on the same draws, and then once more on
 draws that no candidate has seen: what `solve` does with the schedule that it chooses is done with the one that is
-written. So a plan that nobody edited is refreshed into itself; of an edited one, `why` holds each decision against what
-the solver would do instead, and the gap is its distance from what the solver proved of its candidates.
+written. So a plan that was not edited is refreshed into itself; of an edited one, `why` holds each decision against
+what the solver would do instead, and the gap is its distance from what the solver proved of its candidates.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = validated(values[name], model, name, touched, OPTION)
     result = Documents(**{**vars(documents), **changed})
-    # The divisors of the loss change no seconds, and nobody trains by these documents.
+    # The divisors of the loss change no seconds, and these documents train no run.
     faults = misfits(result.plan, result.cluster, result.job, None)
     fault = next((fault for fault in faults if fault.rule != "loss-divisor"), None)
     if fault is not None:

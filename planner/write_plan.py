@@ -147,7 +147,7 @@ def _library_rewards(table: RewardTable | None) -> LibraryInput | None:
         return None
     if table.kind == "function":
         warnings.warn(
-            f"nobody measured what the job's reward function takes; {table.per_sample_s:g} s a sample are assumed; "
+            f"the job's reward function was not measured; {table.per_sample_s:g} s a sample are assumed; "
             "measure it (rlplan profile), or import its times (rlplan rewards import)",
             stacklevel=4,
         )

@@ -53,7 +53,7 @@ def search_with_plan(
     """
     planned, mode = plan.job, plan.job.bias.mode
     forced = plan.solver.forced_mode == mode
-    # A mode that nobody forced is the solver's to choose from, unless only force brings it in.
+    # A mode that was not forced is the solver's to choose from, unless only force brings it in.
     only = forced or mode in ON_REQUEST or (planned.bias.budget == 0 and mode not in UNBIASED)
     objective: Objective = "usd" if plan.solver.objective == "usd_per_sample" else "seconds"
     options = SolveOptions(

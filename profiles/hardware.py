@@ -2,7 +2,7 @@
 
 Rates are the vendors' dense ones (no sparsity), per accelerator; `link_bytes_per_s` is the sum of both directions, as
 vendors quote NVLink. Sources: NVIDIA data sheets of A100, H100, H200, H20, L40S, RTX A6000, RTX PRO 6000 and of the
-Blackwell HGX and NVL72 systems; H800 is an H100 with 400 GB/s of NVLink (refs/planners.md 1.8, rollpacker.md 5.1).
+Blackwell HGX and NVL72 systems; H800 is an H100 with 400 GB/s of NVLink (RollPacker, arXiv 2509.21009).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ MOST_TOKENS = 10_000_000
 """No response is longer: ten times the longest context that any public model takes."""
 
 ASSUMED_ICC = 0.5
-"""ICC where nobody states one: between 0.2 (uniformly hard prompts) and 0.85 (mixed ones), the extremes measured."""
+"""ICC where none is stated: between 0.2 (uniformly hard prompts) and 0.85 (mixed ones), the extremes measured."""
 
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
@@ -60,7 +60,7 @@ class LengthTable(_Model):
     """What the prompts ask for, in words."""
 
     model: str
-    """Whose responses were measured; empty: nobody's."""
+    """Whose responses were measured; empty: none were."""
 
     cap_tokens: Tokens
     """Response length in tokens at which sampling was stopped."""
@@ -185,14 +185,14 @@ def parse_quantiles(text: str) -> LengthTable:
     stated = ", ".join(f"p{100 * share:g} {tokens:g}" for share, tokens in percentiles)
     return LengthTable(
         name="assumed",
-        task="not stated",
+        task="from your quantiles (not measured)",
         model="",
         cap_tokens=longest,
         quantiles=tuple(rising),
         icc=ASSUMED_ICC if icc is None else icc,
-        icc_source="assumed: nobody stated it" if icc is None else "as stated",
+        icc_source="default (not measured)" if icc is None else "as stated",
         error=_ASSUMED_ERROR,
-        error_source="assumed: three figures that nobody measured",
+        error_source="default for quantiles (not measured)",
         source=f"written on the command line: {stated}, max {longest}",
         note="log-normal between and above the stated percentiles",
     )

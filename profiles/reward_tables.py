@@ -1,4 +1,4 @@
-"""Seconds of scoring by kind of reward, where nobody measured them: the tables that ship, and the profiles that take
+"""Seconds of scoring by kind of reward, where none were measured: the tables that ship, and the profiles that take
 them.
 
 A shipped (derived) profile knows nothing of a job's rewards: it holds one assumed number for all. In its place a job
@@ -28,7 +28,7 @@ HANGS_S = 3600.0
 """Seconds that stand for an execution that would never end: the longest deadline that a job may have."""
 
 ASSUMED = "assumed:"
-"""What a profile's source begins with if nobody measured what it says."""
+"""What a profile's source begins with if what it says was not measured."""
 
 _SOURCE = "reward-table"
 
@@ -143,7 +143,7 @@ def reward_sha256(kind: str) -> str:
 
 
 def reward_assumed(profile: Profile) -> bool:
-    """Whether the profile's reward seconds are an assumption that nobody has replaced: its own, or a table's."""
+    """Whether the profile's reward seconds are an assumption that was not replaced: its own, or a table's."""
     reward = profile.reward
     cited = reward.evidence.get("per_sample_s")
     if profile.provenance == "measured" or cited is None:

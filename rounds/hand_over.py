@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# The published algorithm looks again when another 5 % of the samples have ended (refs/rollpacker.md 4.1).
+# The published algorithm looks again when another 5 % of the samples have ended (RollPacker, arXiv 2509.21009).
 MILESTONE = 0.05
 
 

@@ -121,8 +121,8 @@ class RoundSpec:
 def prompts_wanted(mode: Mode, target: int, short_prompts: int, long_share: float = 0.0, accepted: float = 1.0) -> int:
     """How many prompts a data set must have for rounds of this kind to find all that they issue (P: `target`).
 
-    While a short round is issued, up to P - 1 prompts wait for a long one, and nobody is issued twice. In `predict` a
-    short round that goes on into the next epoch also passes over those of its own prompts.
+    While a short round is issued, up to P - 1 prompts wait for a long one, and no prompt is issued twice. In `predict`
+    a short round that goes on into the next epoch also passes over those of its own prompts.
 
     `accepted`, in (0, 1], is the share of the groups that a short round may train: short ones in `exact`, and those
     whose rewards differ with dynamic sampling. In the place of others it takes further prompts, as many as chance has

@@ -1,21 +1,22 @@
 """Deadlines of reward executions, learnt by prompt: beyond the deadline, the response gets reward 0.
 
 A fixed deadline has to suit the slowest tests of the data set, so every response that hangs costs all of it (5% of the
-executions sat at a limit of 30 s where most took half a second; refs/rollpacker.md 3). Here a prompt's *anchor* is the
-slowest correct execution of its tests so far, and later executions get `anchor_factor` times that, within bounds. As
-published the anchor is per test case; here it is per prompt, whose tests are run as one.
+executions sat at a limit of 30 s where most took half a second; RollPacker, arXiv 2509.21009). Here a prompt's *anchor*
+is the slowest correct execution of its tests so far, and later executions get `anchor_factor` times that, within
+bounds. As published the anchor is per test case; here it is per prompt, whose tests are run as one.
 
 What it costs: a correct answer that is slower than `anchor_factor` times all earlier correct ones is killed and judged
 wrong, and since it is killed it never raises the anchor. Slow correct programs are so discouraged more than under the
-fixed deadline, which already judges those beyond `max_s` wrong. How many they are cannot be known, since nobody waits
-for their ends, but it is bounded from above: `Counts.cut` counts the executions that a deadline below `max_s` ended.
+fixed deadline, which already judges those beyond `max_s` wrong. How many they are cannot be known, since none is
+awaited to its end, but it is bounded from above: `Counts.cut` counts the executions that a deadline below `max_s`
+ended.
 
 Invariants:
 - min_s <= deadline <= max_s; it is max_s for a prompt that has no anchor, and never falls as an anchor rises;
 - an anchor is the time of a correct execution, and never falls: a prompt's deadline falls once, from max_s, when it has
   its first correct execution, and then only rises;
 - deadlines change between rounds only, and do not depend on the order in which a round's executions ended, so that the
-  same executions give the same deadlines whoever finished first (design.md, invariant 4);
+  same executions give the same deadlines whoever finished first;
 - a run that was resumed from `state` gives the deadlines that the uninterrupted one would have given.
 """
 
@@ -56,7 +57,7 @@ class TimeoutSpec:
         return self.floor_s < self.max_s
 
     def deadline_s(self, anchor_s: float | None) -> float:
-        """clamp(anchor_factor * anchor, min_s, max_s), or max_s without an anchor (refs/rollpacker.md 3)."""
+        """clamp(anchor_factor * anchor, min_s, max_s), or max_s without an anchor (RollPacker)."""
         if anchor_s is None:
             return self.max_s
         return min(max(self.anchor_factor * anchor_s, self.floor_s), self.max_s)

@@ -1,4 +1,4 @@
-"""Imports between the rooms go one way, and planning needs no torch, vLLM, Ray or transformers (design.md)."""
+"""Imports between the rooms go one way, and planning needs no torch, vLLM, Ray or transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other placers that RollMux compares with (refs/rollmux.md 6), behind the interface of planner/groups/place.
+"""The other placers that RollMux compares with (arXiv 2512.11306), behind the interface of planner/groups/place.
 
 Co-located (veRL) runs all phases on a job's training nodes. Random and Most-Idle share nodes, look at host memory and
 at the group cap, and do not check any bound on slowdown. None of them moves a job that is placed.

@@ -1,4 +1,4 @@
-"""The replay's jobs, nodes and prices, from published tables (refs/rollmux.md 1, 2, 5)."""
+"""The replay's jobs, nodes and prices, from published tables (RollMux, arXiv 2512.11306)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ WORKLOADS = (
     ("7B", 80.0, 77.0),
     ("4B", 262.0, 87.0),
 )
-"""(model, rollout seconds, training seconds) of the ten commonest production jobs (refs/rollmux.md 1)."""
+"""(model, rollout seconds, training seconds) of the ten commonest production jobs (RollMux, arXiv 2512.11306)."""
 
 _FOOTPRINT = {"3B": (113.4, 156.2), "7B": (275.7, 240.0), "14B": (445.4, 456.1), "32B": (490.3, 520.4)}
-"""GB of host memory per 8-GPU node of a (rollout, training) actor (refs/rollmux.md 2, Table 2)."""
+"""GB of host memory per 8-GPU node of a (rollout, training) actor (RollMux, arXiv 2512.11306, Table 2)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def job_of(name: str, workload: tuple[str, float, float], slo: float, nodes: int
     """A job of that workload on `nodes` + `nodes` nodes.
 
     Ways beyond the reference: a rollout on the training pool takes `spill` times its seconds. A job of one node may
-    train on two without gaining anything (313 + 120 s on 8 GPUs, 285 + 115 s on 16: refs/rollmux.md 6); a job of two
+    train on two without gaining anything (313 + 120 s on 8 GPUs, 285 + 115 s on 16: RollMux); a job of two
     nodes may train, and roll out, on one in twice the seconds.
     """
     model, rollout_s, train_s = workload

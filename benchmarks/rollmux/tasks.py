@@ -30,7 +30,7 @@ DURATIONS = ("exact", "random")
 PARTS = (*DURATIONS, "levers", "drift")
 LEVERS = ("no_spill", "first_come")
 SLOW_SPILL = 1.19
-"""Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (refs/rollmux.md 1)."""
+"""Rollout seconds on H800 over H20 if memory bounds all decoding: 4.0 over 3.35 TB/s (RollMux, arXiv 2512.11306)."""
 DRIFT_MOST = 0.3
 LOOK_S = 3600.0
 """Seconds between two re-plans of drifting jobs."""

@@ -1,4 +1,4 @@
-"""RollPacker's rounds with its quotas: each task fills its own share of the batch (refs/rollpacker.md 1.1, `bs_d`).
+"""RollPacker's rounds with its quotas: each task fills its own share of the batch (arXiv 2509.21009, `bs_d`).
 
 A task's prompts race among themselves only, so the task with the longest answers sets the time, and no task is trained
 less than its share. One `RaceRound` per task, all on the same engines, is such a round.

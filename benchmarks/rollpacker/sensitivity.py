@@ -1,7 +1,7 @@
 """Figure 11: seconds of a rollout, averaged over a cycle, by over-issue of prompts (f_p) and of samples (f_n).
 
 The published statistic is the worst case: the script that drew the figure takes the longest short round and the longest
-long round of a setting (refs/rollpacker.md 1.3). With (P0, 1.25) a cycle has five iterations, so the worst of
+long round of a setting. With (P0, 1.25) a cycle has five iterations, so the worst of
 `ITERATIONS` = 5 short rounds is expected here, over many simulated rounds.
 
 Two of the seven published points calibrate two unknowns: (1, 1.5) tells the dependence within a prompt (rho), because

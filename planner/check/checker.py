@@ -21,6 +21,7 @@ from ...plans.check.resource_rules import pools_too_large
 from ...plans.check.site_breaches import waived
 from ...plans.facts.executable import not_executable
 from ...plans.phrases.caveats import assumed_notes
+from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.job import Job
@@ -190,7 +191,7 @@ def _faults(read: ReadDocument, options: CheckOptions) -> tuple[list[Fault], str
     if isinstance(value, GroupsPlan):
         return group_rules.groups_faults(value, read.path, options)
     if isinstance(value, Workload):
-        return group_rules.workload_faults(value, read.path), f"{len(value.jobs)} job(s)"
+        return group_rules.workload_faults(value, read.path), f"{count(len(value.jobs), 'job')}"
     if isinstance(value, Job):
         return job_rules.job_faults(value, read.path), f"job {value.name}"
     if isinstance(value, Profile):

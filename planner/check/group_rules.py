@@ -15,6 +15,7 @@ from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.site_breaches import group_breaches, unknown_pools
 from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
+from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
@@ -57,7 +58,7 @@ def groups_faults(plan: GroupsPlan, path: str, options: CheckOptions) -> tuple[l
         faults += group_breaches(plan, options.site_rules)
         faults += unknown_pools(options.site_rules, cluster, ("inputs", "cluster"))
     jobs = sum(len(group.jobs) for group in plan.groups.values())
-    return faults, f"plan of {jobs} jobs in {len(plan.groups)} group(s)"
+    return faults, f"plan of {count(jobs, 'job')} in {count(len(plan.groups), 'group')}"
 
 
 def workload_faults(workload: Workload, path: str) -> list[Fault]:

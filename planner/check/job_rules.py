@@ -10,6 +10,7 @@ from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
 from ...plans.check.resource_rules import too_many_workers
 from ...plans.files.prompt_rows import other_count, read_prompts
+from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, job_paths, missing_files, model_heads, tp_divides
 from ...plans.schema.sections.planned_job import PlannedJob
@@ -98,7 +99,7 @@ def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | N
         return []
     needed = job.rollout.prompts_per_step
     if rows < needed:
-        message = f"{named} has {rows} prompts, and a step trains {needed} different ones"
+        message = f"{named} has {count(rows, 'prompt')}, and a step trains {needed} different ones"
         return [Fault("too-few-prompts", location, message, "add rows, or lower rollout.prompts_per_step")]
     if plan is None:
         return []
@@ -106,7 +107,7 @@ def few_prompts(job: Job, data: Path | None, location: Loc, plan: PlannedJob | N
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0)
     if rows >= wanted:
         return []
-    message = f"{named} has {rows} prompts; a round's and those that wait for another are up to {wanted}"
+    message = f"{named} has {count(rows, 'prompt')}; a round's and those that wait for another are up to {wanted}"
     return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), message, "solve again")]
 
 

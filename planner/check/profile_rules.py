@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...plans.check.finding import Fault
 from ...plans.check.solved_rules import CLOCKS_DAYS
+from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import sha256_file
@@ -64,13 +65,13 @@ def age_faults(profile: Profile, location: Loc, options: CheckOptions) -> list[F
     if most is None:
         return []
     days, remedy = age_days(profile, options.now), "measure again: rlplan profile"
-    allowed = f"{options.age_source} allows {most:g} day{'s' * (most != 1)}"
+    allowed = f"{options.age_source} allows {_days(most)}"
     if days is None or days < -CLOCKS_DAYS:
         return [Fault("profile-undated", location, f"{_undated(profile)}; {allowed}", remedy)]
     if days <= most:
         return []
     # Rounded up, in tenths: of 30 days and an hour "30 days, allows 30" would explain nothing.
-    message = f"the profile was measured {math.ceil(days * 10) / 10:g} days ago; {allowed}"
+    message = f"the profile was measured {_days(math.ceil(days * 10) / 10)} ago; {allowed}"
     return [Fault("profile-old", location, message, remedy)]
 
 
@@ -79,7 +80,11 @@ def age_text(profile: Profile, options: CheckOptions) -> str:
     days = age_days(profile, options.now)
     if days is None or days < -CLOCKS_DAYS:
         return _undated(profile).removeprefix("the ")
-    return f"profile measured {max(0.0, days):.0f} days ago"
+    return f"profile measured {count(max(0, round(days)), 'day')} ago"
+
+
+def _days(days: float) -> str:
+    return f"{days:g} day{'s' * (days != 1)}"
 
 
 def _undated(profile: Profile) -> str:

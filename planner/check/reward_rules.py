@@ -41,7 +41,7 @@ def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[
     if usual_s <= FAR * own_s and own_s <= FAR * usual_s:
         return []
     message = (
-        f"a reward of kind {job.reward.kind} is planned with {own_s:.3g} s a sample, which nobody measured; rewards of "
+        f"a reward of kind {job.reward.kind} is planned with {own_s:.3g} s a sample (not measured); rewards of "
         f"that kind take about {usual_s:.3g} s"
     )
     return [

@@ -52,7 +52,7 @@ from."""
 
 
 UNBIASED = ("sync", "exact", "predict")
-"""Modes whose trained lengths are unconditioned by construction (design.md, Bias)."""
+"""Modes whose trained lengths are unconditioned by construction."""
 
 
 ON_REQUEST = ("predict",)
@@ -253,7 +253,7 @@ class Search:
 
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
         """Seconds per trained sample by phase, on a cycle's first rounds only: what two cycles are compared on if one
-        has fewer. Changing engines and shards counts as sync."""
+        has fewer. Changing engines and shards counts as weight transfer."""
         column = self.short[cast(ShortKey, cycle.short.key)].first(short_rounds)
         short = column.phases_s(self.space.train[cycle.train], short_rounds)
         long = dict.fromkeys(short, 0.0)

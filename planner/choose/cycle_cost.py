@@ -70,7 +70,7 @@ def length_ratio(excess_tokens: float, mean_tokens: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One choice: a short column, the long column for what it defers (None if it defers nobody), and how each trains.
+    """One choice: a short column, the long column for what it defers (None if it defers none), and how each trains.
 
     `switch_s` are the seconds that one long round costs for changing engines and shards, there and back.
     """

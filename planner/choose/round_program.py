@@ -15,7 +15,7 @@ Minimising USD, the price of a second depends on the nodes in use: the program i
 over what fits into them, and the cheapest wins; its bound is the least of all bounds.
 A second solve keeps the optimum and takes, of the choices that reach it, the first by name.
 
-Discipline (refs/planners.md 5): columns sorted, names zero-padded, lpSum; how it is solved is in highs.py.
+Discipline: columns sorted, names zero-padded, lpSum; how it is solved is in highs.py.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class DecodeCost:
         prefill_s, prefill_s_per_token: seconds to admit a request, and more per token to prefill.
         kv_capacity_tokens: KV tokens that one engine holds at most.
         max_sequences: the most sequences on one engine that were measured; plans do not go beyond.
-        sync_s: weight sync to all engines, with their sleep and wake where trainers share their GPUs (colocation.py).
+        sync_s: weight transfer to all engines, with sleep and wake where trainers share their GPUs (colocation.py).
         host_bytes: host memory of the layout's engines, whether they are in use or not (memory_table.py).
         round_s: seconds that a round takes before anything is decoded.
         finish_s: seconds by which a sample that ends holds its engine up (its way through queues and reward workers).
@@ -78,7 +78,7 @@ class DecodeCost:
         return high_s + (high_s - low_s) / (high - low) * (sequences - high)
 
     def steps_s(self, steps: int, sequences: int, kv_tokens: float) -> float:
-        """Seconds of `steps` decode steps from `kv_tokens` on, during which nobody joins or leaves.
+        """Seconds of `steps` decode steps from `kv_tokens` on, during which no sample joins or leaves.
 
         Each step adds one KV token per sequence: sum over k < steps of base_s(B) + c (K + k B).
         """

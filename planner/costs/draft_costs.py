@@ -1,10 +1,10 @@
 """Costs of decoding with speculative drafts, or beside a judge on the same GPUs: laws over measured step costs.
 
 Drafts of g tokens whose tokens are accepted with probability a each, until one is not, give (1 - a^(g+1)) / (1 - a)
-tokens a step on average (refs/rhymerl.md 2.3). A step then runs B (g + 1) tokens through the model, which costs what a
-step of so many sequences costs (flat below the compute knee, then rising: the curve of DecodeCost knows where), and
-reads the KV once. The simulator counts tokens, so a drafted step is charged by the token: its seconds over the tokens
-that it gives. Larger batches lose by drafts, so these are used up to a batch size only.
+tokens a step on average (RhymeRL, arXiv 2508.18588). A step then runs B (g + 1) tokens through the model, which costs
+what a step of so many sequences costs (flat below the compute knee, then rising: the curve of DecodeCost knows where),
+and reads the KV once. The simulator counts tokens, so a drafted step is charged by the token: its seconds over the
+tokens that it gives. Larger batches lose by drafts, so these are used up to a batch size only.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def worthwhile(cost: DecodeCost, tokens: int, acceptance: float, kv_tokens: floa
 def affordable(cost: DecodeCost, tokens: int, acceptance: float) -> DraftedCost | None:
     """`cost` with drafts for batches that are faster by them whatever KV they hold; None if not even one sequence is.
 
-    A step that verifies stays within the batches that were measured: beyond them lies a knee that nobody has seen.
+    A step that verifies stays within the batches that were measured: beyond them lies a knee that was not measured.
     """
     most = min(worthwhile(cost, tokens, acceptance), cost.max_sequences // (tokens + 1))
     return drafted(cost, Drafts(tokens, acceptance, most)) if most else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Pool
 from ...plans.schema.sections.layouts import UpdateLayout
 from ...plans.schema.sections.levers import RewardJudge, SearchDrafts
@@ -101,8 +102,8 @@ def decode_of(profile: Profile, rollout: RoundRollout) -> DecodeCost:
         return replace(cost, sharing=sharing_of(rollout))
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
-        f"the profile has no layout of {rollout.engines} engine(s) with tp {rollout.tp}, it has {profiled}; profile "
-        "again or take one of these"
+        f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}, it has {profiled}; "
+        "profile again or take one of these"
     )
 
 
@@ -158,7 +159,8 @@ def train_of(profile: Profile, layout: UpdateLayout) -> TrainCost:
         except ValueError as error:
             raise InputError(f"the plan's update cannot be: {error}") from None
     profiled = ", ".join(f"{t.micro_batch_tokens} (dp {t.dp})" for t in profile.train)
+    sizes = "".join(f", {name} {size}" for name in ("tp", "pp", "cp", "ep") if (size := getattr(layout, name)) > 1)
     raise InputError(
-        f"the profile has no update with micro-batches of {layout.micro_batch_tokens} tokens and dp {layout.dp} as the "
-        f"plan writes it, it has {profiled}; profile again or take one of these"
+        f"the plan trains with dp {layout.dp}{sizes} and micro-batches of {layout.micro_batch_tokens} tokens, and the "
+        f"profile has only {profiled}; profile again or take one of these"
     )

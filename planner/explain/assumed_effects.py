@@ -1,4 +1,4 @@
-"""The effects of a plan's assumed lengths and rewards, which nobody measured on its job, on the seconds of its steps.
+"""The effects of a plan's assumed lengths and rewards, which were not measured on its job, on the seconds of its steps.
 
 Two things may be assumed: response lengths (`TableTrace`, drawn from a table) and reward seconds (`RewardTable`). Each
 table states one standard deviation of a few independent parameters between jobs of its kind. The chosen schedule is
@@ -100,7 +100,7 @@ class AssumedEffects:
         if effect is None or self.as_planned is None:
             return ""
         if effect.log_deviation(self.as_planned) < UNSEEN:
-            return f"{down} or {up}, the seconds are the same"
+            return f"{down} or {up} do not change the step"
         return "; ".join(
             f"{end}: {self._outcome_text(outcome)}" for end, outcome in ((down, effect.down), (up, effect.up))
         )

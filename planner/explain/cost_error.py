@@ -1,8 +1,8 @@
 """The cost error of a plan: how far its step may be off because the profile's costs are.
 
-Let a mean step of T seconds spend R in rollouts, U in updates, S in syncs and E waiting for rewards. Each phase has an
-error of its own, common to all rounds of both kinds: one profile prices them all, and a cost that is too low is too low
-everywhere. The errors of two phases are independent, so with relative standard deviations r, u, s, e:
+Let a mean step of T seconds spend R in rollouts, U in updates, S in weight transfers and E waiting for rewards. Each
+phase has an error of its own, common to all rounds of both kinds: one profile prices them all, and a cost that is too
+low is too low everywhere. The errors of two phases are independent, so with relative standard deviations r, u, s, e:
 
     error = sqrt((R r)^2 + (U u)^2 + (S s)^2 + (E e)^2) / T
 
@@ -82,7 +82,7 @@ def noise_of(profile: Profile, layout: EngineLayout, train: TrainCost) -> StepNo
     measured.
 
     Rollouts and updates scatter about the line that was fitted to them (the fit's error where the profile does not
-    state the noise), weight syncs and the wait for a last reward between their repeats.
+    state the noise), weight transfers and the wait for a last reward between their repeats.
     """
     entry, update = entry_of(profile, layout), measured_update(profile, train.layout)
     of_rollouts = [
@@ -107,7 +107,7 @@ def _of_spread(spread: Spread) -> float:
 
 
 def _sync_off_s(profile: Profile, layout: EngineLayout, seconds: float) -> float:
-    """Standard deviation, in seconds, of a weight sync that takes `seconds`, with the sleep and wake that are in it."""
+    """Standard deviation, in seconds, of a weight transfer that takes `seconds`, sleep and wake included."""
     turns_s = sleep_and_wake_s(profile, layout.tp)
     return math.hypot((seconds - turns_s) * _sync_error(profile, layout), turns_s * LINK_ERROR)
 

@@ -8,7 +8,7 @@ covariance of the two costs over the sets of prompts is the variance of the prom
 simulated.
 
 A set of few prompts may have next to no group that ends within the plan's cutoff, or none whose rewards differ where
-dynamic sampling wants that. The plan would train nothing on such prompts, and nobody would run it on them, so such a
+dynamic sampling wants that. The plan would train nothing on such prompts, and no run would use them, so such a
 set is drawn anew.
 """
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.critical_path import critical_path
+from ...plans.phrases.numbers import count
 from ...plans.phrases.phase_names import PHASE_NAMES
 from ...plans.phrases.why_line import TIE_PERCENT, Alternative
 from ...plans.schema.job import Job
@@ -34,7 +35,7 @@ from .waste import waste_text
 def explain(
     search: Search, decided: Decided, job: Job, profile: Profile, predicted: Predicted, assumed: dict[str, str]
 ) -> dict[str, str]:
-    """The plan's `why`: text by dotted key of the plan's job section. `assumed`: texts on what nobody measured.
+    """The plan's `why`: text by dotted key of the plan's job section. `assumed`: texts on what was not measured.
 
     What is told of the schedule itself is predicted (holdout rounds); alternatives are compared on the rounds that the
     choice was made on.
@@ -84,8 +85,8 @@ def _rollouts(search: Search, decided: Decided) -> dict[str, str]:
         measured = search.space.decode[column.layout].measured_engines if column is not None else 0
         if column is not None and measured and (round_kind == "short" or column.layout != cycle.short.layout):
             why[f"rounds.{round_kind}.rollout.costs"] = (
-                f"{column.layout} is priced as {measured} engine{'s' * (measured > 1)} of tp {column.layout.tp} "
-                f"measured at once, of the profile's entries the nearest"
+                f"{column.layout} is priced by the nearest entry of the profile: {count(measured, 'engine')} of tp "
+                f"{column.layout.tp}"
             )
     return why
 
@@ -186,7 +187,7 @@ def _mode(search: Search, decided: Decided) -> str:
             gain = baseline.seconds_per_sample(size) / best.seconds_per_sample(size)
             bias = search.measured_ratio(best)[0]
             when = f" from the second epoch on (planned only by --mode {mode})" if mode in ON_REQUEST else ""
-            texts.append(f"mode {mode} at its fastest would be about {gain:.2f}x{when}, at length ratio {bias:.2f}")
+            texts.append(f"the fastest {mode} schedule would reach about {gain:.2f}x{when}, at length ratio {bias:.2f}")
     return "; ".join(texts)
 
 

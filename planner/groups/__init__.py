@@ -1,4 +1,4 @@
-"""Co-execution groups: many jobs on shared rollout and training pools (refs/rollmux.md; design.md, group program).
+"""Co-execution groups: many jobs on shared rollout and training pools (RollMux, arXiv 2512.11306).
 
 inputs/      jobs, node types and rules from a workload, its plans and runs; node capacity; the running groups
 simulate/    what a group gives its jobs: slowdowns by the permit machine (compiled, or turn by turn), steady state

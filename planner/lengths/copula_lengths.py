@@ -1,6 +1,6 @@
 """A length trace from what papers publish: a marginal CDF of lengths, and one number for the dependence in a prompt.
 
-The dependence is a one-factor Gaussian copula (the calibrated model of refs/rollpacker.md 1.4): sample j of prompt p
+The dependence is a one-factor Gaussian copula (calibrated on RollPacker, arXiv 2509.21009): sample j of prompt p
 has the score sqrt(rho) z_p + sqrt(1 - rho) e_pj with independent standard normals, and the score's rank is mapped onto
 the marginal. z_p stands on a grid of normal quantiles and ranks are taken over the whole trace, so the marginal of the
 trace is the published one to a rank, whatever the seed; the seed decides only which prompt has which length.

@@ -56,7 +56,7 @@ class EarlierEpoch:
         block = 0
         while len(prompts) < count:
             places = np.flatnonzero(self.expected_long(block, share)).tolist()
-            assert places, "an epoch of which nobody is expected long"
+            assert places, "an epoch of which no prompt is expected long"
             prompts += [prompt_name(block * self._block + place, 0) for place in places]
             block += 1
         return prompts[:count]

@@ -105,8 +105,8 @@ def _fit_tail(
 ) -> Tail:
     """Hill's estimate over the upper tail; values ascend, `after` is the survival after each of them."""
     start = float(values[-1])
-    # Nobody was seen beyond the longest response that ended, which is no reason to think that nobody can be: it stands
-    # for the last half response, as every other for the half before and the half behind it.
+    # No response was longer than the longest that ended, but a longer one may exist: half a response's weight lies
+    # beyond the longest, as half of each response's weight lies beyond its own length.
     unseen = 0.5 / len(values)
     share = min(max(float(after[-1]), unseen), 1.0)
     upper_share = TAIL_SHARE if censored.any() else min(TAIL_SHARE, len(values) ** -0.5)

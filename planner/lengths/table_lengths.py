@@ -65,7 +65,7 @@ class TableTrace(LengthTrace):
     """A trace that was drawn from `table`; solve states its table's error in the plan.
 
     Args:
-        scale: factor on all lengths, before the cap, that was measured on the job; None: nobody measured one, so that
+        scale: factor on all lengths, before the cap, that was measured on the job; None: none was measured, so that
             the table's own error of it holds.
     """
 

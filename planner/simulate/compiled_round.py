@@ -155,7 +155,7 @@ def run(
     [ended] = world.R
     if ended["status"] == kernel_state.RAN_OUT:
         raise RanOut
-    assert ended["status"] == kernel_state.DONE, "the round waits for nobody"
+    assert ended["status"] == kernel_state.DONE, "the round waits for nothing"
     draws = world.D[: ended["draws"]]
     samples = world.S[: ended["samples"]].reshape(len(draws), ended["issue"])
     return SimulatedRound(

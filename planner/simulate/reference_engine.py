@@ -56,7 +56,7 @@ class Prefix:
     def __init__(self) -> None:
         self.users = 0  # running samples
         self.computed = -1  # engine step before which it was last prefilled
-        self.intact_until = -1  # while nobody uses it: as long as the engine has filled no more KV tokens in all
+        self.intact_until = -1  # while no sample uses it: as long as the engine has filled no more KV tokens in all
 
 
 class Engine:

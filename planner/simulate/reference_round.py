@@ -132,7 +132,7 @@ def simulate_round(
     hand_over: HandOver | None = None,
     on_ready: Callable[[int, float], None] | None = None,
 ) -> RoundTimes:
-    """Drive `machine` from its start until it is done. The sync is not in it.
+    """Drive `machine` from its start until it is done. The weight transfer is not in it.
 
     `hand_over` decides whether and when engines go to training; `on_ready` is told each draw that is ready to be
     trained, and when.
@@ -236,7 +236,7 @@ def simulate_round(
         if rewards.held and upcoming[place] == math.inf:
             rewards.release(decode_end)
         scored = rewards.due[0][0] if rewards.due else math.inf
-        assert min(scored, upcoming[place]) < math.inf, "the round waits for nobody"
+        assert min(scored, upcoming[place]) < math.inf, "the round waits for nothing"
         if scored <= upcoming[place]:
             now, _, key = heapq.heappop(rewards.due)
             if observe:

@@ -3,7 +3,7 @@
 Thousands of samples do not fit on rows of their own, so engines show counters: sequences that run, KV tokens that they
 hold. Processes are classes of resources: the schedule (spans of steps, tails, and instants of what is put off), engines
 (a span of each engine's work and its counters; instants of preemptions and cutoffs), reward workers (a counter of
-samples that wait for a score, spans of seconds spent on rewards alone), trainers, and sync.
+samples that wait for a score, spans of seconds spent on rewards alone), trainers, and weight transfer.
 
 Format: "Trace Event Format" (Google, 2016): `X` complete events with `ts` and `dur` in microseconds, `C` counters, `i`
 instants, `M` metadata.
@@ -20,7 +20,13 @@ from .simulated_run import SimulatedStep
 from .whole_run import Watch
 
 SCHEDULE, ENGINES, REWARDS, TRAINERS, SYNC = 1, 2, 3, 4, 5
-_NAMES = {SCHEDULE: "schedule", ENGINES: "engines", REWARDS: "reward workers", TRAINERS: "trainers", SYNC: "sync"}
+_NAMES = {
+    SCHEDULE: "schedule",
+    ENGINES: "engines",
+    REWARDS: "reward workers",
+    TRAINERS: "trainers",
+    SYNC: "weight transfer",
+}
 
 
 class Timeline(Watch):
@@ -45,7 +51,7 @@ class Timeline(Watch):
             return
         begin = self._at_s
         start = begin
-        for name, seconds in (("switch engines", step.switch_s), ("sync", step.sync_s)):
+        for name, seconds in (("switch engines", step.switch_s), ("weight transfer", step.sync_s)):
             if seconds > 0:
                 self._span(SYNC, 0, name, start, seconds)
                 start += seconds

@@ -1,8 +1,8 @@
 """The groups that handed-over engines train before the round ends, and the rest that is trained after it.
 
 The freed part of the accelerators trains groups one after another, in the order in which they become ready, at its
-share of the speed of all; gradients add up, and the optimizer steps once, at the end (refs/rollpacker.md 4.1). A group
-that would not be done by the round's end is left to all of them together.
+share of the speed of all; gradients add up, and the optimizer steps once, at the end (RollPacker, arXiv 2509.21009). A
+group that would not be done by the round's end is left to all of them together.
 """
 
 from __future__ import annotations

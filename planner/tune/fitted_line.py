@@ -2,7 +2,7 @@
 
 A phase's measured seconds m are explained by the profile's x (the replay of the same round, or the same update):
 `m = overhead + factor * x`, overhead >= 0, factor > 0. So a refitted cost grows wherever the profile's grew; bucketed
-corrections of a serving estimator were seen to make larger batches cheaper than smaller ones (refs/planners.md 1.4).
+corrections of a serving estimator were seen to make larger batches cheaper than smaller ones.
 The fit minimises the relative squared error plus a prior at the profile's own overhead and at factor 1 (a MAP estimate
 with normal errors): with s the noise of a round, s^2/rounds against the prior's variance decides how far it is moved.
 """

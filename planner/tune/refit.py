@@ -20,7 +20,7 @@ from .executed_run import ExecutedRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
 from .profile_correction import TRANSFER, corrected
 
-# Standard deviations of the priors: a weight sync and a reward are rarely off by more than a factor of two.
+# Standard deviations of the priors: a weight transfer and a reward are rarely off by more than a factor of two.
 SYNC_PRIOR, REWARD_PRIOR = 0.7, 0.7
 
 

@@ -1,6 +1,6 @@
 """The lengths that a run observed, as a length trace: those of responses that nothing cut short.
 
-Which of a run's samples may be used depends on its mode (design.md, Bias):
+Which of a run's samples may be used depends on its mode:
 
 - `sync`, `predict`: all trained and filtered groups; nothing was cut. At the end of a run in `predict` prompts that are
   expected to be long wait without a draw; each takes the group of one that long rounds trained, as in `exact`.
@@ -128,7 +128,7 @@ def _row(row: Mapping[str, Any]) -> LengthRow:
 
 def scaled(trace: LengthTrace, factor: float, cap_tokens: int) -> LengthTrace:
     """All lengths times `factor`, cut by the cap; what the cap had cut stays cut. A table's lengths stay a table's, so
-    that a plan goes on to say what nobody measured of them: their spread, and how alike a prompt's are."""
+    that a plan keeps the caveats on the assumed spread and ICC."""
     if isinstance(trace, TableTrace):
         return trace.scaled(factor)
 

@@ -7,8 +7,8 @@ both plans simulated at the refitted costs and lengths, on the same draws) excee
 - two standard errors of the simulated gain;
 - the error of the correction in layouts and updates of either plan that the run did not use (profile_correction.py);
 - `LEAST_GAIN`: less is not worth a review.
-So a plan does not flap (refs/rollpacker.md 2: thresholds without hysteresis drift): the plan in force is kept unless
-the model beats it by more than the model has just been seen to err, and solving again from what made the plan in force
+So a plan does not flap (thresholds without hysteresis drift): the plan in force is kept unless the model beats it by
+more than the model has just been seen to err, and solving again from what made the plan in force
 finds that plan or one as good. A mode that was forced on the plan in force is forced on the new one, with the bias
 budget that was given with it, if any was.
 """

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..facts.node_price import usd_per_node_hour
+from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.groups_plan import GroupsPlan
 from ..schema.sections.planned_group import GroupMember, PlannedGroup, Span
@@ -23,7 +24,7 @@ def self_contradictions(plan: GroupsPlan) -> Iterator[Fault]:
     solver's bound."""
     for key, group in plan.groups.items():
         if len(group.jobs) > plan.rules.group_cap:
-            message = f"has {len(group.jobs)} jobs, and rules.group_cap is {plan.rules.group_cap}"
+            message = f"has {count(len(group.jobs), 'job')}, and rules.group_cap is {plan.rules.group_cap}"
             yield Fault("group-too-large", ("groups", key, "jobs"), message, "solve again, or raise the cap")
         for name, member in group.jobs.items():
             # A job that is alone in its group always keeps its bound, whatever its p95.
@@ -141,9 +142,9 @@ def against_cluster(plan: GroupsPlan, cluster: Cluster) -> Iterator[Fault]:
         if pools_known and not close(group.usd_per_hour, price):
             message = f"is {group.usd_per_hour:.6g}, and its nodes cost {price:.6g}"
             yield Fault("price-does-not-add-up", ("groups", key, "usd_per_hour"), message, AGAIN)
-    for name, count in sorted(nodes_taken.items()):
-        if count > cluster.pools[name].nodes:
-            message = f"the groups take {count} nodes of pool '{name}', which has {cluster.pools[name].nodes}"
+    for name, taken in sorted(nodes_taken.items()):
+        if taken > cluster.pools[name].nodes:
+            message = f"the groups take {count(taken, 'node')} of pool '{name}', which has {cluster.pools[name].nodes}"
             yield Fault("too-many-nodes", ("groups",), message, "solve again, or enlarge the pool")
 
 
@@ -188,7 +189,7 @@ def _way(
 ) -> Iterator[Fault]:
     ways: list[Phase | OtherWay] = [stated, *stated.ways]
     if way >= len(ways):
-        message = f"is {way}, and '{name}' has {len(ways)} way(s) to run this phase, counted from 0"
+        message = f"is {way}, and '{name}' has {count(len(ways), 'way')} to run this phase, counted from 0"
         yield Fault("way-changed", (*location, "way"), message, "solve again")
         return
     chosen = ways[way]
@@ -201,6 +202,6 @@ def _way(
     units_wanted = chosen.nodes * ((chosen.slots or slots) if isinstance(chosen, OtherWay) else slots)
     nodes = len({node_of[unit] for unit in units})
     if len(set(units)) != units_wanted or nodes != chosen.nodes:
-        taken = f"{len(set(units))} unit(s) of {nodes} node(s)"
+        taken = f"{count(len(set(units)), 'unit')} of {count(nodes, 'node')}"
         message = f"it holds {taken}, and way {way} takes {units_wanted} of {chosen.nodes}"
         yield Fault("way-changed", (*location, "units"), message, "solve again")

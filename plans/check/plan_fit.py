@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.job import Job, tp_divides
 from ..schema.plan import Plan
@@ -107,8 +108,8 @@ def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, heads: tupl
         yield Fault(
             "too-many-engines",
             (*location, "engines"),
-            f"{rollout.engines} engines of tp {rollout.tp} need {rollout.engines * rollout.tp} {unit}, pool "
-            f"'{rollout.pool}' has {pool.accelerators_total} in {pool.nodes} node(s)",
+            f"{count(rollout.engines, 'engine')} of tp {rollout.tp} need {rollout.engines * rollout.tp} {unit}, pool "
+            f"'{rollout.pool}' has {pool.accelerators_total} in {count(pool.nodes, 'node')}",
             f"write at most {most_engines}",
         )
 
@@ -128,7 +129,7 @@ def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluste
         yield Fault(
             "judge-without-room",
             ("job", "reward", "judge", "instances"),
-            f"{judge.instances} judge(s) of tp {judge.tp} need {judging} accelerators, {room_text}",
+            f"{count(judge.instances, 'judge')} of tp {judge.tp} need {judging} accelerators, {room_text}",
             f"write at most {room // judge.tp}" if room >= judge.tp else "take fewer engines, or write place: beside",
         )
 

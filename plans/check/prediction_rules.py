@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from ..facts.node_price import usd_per_node_hour
+from ..phrases.numbers import count
 from ..schema.cluster import Cluster, Pool
 from ..schema.job import Job
 from ..schema.plan import Plan
@@ -106,12 +107,12 @@ def price_faults(plan: Plan, cluster: Cluster, taken: int | None) -> Iterator[Fa
     if taken is None:
         taken = max(least_nodes, predicted.nodes)
     if predicted.nodes != taken:
-        message = f"is {predicted.nodes}, and its engines and trainers take {taken} node(s)"
+        message = f"is {predicted.nodes}, and its engines and trainers take {count(taken, 'node')}"
         yield Fault("nodes-do-not-add-up", ("predicted", "nodes"), message, AGAIN)
     price = predicted.nodes * usd_per_node_hour(pool)
     if not close(predicted.usd_per_hour, price):
         message = (
-            f"is {predicted.usd_per_hour:.6g}, and {predicted.nodes} node(s) of {usd_per_node_hour(pool):.6g} USD "
-            f"are {price:.6g}"
+            f"is {predicted.usd_per_hour:.6g}, and {count(predicted.nodes, 'node')} of {usd_per_node_hour(pool):.6g} "
+            f"USD are {price:.6g}"
         )
         yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), message, AGAIN)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..phrases.caveats import assumed_notes
+from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.groups_plan import GroupsPlan
 from ..schema.job import Job
@@ -153,7 +154,7 @@ def _slo(builder: _FaultBuilder, job: Job) -> Iterator[Fault]:
 def _nodes(builder: _FaultBuilder, location: Loc, taken: dict[str, int]) -> Iterator[Fault]:
     for pool, maximum in builder.rules.max_nodes.items():
         if taken.get(pool, 0) > maximum:
-            message = f"takes {taken[pool]} nodes of pool '{pool}', at most {maximum} are allowed"
+            message = f"takes {count(taken[pool], 'node')} of pool '{pool}', at most {maximum} are allowed"
             yield builder.fault("policy-nodes", location, message, "max_nodes")
 
 

@@ -53,12 +53,12 @@ def predictions_edited(plan: Plan | GroupsPlan) -> Iterator[Fault]:
         message = "the plan has no digest of its predictions, so an edit of them cannot be detected"
         yield Fault("predictions-edited", ("predicted",), message, "solve again")
     elif has_edited_predictions(plan):
-        message = "the figures under 'predicted' were edited after they were solved"
+        message = "the predictions were edited by hand"
         yield Fault(
             "predictions-edited",
             ("predicted_sha256",),
             message,
-            "restore them, or solve again: no command keeps edited figures",
+            "restore them, or solve again",
         )
 
 

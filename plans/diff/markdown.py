@@ -1,7 +1,7 @@
 """A report as GitHub markdown for a pull request: 40 lines at most.
 
 The first line is a hidden comment; a CI step finds its earlier comment by it. Text from documents is escaped or in code
-spans, so that it opens no link, mentions nobody and breaks no table.
+spans, so that it opens no link, mentions no user and breaks no table.
 """
 
 from __future__ import annotations

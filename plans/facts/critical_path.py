@@ -1,8 +1,8 @@
 """The critical path of a mean step: the phases that its seconds consist of, and the slack of the other phases.
 
-The phases are a graph: sync, then the rollout, then the rest of scoring, then the update. The scoring of all samples
-but those decoded last is an edge beside the rollout and the rest of scoring. The longest path is the step. A phase off
-that path has slack: the seconds by which it could be slower while the step stays as long.
+The phases are a graph: weight transfer, then the rollout, then the rest of scoring, then the update. The scoring of all
+samples but those decoded last is an edge beside the rollout and the rest of scoring. The longest path is the step. A
+phase off that path has slack: the seconds by which it could be slower while the step stays as long.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ RESOURCE_OF = {
     "train": "trainers",
 }
 """The resource that a phase runs on."""
+
+_MAY_BE_SLOWER = {name: f"{text} could take {{}} longer" for name, text in RESOURCE_NAMES.items()} | {
+    "rewards": "scores could take {} longer, except for the samples decoded last",
+}
 
 
 class PathStep(NamedTuple):
@@ -56,7 +60,7 @@ class CriticalPath(NamedTuple):
         """Return the path and the slack beside it as one line."""
         path = ", ".join(f"{PHASE_NAMES[step.phase]} {step.share:.0%}" for step in self.main_steps)
         spare = [
-            f"{RESOURCE_NAMES[name]} could come {seconds:.3g} s later without a longer step"
+            f"{_MAY_BE_SLOWER[name].format(f'{seconds:.3g} s')}, and the step would not grow"
             for name, seconds in self.slack_s.items()
             if seconds > 0
         ]

@@ -17,7 +17,7 @@ DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep")
 """Sizes that must be 1: the executor's trainers are data parallel only."""
 
 
-NOT_YET = "this executor cannot run it yet; such a plan can be planned, reviewed and compared all the same"
+NOT_YET = "this executor cannot run it yet; you can still review and compare it"
 """The remedy for a layout that cannot run: the user cannot simply write another one, which may not fit memory."""
 
 

@@ -1,7 +1,7 @@
 """One mean round of each kind as bars of a Gantt chart, from a plan's `predicted` alone.
 
-The phases of a round follow each other as in the executor: sync, rollout, the rest of scoring, update. Scoring beside
-the rollout runs on resources of its own; its bar shows only when it ends.
+The phases of a round follow each other as in the executor: weight transfer, rollout, the rest of scoring, update.
+Scoring beside the rollout runs on resources of its own; its bar shows only when it ends.
 
 Invariants: bars of one lane do not overlap; bars that are critical follow each other without a gap from 0 to the sum
 of the phases' means, which is the round's mean step.

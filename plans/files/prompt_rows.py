@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..phrases.numbers import count
 from ..schema.job import Job, JobPaths, RewardKind, job_paths, missing_files
 from ..schema.limits import DATA_BYTES
 from ..yaml.errors import InputError, joined
@@ -91,8 +92,8 @@ def enough_prompts(job: Job, data: str | Path) -> int:
     rows, needed = len(read_prompts(data, job.reward.kind)), job.rollout.prompts_per_step
     if rows < needed:
         raise InputError(
-            f"has {rows} prompts, and a step trains {needed} different ones (rollout.prompts_per_step); add rows, or "
-            "lower that",
+            f"has {count(rows, 'prompt')}, and a step trains {needed} different ones (rollout.prompts_per_step); add "
+            "rows, or lower that",
             str(data),
         )
     return rows

@@ -101,7 +101,7 @@ def headline(plan: Plan) -> list[Card]:
             "Proof",
             solver_status(solver),
             ("simpler to run than the best schedule; " if solver.given_up else "")
-            + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'candidate')} in "
+            + f"gap {percent(solver.gap, 2)} of {count(solver.candidates, 'schedule')} in "
             f"{solver.objective.replace('_', ' ')}, {solver.name}; costs {plan.inputs.profile.provenance}",
             "good" if solver.status == "optimal" else "warn",
         ),

@@ -61,7 +61,9 @@ def drift_text(drift: LengthDrift | None) -> str:
         if abs(rate) > _STANDS_OUT * error
     ]
     if not moves:
-        return f"{held}; over epochs {drift.first} to {drift.last} of the length trace no move of lengths stands out"
+        return (
+            f"{held}; lengths did not change measurably over epochs {drift.first} to {drift.last} of the length trace"
+        )
     return (
         f"{held}; over epochs {drift.first} to {drift.last} of the length trace an epoch moved {' and '.join(moves)}, "
         "which no prediction follows"

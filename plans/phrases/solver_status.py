@@ -7,10 +7,10 @@ from .numbers import percent
 
 
 def solver_status(solver: Solver) -> str:
-    """Return where a plan stands among the solver's candidates: `optimal`, or `tied with the best (+1.3%)`.
+    """Return where a plan stands among the solver's schedules: `optimal`, or `tied with the best (+1.3%)`.
 
-    A tied plan costs that share more than the best candidate, and is simpler to run (`job.why.ties` says how). Where a
-    limit ended the search, the best candidate is only the best found. A plan that was edited is no candidate.
+    A tied plan costs that share more than the best schedule, and is simpler to run (`job.why.ties` says how). Where a
+    limit ended the search, the best schedule is only the best found. A plan that was edited is none of them.
     """
     if solver.refreshed:
         return "edited by hand and refreshed"

@@ -59,7 +59,7 @@ class Pool(Strict):
         if self.usd_per_node_hour is None and self.usd_per_gpu_hour is None:
             raise cross_error(
                 "a pool needs a price; add usd_per_gpu_hour, the price of one GPU and hour in USD, or "
-                "usd_per_node_hour (0 if nobody pays for it)",
+                "usd_per_node_hour (0 if it costs nothing)",
                 rule="missing-key",
             )
         if self.usd_per_node_hour is not None and self.usd_per_gpu_hour is not None:

@@ -118,8 +118,8 @@ class DeclinedMoves(Strict):
     """Hours until the plan is solved again, in which moves must pay."""
 
     reason: Literal["price", "bounds"]
-    """`price`: they save less in that time than a quarter more than their price; `bounds`: a job is too little ahead of
-    its bound to stop for it, or a new group would break a bound when a member leaves."""
+    """`price`: their savings in `hours` are below 1.25 times their price; `bounds`: a job is too little ahead of its
+    bound to stop for it, or a new group would break a bound when a member leaves."""
 
 
 class CostFigures(Strict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..phrases.numbers import count
 from ..yaml.yaml_doc import Loc
 from .cluster import Cluster
 
@@ -26,13 +27,13 @@ def pool_faults(
     if nodes > pool.nodes:
         yield (
             (*location, "nodes"),
-            f"needs {nodes} nodes, {nodes - pool.nodes} more than pool '{pool_name}' has ({pool.nodes}); "
+            f"needs {count(nodes, 'node')}, {nodes - pool.nodes} more than pool '{pool_name}' has ({pool.nodes}); "
             f"write at most {pool.nodes} or enlarge the pool",
         )
     if slots is not None and slots > pool.slots:
         yield (
             (*location, "slots"),
-            f"a node of pool '{pool_name}' has {pool.slots} slot(s), not {slots}; write at most {pool.slots}",
+            f"a node of pool '{pool_name}' has {count(pool.slots, 'slot')}, not {slots}; write at most {pool.slots}",
         )
         return
     held = pool.accelerators.per_node * (slots or pool.slots) // pool.slots  # of a node

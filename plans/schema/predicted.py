@@ -198,7 +198,7 @@ class PredictedRound(Strict):
     """Mean seconds of the rollout's end in which fewer than a quarter of its most sequences run."""
 
     reward_slack_s: NonNegative
-    """Mean seconds by which all scores but those of what is decoded last could come later without a longer step."""
+    """Mean seconds that scores could take longer, except for the samples decoded last, while the step does not grow."""
 
     memory: RoundMemory
     """Accelerator memory while it decodes, and while it trains; the two are never summed, since they take turns."""

@@ -64,7 +64,7 @@ class SiteRules(Strict):
     """Where a profile's costs may come from; null: anywhere."""
 
     refuse_assumed: bool = False
-    """Whether a plan is refused that rests on response lengths or reward seconds which nobody measured on its job."""
+    """Whether a plan is refused that rests on response lengths or reward seconds that were not measured on its job."""
 
     max_profile_age_days: Positive | None = None
     """Days after which a profile must be measured anew; a profile without a date is refused."""

@@ -159,7 +159,7 @@ class Phases(Strict):
     """Decoding, and waiting for rewards after the last token."""
 
     train: Phase
-    """Gradients, update and sync of the weights."""
+    """Gradients, update and transfer of the weights."""
 
 
 class Source(Strict):

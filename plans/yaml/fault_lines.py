@@ -106,13 +106,14 @@ def _message(location: Loc, item: Any, document: Document, model: type[BaseModel
         return f"{key}: must be a list, not {shown}; write [{value if value is not None else '...'}]{about}"
     if kind in ("too_short", "too_long"):
         word, bound = ("at least", ctx.get("min_length")) if kind == "too_short" else ("at most", ctx.get("max_length"))
-        return f"{key}: must have {word} {bound} item(s), not {ctx['actual_length']}{about}"
+        return f"{key}: must have {word} {bound} item{'s' * (bound != 1)}, not {ctx['actual_length']}{about}"
     if kind == "string_too_short":
         return f"{key}: must not be empty{about}"
     if kind == "bool_type":
         return f"{key}: must be true or false, not {shown}{about}"
     if kind == "string_type":
-        return f"{key}: must be text, not {shown}; put it in quotes{about}"
+        quotes = "" if value is None or isinstance(value, (dict, list, tuple)) else "; put it in quotes"
+        return f"{key}: must be text, not {shown}{quotes}{about}"
     if kind == "string_pattern_mismatch":
         return f"{key}: {shown} does not have the form needed{about or ': ' + ctx['pattern']}"
     return f"{key}: {item['msg'][:1].lower()}{item['msg'][1:]}, not {shown}{about}"
@@ -178,7 +179,7 @@ def _show(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, float) and not math.isfinite(value):
-        return "a number that is not finite, or too large for one"
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

@@ -97,7 +97,7 @@ class DecodeFit:
 
 
 def fit_decode(points: Sequence[DecodePoint]) -> DecodeFit:
-    """Fit the decode line (planners.md 1.6); points that do not belong are flagged in the result and left out."""
+    """Fit the decode line; points that do not belong are flagged in the result and left out."""
     rows = np.array([[1.0, p.sequences, p.kv_tokens] for p in points])
     values = np.array([p.step_s for p in points])
     bad = outliers(rows, values) if len(points) > 4 else np.zeros(len(points), dtype=bool)

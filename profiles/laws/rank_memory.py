@@ -1,5 +1,5 @@
 """Memory of a rank: what stays, and the largest of a few instants. Rollout and training are two bars, never summed:
-engines sleep while a trainer trains (design.md, Planner).
+engines sleep while a trainer trains.
 
 Training keeps weights, gradients and optimizer states, sharded; on top comes at one instant a micro-batch's activations
 with the logits, at another what the optimizer needs. An engine keeps weights and graphs; what is left is KV.

@@ -33,7 +33,7 @@ COLD_S, COLD_BYTES_PER_S = 38.0, 2e9
 
 @dataclass(frozen=True, slots=True)
 class SyncRun:
-    """One measured weight sync of a whole model."""
+    """One measured weight transfer of a whole model."""
 
     architecture: Architecture
     weight_bytes: float
@@ -47,7 +47,7 @@ def tensors(a: Architecture) -> int:
 
 
 def sync_s(a: Architecture, factors: dict[str, float], bytes_per_weight: float = 2.0) -> float:
-    """Seconds of a weight sync of a whole model."""
+    """Seconds of a weight transfer of a whole model."""
     moved = a.parameters * bytes_per_weight
     return (
         factors["start"] * START_S + factors["bytes"] * moved / BYTES_PER_S + factors["tensors"] * tensors(a) * TENSOR_S
@@ -93,7 +93,7 @@ def read_syncs(path: str | Path) -> list[SyncRun]:
 
 
 def fit_sync(runs: Sequence[SyncRun]) -> Factors:
-    """Fitted factors of the weight-sync formula."""
+    """Fitted factors of the weight-transfer formula."""
     return fit_factors(FACTORS, lambda logs: _predict(runs, logs), np.array([run.seconds for run in runs]), 1.0)
 
 

@@ -3,9 +3,9 @@
     python -m rlplan.profiles.library.build --decode FILE --train FILE --sync FILE [--prices FILE] [--out FOLDER]
 
 The files are those of benchmarks/: time per output token by GPU, model, precision, TP and batch; trainer steps; weight
-syncs; and prices (prices.py). None of them holds the library's models in bf16 on these GPUs, so factors over the data
-sheets are carried over (carried.py). Where a generation has no data for a GPU, the error is widened.
-The same files give the same bytes.
+transfers; and prices (prices.py). None of them holds the library's models in bf16 on these GPUs, so factors over the
+data sheets are carried over (carried.py). Where a generation has no data for a GPU, the error is widened. The same
+files give the same bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNMEASURED = 1.5  # errors of a GPU of which there is no measurement, over those
 CURVE = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 Z95 = 1.645  # standard normal quantile at 95 %
 LEAST_KV_TOKENS = 16384  # an engine that holds less is no layout
-FABRIC_BYTES_PER_S = 50e9  # 400 Gb/s a GPU, as in the RollPacker cluster (refs/rollpacker.md 5.1)
+FABRIC_BYTES_PER_S = 50e9  # 400 Gb/s a GPU, as in the cluster of RollPacker (arXiv 2509.21009)
 NOTE = (
     "Derived from data sheets and public measurements of other machines: not a measurement of your cluster. Each value "
     "names its source and its relative error under evidence; run rlplan profile on your machines before you trust a "
@@ -216,7 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rlplan.profiles.library.build")
     parser.add_argument("--decode", type=Path, required=True, help="CSV of serving measurements")
     parser.add_argument("--train", type=Path, required=True, help="CSV of trainer steps")
-    parser.add_argument("--sync", type=Path, required=True, help="CSV of weight syncs")
+    parser.add_argument("--sync", type=Path, required=True, help="CSV of weight transfers")
     parser.add_argument("--prices", type=Path, help="CSV of prices of GPUs; without it prices.yaml stays as it is")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to; default: the library itself")
     options = parser.parse_args(arguments)

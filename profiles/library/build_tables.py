@@ -84,7 +84,7 @@ def length_tables(data: Path) -> list[LengthTable]:
 
 
 def _of_paper(kind: str, points: Sequence[tuple[float, float]]) -> LengthTable:
-    """From the points of a CDF in per cent, and the share at the cap."""
+    """A length table from the points of a CDF in per cent, and the share at the cap."""
     quantiles = []
     for share in SHARES:
         tokens = next((x for x, y in points if y >= 100 * share), None)
@@ -100,7 +100,7 @@ def _of_paper(kind: str, points: Sequence[tuple[float, float]]) -> LengthTable:
 def _of_trace(
     name: Name, task: str, model: str, cap_tokens: int, traces: Sequence[LengthTrace], source: str, note: str = ""
 ) -> LengthTable:
-    """From responses; those of at least the cap were cut by it. The ICC is the mean of the traces'."""
+    """A length table from responses; those of at least the cap were cut by it. The ICC is the mean of the traces'."""
     tokens = sorted(min(row.tokens, cap_tokens) for trace in traces for row in trace.rows)
     within = [t for t in tokens if t < cap_tokens]
     quantiles = [(float(_quantile(tokens, share)), share) for share in SHARES if share * len(tokens) <= len(within)]
@@ -116,7 +116,7 @@ def _of_trace(
 
 
 def _of_production(path: Path) -> LengthTable:
-    """From the weighted marginal of requests."""
+    """A length table from the weighted marginal of requests."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = sorted(
             (float(row["value"]), float(row["weight_requests"]))
@@ -211,7 +211,7 @@ FUNCTION_S = 0.005
 
 
 def _at_share(cdf: Sequence[tuple[float, float]], percent: float) -> float:
-    """Where a CDF has a share: a line between its points."""
+    """The length at which a CDF reaches a share, on a line between its points."""
     place = next(i for i, (_, share) in enumerate(cdf) if share >= percent)
     if place == 0:
         return cdf[0][0]

@@ -30,7 +30,7 @@ LEAST_POINTS = 12
 # Rollout decodes long answers to short prompts; points beyond this say more of prefill (and of how it was scheduled).
 MOST_PROMPT_PER_OUTPUT = 8.0
 # What no left-out group shows: engine versions. The RollPacker runs (vLLM 0.8) took 13.7 ms a token where the points of
-# these files (0.12 and later) say 8 to 9 (refs/rollpacker.md 5.4).
+# these files (0.12 and later) say 8 to 9 (RollPacker, arXiv 2509.21009).
 LEAST_ERROR = 0.15
 
 

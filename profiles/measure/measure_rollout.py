@@ -1,4 +1,4 @@
-"""Measures what generation costs: decode steps over a grid, prefill, engine start, weight sync, in each layout.
+"""Measures what generation costs: decode steps over a grid, prefill, engine start, weight transfer, in each layout.
 
 All engines of a layout are busy while a point is measured, because on a shared host they slow each other down. A point
 is the difference between a long and a short decode of the same batch, so that submission, prefill and delivery, which

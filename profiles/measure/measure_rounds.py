@@ -73,8 +73,8 @@ class MeasuredRound:
 
 @dataclass
 class Sampled:
-    """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score, and
-    what comes between the phases: weight syncs after an update, how long the last reward was waited for, and what each
+    """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score, and what
+    comes between the phases: weight transfers after an update, how long the last reward was waited for, and what each
     reward took."""
 
     rounds: list[MeasuredRound] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """The state of the kernel: records by engine, by sample, by draw, and one for the round. Numba passes them as pointers.
 
 Samples are numbered in the order of issue; the samples of a draw are neighbours. Draws are numbered likewise; `row` is
-a draw's row in the tables of lengths and rewards that the caller gives. Seconds, tokens; -1 is nobody.
+a draw's row in the tables of lengths and rewards that the caller gives. Seconds, tokens; -1 is none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPEN, TRAINED, FILTERED, DEFERRED, RETURNED, DISCARDED = 0, 1, 2, 3, 4, 5
 
 WAITING, RUNNING, GONE = 0, 1, 2
 
-# How the kernel ended: RAN_OUT if it wanted more rows than it was given, STUCK if the round waits for nobody.
+# How the kernel ended: RAN_OUT if it wanted more rows than it was given, STUCK if the round waits for nothing.
 DONE, RAN_OUT, STUCK = 0, 1, 2
 
 ENGINE = np.dtype(
@@ -53,7 +53,7 @@ SAMPLE = np.dtype(
         ("cutoff_tokens", "i4"),
         ("prompt", "i4"),  # tokens of its prompt,
         ("shared", "i4"),  # those of them that its samples share,
-        ("held", "i4"),  # what its engine holds of the prompt; -1 where nobody asks
+        ("held", "i4"),  # what its engine holds of the prompt; -1 where none asks
         ("prompt_number", "i4"),  # the prompt's number in the round
         ("draw", "i4"),
         ("place", "i4"),  # its number in its draw

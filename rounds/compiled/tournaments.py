@@ -1,7 +1,7 @@
 """Which engine has something to tell first, and which is the least loaded: two tournaments over a round's engines.
 
 A tournament is a binary tree of winners: node k has the better of nodes 2k and 2k + 1, the leaves are the engines in
-order, and -1 is nobody. Of equals the engine with the lower number wins, as in a walk over all engines in order; but an
+order, and -1 is none. Of equals the engine with the lower number wins, as in a walk over all engines in order; but an
 engine that changes costs as many steps as the tree is high, and a round of thousands of engines has millions of events.
 """
 

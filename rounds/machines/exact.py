@@ -1,4 +1,4 @@
-"""`exact` rounds: tail batching that leaves the trained distribution as it is (design.md, "Bias is a budget").
+"""`exact` rounds: tail batching that leaves the trained distribution as it is.
 
 Let a draw be *short* if its longest sample ends within the cutoff L*, else *long*; a sample that is cut at L* is long.
 

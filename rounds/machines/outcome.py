@@ -1,6 +1,6 @@
 """The account of a round: the fate of every prompt, draw and sample that it issued.
 
-Invariants (asserted by `Outcome.check`, design.md invariant 2):
+Invariants (asserted by `Outcome.check`):
 - prompts: each prompt that the round took is in exactly one of trained, filtered, deferred, returned, failed;
 - draws: issued = trained + filtered + deferred + returned + discarded + failed, each draw in exactly one;
 - samples: issued = trained + filtered + deferred + returned + discarded + failed + surplus;

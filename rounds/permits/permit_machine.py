@@ -16,7 +16,7 @@ Invariants (`check_invariants`):
   turn ends, and that would miss its deadline if this one started;
 - starvation-free: a phase is overtaken on its units at most `turn_bound()` times: by each other job once under
   first_come and three times under round_robin; under multi_rate a phase that was overtaken `PATIENCE` times goes before
-  all others, those in the same state excepted, yields to nobody and is not paused;
+  all others, those in the same state excepted, yields to no job and is not paused;
 - bounded credit: a job's deadline is its last one plus its pace, but never more than 1 + `CREDIT` paces from the end of
   its iteration: who was early may be late later, within that.
 
@@ -77,7 +77,7 @@ class PermitMachine:
         self._now_s = now_s
         match event:
             case Arrive(seats):
-                # All are in one round again, so that nobody owes a newcomer turns, or is owed any.
+                # All are in one round again, so that no job owes a newcomer turns, or is owed any.
                 for turn in self.turns:
                     turn.begun, turn.overtaken = turn.phase + turn.running, 0
                 for seat in seats:
@@ -247,7 +247,7 @@ class PermitMachine:
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     def turn_bound(self) -> int:
-        """Turns that others begin at most on a phase's units while it waits and nobody arrives."""
+        """Turns that others begin at most on a phase's units while it waits and no job arrives."""
         return self.rule.turn_bound(self._most)
 
     def check_invariants(self) -> None:
@@ -263,7 +263,7 @@ class PermitMachine:
             assert turn.overtaken <= self.turn_bound(), f"{turn.seat.job} starves"
             assert turn.deadline_s - self._now_s <= (1 + CREDIT) * turn.pace_s * (1 + 1e-9), "credit has no bound"
         waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
-        assert not waiting or holders, "somebody waits while nobody runs"
+        assert not waiting or holders, "a job waits while none runs"
         for turn in waiting:
             if self.available(turn):
-                assert self.waits_for.get(turn.seat.job), f"{turn.seat.job} waits for nobody"
+                assert self.waits_for.get(turn.seat.job), f"{turn.seat.job} waits for no job"

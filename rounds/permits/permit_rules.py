@@ -3,7 +3,7 @@
 round_robin: each job takes its turns in one fixed cyclic order, one rollout and one training a round (RollMux, section
     4.1 of the paper): optimal for one rollout node, ruinous for a short job beside a long one.
 first_come: each unit serves the phases that need it in the order in which they became ready (what RollMux's executor
-    does, refs/rollmux.md 4.2).
+    does, arXiv 2512.11306).
 multi_rate: every job has a deadline for its iteration, a pace after the one before it, and the earliest deadline
     goes first. A phase with time to spare leaves its units idle for a more urgent phase that is about to need them, if
     starting now would make the urgent phase miss its deadline and waiting makes the first miss none itself. A turn that

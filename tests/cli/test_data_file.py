@@ -57,6 +57,6 @@ def test_solve_and_check_tell_each_bad_row_on_a_line_of_its_own(profiled):
 def test_one_row_for_a_step_of_many_prompts_is_refused_with_both_numbers(profiled):
     (profiled / "data.jsonl").write_text(ROW)
     solved = rlplan("solve", profiled)
-    assert solved.returncode == 2 and "has 1 prompts, and a step trains 4 different ones" in solved.stderr
+    assert solved.returncode == 2 and "has 1 prompt, and a step trains 4 different ones" in solved.stderr
     checked = rlplan("check", profiled / "job.yaml")
     assert checked.returncode == 1 and "[too-few-prompts]" in checked.stdout

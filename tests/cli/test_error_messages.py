@@ -207,12 +207,12 @@ TABLE = [
         "engines: 2,",
         "engines: 3,",
         "error: {at}/plan.yaml:27: job.rounds.short.rollout.engines: 3 engines of tp 1 need 3 "
-        "cores, pool 'main' has 2 in 1 node(s); write at most 2\n"
+        "cores, pool 'main' has 2 in 1 node; write at most 2\n"
         "error: {at}/plan.yaml:17: [decisions-edited] decisions_sha256: the decisions were edited after they were "
         "solved, so the predictions are not of these decisions; run rlplan refresh, or solve again, or say "
         "allow_edited: true in a policy\n"
         "error: {at}/plan.yaml:27: [layout-unmeasured] job.rounds.short.rollout: the profile has no layout of 3 "
-        "engine(s) with tp 1, it has 2 x tp 1; profile again or take one of these",
+        "engines with tp 1, it has 2 x tp 1; profile again or take one of these",
     ),
     (
         "execute {at}/plan.yaml --dry-run",

@@ -195,7 +195,7 @@ def test_a_cluster_that_is_too_small_says_which_pool_by_how_much_and_what_would_
     [line] = result.stderr.splitlines()
     assert line.startswith("no feasible plan: ")
     for word in (
-        "pool 'train' has 2 node(s)",
+        "pool 'train' has 2 nodes",
         "takes at least",
         "they fit with 7 nodes of pool 'roll' and 7 nodes of pool 'train'",
     ):

@@ -85,7 +85,7 @@ def test_a_function_of_ones_own_is_planned_with_a_warning(copy):
     (copy / "job.yaml").write_text(JOB.replace("kind: math", "kind: function, function: 'mine:score'"))
     result = rlplan("solve", copy, *LENGTHS, "--mode", "sync")
     assert result.returncode == 0, result.stderr
-    assert "warning: nobody measured what the job's reward function takes" in result.stderr
+    assert "warning: the job's reward function was not measured" in result.stderr
 
 
 def test_check_passes_a_plan_that_owns_up_to_what_it_assumes_and_notes_it(planned):

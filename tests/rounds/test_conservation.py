@@ -1,4 +1,4 @@
-"""What must hold in every round, whatever the order of events and whatever fails (design.md)."""
+"""What must hold in every round, whatever the order of events and whatever fails."""
 
 from __future__ import annotations
 

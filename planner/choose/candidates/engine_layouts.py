@@ -44,7 +44,7 @@ def feasible_layouts(
     for tp in sorted({entry.tp for entry in profile.rollout}):
         counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
         if kind == "cuda":
-            # One engine that was measured stands for as many as there are GPUs; on GPUs nobody plans a single one.
+            # One engine that was measured stands for as many as there are GPUs; on GPUs no plan has a single one.
             counts = {count for count in counts if count > 1}
             counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
         for count in sorted(counts):

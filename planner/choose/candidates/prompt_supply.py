@@ -45,5 +45,5 @@ def few_for_refills(
     return (
         f"the data has {prompts} prompts, and short rounds want up to {wanted}: they train {accepted:.0%} of the "
         f"groups and take further prompts in the place of the others; some steps may train fewer than {target} groups, "
-        "which no prediction of the plan knows of; add prompts, or lower rollout.prompts_per_step"
+        "and the predictions do not include this; add prompts, or lower rollout.prompts_per_step"
     )

@@ -19,7 +19,7 @@ from ...lengths.length_model import LengthModel
 from .cutoffs import cutoffs, no_cutoff
 from .round_kinds import ShortKey
 
-# Over-issue of prompts and of samples. The published sweep (refs/rollpacker.md 1.3) has 1, 1.125, 1.25, 1.5 for both.
+# Over-issue of prompts and of samples. RollPacker's sweep (arXiv 2509.21009) has 1, 1.125, 1.25, 1.5 for both.
 PROMPT_FACTORS = (1.0, 1.0625, 1.125, 1.25, 1.5)
 SAMPLE_FACTORS = (1.0, 1.125, 1.25, 1.5)
 # Prompts issued in `exact`, over the P / P(short) that are needed on average: fewer means refills, more means waste.

@@ -46,8 +46,8 @@ def feasible_train(
 
 
 def _unbeaten(costs: Sequence[TrainCost], hand_over: bool) -> list[TrainCost]:
-    """Of updates on equally many accelerators those that no other, at least as simple, beats whatever is trained: ties
-    within the error go to the simplest (ties.py), so that simpler ones stay.
+    """Updates for which no equally simple or simpler update on as many accelerators is faster, whatever is trained.
+    Ties within the error go to the simplest (ties.py), so simpler updates stay.
 
     `hand_over`: also while only some engines were freed. These train by whole replicas (streamed_updates.Window), so a
     faster update whose replicas are larger may train nothing there. It trains on at least as many of any number of

@@ -3,7 +3,7 @@
 A placement's *share* of a node is the part of all time (times the part of the node's slots) that a phase must hold the
 node for the job to keep its bound. No unit is held for more than all of the time under any permit rule, so shares of at
 most 1 are a necessary condition, and in dollars they are the least that a job can cost (the fluid bound of
-refs/rollmux.md 9).
+RollMux, arXiv 2512.11306).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> lis
 
 
 def fluid_bound(placements_of: Mapping[str, Sequence[Placement]], usd_per_hour: Mapping[str, float]) -> float:
-    """USD per hour that any plan costs: nodes always busy, every job at its bound (refs/rollmux.md 9)."""
+    """USD per hour that any plan costs: nodes always busy, every job at its bound (RollMux, arXiv 2512.11306)."""
     return sum(
         min(placement.fluid_usd_per_hour(usd_per_hour) for placement in placements)
         for placements in placements_of.values()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ....plans.phrases.numbers import count
 from ....plans.yaml.errors import Infeasible
 from .group_model import Group, Jobs, NodeType, NodeTypes, PhaseWay, Rules, slowdown_bound
 
@@ -26,7 +27,7 @@ class Shortage:
     def __str__(self) -> str:
         needed = math.ceil(100 * self.needed) / 100
         return (
-            f"pool '{self.pool}' has {self.limit} node(s), and {self.needed_for} takes at least {needed:.2f}, "
+            f"pool '{self.pool}' has {count(self.limit, 'node')}, and {self.needed_for} takes at least {needed:.2f}, "
             f"{needed - self.limit:.2f} more"
         )
 

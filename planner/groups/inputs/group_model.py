@@ -41,7 +41,7 @@ class PhaseWay:
     slots: int
     """Slots of each of these nodes that it holds; the pool's `slots` for whole nodes."""
     mean_s: float
-    """Mean seconds of the phase solo on these units, with warm state, and the weight sync if the SLO counts it."""
+    """Mean seconds of the phase solo on these units, with warm state, and the weight transfer if the SLO counts it."""
     state_bytes: float
     """Host memory per node that the resident state takes between turns."""
     warm_s: float = 0.0
@@ -70,7 +70,7 @@ class GroupJob:
 
     @property
     def solo_s(self) -> float:
-        """Seconds of a solo iteration: reference rollout, then reference training (refs/rollmux.md 1)."""
+        """Seconds of a solo iteration: reference rollout, then reference training (RollMux, arXiv 2512.11306)."""
         return self.rollout[0].mean_s + self.train[0].mean_s
 
     def solo_usd_per_hour(self, node_types: NodeTypes) -> float:
@@ -139,7 +139,7 @@ class Rules:
     """The slowdown that must obey the bound: of this share of stretches of `stretch` iterations (spread known)."""
     stretch: int = 20
     interference: float = 0.0
-    """Share by which a phase is slower while another job's phase runs in the group (2-10 %, refs/rollmux.md 0)."""
+    """Share by which a phase is slower while another job's phase runs in the group (2-10 %, RollMux)."""
 
     tail_keep: float = 0.0
     """Share of its units on which a rollout's last responses continue once its tail is reached; 0: no migration."""

@@ -48,8 +48,8 @@ def from_figures(rollout: Phase, train: Phase, seed: str) -> PhaseSeconds:
 
 def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     """Phase seconds from the predictions of a plan: each round kind with its share of the steps, its rollout lognormal
-    through its p50 and p95, and the rest of its step (update, sync) as training. Exposed reward seconds count as
-    rollout: its engines are held until the batch is complete."""
+    through its p50 and p95, and the rest of its step (update, weight transfer) as training. Exposed reward seconds
+    count as rollout: its engines are held until the batch is complete."""
     predicted = plan.predicted
     rounds: list[PredictedRound] = [predicted.rounds.short]
     if predicted.rounds.long is not None and predicted.rounds.long.share > 0:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import count
+import itertools
 from pathlib import Path
 
+from ....plans.phrases.numbers import count
 from ....plans.schema.groups_plan import GroupsPlan
 from ....plans.schema.sections.planned_group import PinnedPhase, PlannedGroup
 from ....plans.yaml.yaml_io import error_at
@@ -25,7 +26,7 @@ def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeType
         for index, node in enumerate(planned.nodes):
             now = node_types.get(node.pool)
             if now is None or now.slots != node.slots:
-                change = "is gone" if now is None else f"has nodes of {now.slots} slot(s), not {node.slots}"
+                change = "is gone" if now is None else f"has nodes of {count(now.slots, 'slot')}, not {node.slots}"
                 raise error_at(
                     path,
                     ("groups", key, "nodes", index),
@@ -34,7 +35,7 @@ def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeType
         pins = (_pin(name, planned, jobs[name]) for name in sorted(planned.jobs) if name in jobs)
         kept = tuple(pin for pin in pins if pin is not None)
         for part in unconnected_groups(Group(tuple(node.pool for node in planned.nodes), kept), node_types):
-            new_keys = (f"g{n}" for n in count(1) if f"g{n}" not in plan.groups and f"g{n}" not in groups)
+            new_keys = (f"g{n}" for n in itertools.count(1) if f"g{n}" not in plan.groups and f"g{n}" not in groups)
             groups[key if key not in groups else next(new_keys)] = without_idle_nodes(part, node_types)
     placed = {pin.job for group in groups.values() for pin in group.pins}
     return GroupsState({name: job for name, job in jobs.items() if name in placed}, groups)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ....plans.check.plan_check import input_path
+from ....plans.phrases.numbers import count
 from ....plans.schema.cluster import Accelerators, Cluster, Pool, load_cluster
 from ....plans.schema.plan import Plan
 from ....plans.schema.workload import Phases
@@ -49,9 +50,9 @@ def other_machines(
         if phase.nodes not in right:
             yield (
                 ("phases", key, "nodes"),
-                f"the seconds of '{source}' are of {plan.predicted.nodes} node(s), not of {phase.nodes}; write nodes: "
-                f"{' or '.join(map(str, sorted(right)))} and other widths under ways with their factor, or solve the "
-                f"job for {phase.nodes} node(s)",
+                f"the seconds of '{source}' are of {count(plan.predicted.nodes, 'node')}, not of {phase.nodes}; write "
+                f"nodes: {' or '.join(map(str, sorted(right)))} and other widths under ways with their factor, or "
+                f"solve the job for {count(phase.nodes, 'node')}",
             )
 
 

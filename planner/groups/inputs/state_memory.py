@@ -10,8 +10,9 @@ Between turns a phase's state lies in host memory, one process per accelerator. 
   They lie in few flat buffers, so rounding is left out.
 - A process takes `PROCESS_BYTES` besides: interpreter, libraries, CUDA's host side, communicators.
 
-Against the published table (refs/rollmux.md 2; Qwen2.5 on 8 GPUs, 32B's training on two nodes as in its Table 3) the
-largest error is 7.4 % (tests/planner/groups/inputs/test_state_memory.py); only `PROCESS_BYTES` was fitted to the table.
+Against the published table (RollMux, arXiv 2512.11306, Table 2; Qwen2.5 on 8 GPUs, 32B's training on two nodes as in
+Table 3) the largest error is 7.4 % (tests/planner/groups/inputs/test_state_memory.py); only `PROCESS_BYTES` was fitted
+to the table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Seconds to bring a job's state onto the accelerators, warm and cold, and to sync its weights across pools.
+"""Seconds to bring a job's state onto the accelerators, warm and cold, and to transfer its weights across pools.
 
-Warm and cold starts are published for one 8-GPU node and four sizes of a dense model (refs/rollmux.md 5, from the
-paper's Fig. 4); between these sizes they are interpolated by parameters, beyond them the nearest segment is extended.
-The parts of a start differ: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so
-neither follows from bytes alone.
+Warm and cold starts are published for one 8-GPU node and four sizes of a dense model (RollMux, arXiv 2512.11306,
+Fig. 4); between these sizes they are interpolated by parameters, beyond them the nearest segment is extended. The parts
+of a start differ: control-plane set-up is 58-76 % of a cold one, a copy over PCIe all of a warm one, so neither follows
+from bytes alone.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def _interpolated(billions: float, seconds: tuple[float, ...]) -> float:
 
 
 def sync_seconds(a: Architecture, cluster: Cluster, rollout: tuple[str, int], train: tuple[str, int]) -> float:
-    """Seconds of the two-stage transfer (refs/rollmux.md 5): the weights cross the link between the pools once, in as
-    many streams as the narrower phase has accelerators, and are broadcast among the rollout's nodes, if several.
+    """Seconds of the two-stage transfer (RollMux, arXiv 2512.11306): the weights cross the link between the pools once,
+    in as many streams as the narrower phase has accelerators, and are broadcast among the rollout's nodes, if several.
 
     `rollout`, `train`: (pool, nodes). A link that the cluster does not name costs nothing. Against the published 7B,
-    14B and 32B syncs at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and 3.9 s were measured;
-    the broadcast inside the node, 0.1-0.3 s, is what is left out.
+    14B and 32B transfers at 18.3 Gbit/s a stream, one node: 0.83, 1.61 and 3.58 s where 0.9, 1.7 and 3.9 s were
+    measured; the broadcast inside the node, 0.1-0.3 s, is what is left out.
     """
     size = SYNC_BYTES * a.parameters
     seconds = 0.0

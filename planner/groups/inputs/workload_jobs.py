@@ -1,8 +1,8 @@
 """The problem that a workload document states: jobs with their ways, node types, rules.
 
 Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches
-from the model's size where the document does not give them (state_memory.py, switch_seconds.py). A weight sync over the
-cluster's links is added to training seconds that the document gives; those of plans and runs include their sync.
+from the model's size where the document does not give them (state_memory.py, switch_seconds.py). A weight transfer
+over the cluster's links is added to training seconds that the document gives; those of plans and runs include theirs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
 
 
 def _must_be_alike(jobs: Jobs, path: Path) -> None:
-    """Simulating two jobs takes as many of the fast one's iterations as go into the slow one's."""
+    """Raise if one job's iteration takes over MOST_APART times another's.
+
+    A simulation of both runs as many iterations of the fast job as fit into one of the slow job.
+    """
     fast, slow = (pick(jobs.values(), key=lambda job: job.solo_s) for pick in (min, max))
     if slow.solo_s > MOST_APART * fast.solo_s:
         raise error_at(

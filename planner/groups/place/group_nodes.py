@@ -109,7 +109,7 @@ def resident_bytes(group: Group, jobs: Jobs, node_types: NodeTypes) -> list[floa
 
 
 def resident(group: Group, jobs: Jobs, node_types: NodeTypes) -> bool:
-    """Whether every node's host memory holds the states pinned to it (refs/rollmux.md 2)."""
+    """Whether every node's host memory holds the states pinned to it (RollMux, arXiv 2512.11306)."""
     return all(
         used < node_types[pool].host_memory_bytes
         for used, pool in zip(resident_bytes(group, jobs, node_types), group.nodes, strict=True)

@@ -1,10 +1,10 @@
 """The published placers that every plan of groups is compared with: Solo-D and RollMux's Algorithm 1.
 
-Solo-D gives every job its own rollout and training nodes. Algorithm 1 is the greedy placement of refs/rollmux.md
-3.2-3.4: one arrival at a time; a placed job never moves. For every group that is not saturated (T_load < T_cycle), the
-oldest first: pack into existing nodes (price 0), or add the rollout nodes that the job needs; otherwise a group of its
-own. A placement must leave host memory on every node and keep the bound of every member, old and new, in a simulation
-of the group's schedule. The cheapest placement wins, the first among equals (strict <).
+Solo-D gives every job its own rollout and training nodes. Algorithm 1 is the greedy placement of RollMux (arXiv
+2512.11306): one arrival at a time; a placed job never moves. For every group that is not saturated (T_load < T_cycle),
+the oldest first: pack into existing nodes (price 0), or add the rollout nodes that the job needs; otherwise a group of
+its own. A placement must leave host memory on every node and keep the bound of every member, old and new, in a
+simulation of the group's schedule. The cheapest placement wins, the first among equals (strict <).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def packings(group: Group, job: GroupJob, node_types: NodeTypes) -> Iterator[tup
 
 
 def load_s(group: Group, jobs: Jobs) -> float:
-    """T_load: seconds that the most loaded unit is held if each member does one iteration (refs/rollmux.md 3.2)."""
+    """T_load: seconds that the most loaded unit is held if each member does one iteration (RollMux)."""
     load: dict[int, float] = {}
     for pin in group.pins:
         job = jobs[pin.job]
@@ -96,7 +96,7 @@ def load_s(group: Group, jobs: Jobs) -> float:
 
 
 def cycle_s(group: Group, jobs: Jobs) -> float:
-    """T_cycle: seconds of a solo iteration of the longest member (refs/rollmux.md 3.2)."""
+    """T_cycle: seconds of a solo iteration of the longest member (RollMux)."""
     return max(jobs[pin.job].solo_s for pin in group.pins)
 
 

@@ -43,7 +43,7 @@ def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
         yaxis=lanes(labels, -0.6, top - 0.6),
     )
     legend = (
-        Swatch("weights to the engines", PHASE["sync"]),
+        Swatch("weight transfer", PHASE["sync"]),
         Swatch("rollout: share of sequences running", PHASE["rollout"]),
         Swatch("its tail", PHASE["tail"], "hatch"),
         Swatch("scoring, beside", PHASE["scoring"], "band"),
@@ -69,8 +69,8 @@ def _caption(name: str, kind: PredictedRound, named: bool) -> str:
     tail = kind.tail_s / kind.rollout_s.mean if kind.rollout_s.mean else 0.0
     return (
         f"{name.capitalize() + ' round' if named else 'A round'} of {seconds(total)}: {listed(most)}; "
-        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; the scores of all "
-        f"samples but those decoded last could come {seconds(kind.reward_slack_s)} later without a longer step."
+        f"in {percent(tail)} of its rollout fewer than a quarter of its sequences run; scores could take "
+        f"{seconds(kind.reward_slack_s)} longer, except for the samples decoded last, and the step would not grow."
     )
 
 

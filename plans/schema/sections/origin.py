@@ -52,10 +52,10 @@ class LengthsInput(Strict):
     """Name of a table of lengths that ships (`rlplan lengths list`); null: none."""
 
     assumed: Annotated[str | None, Field(min_length=1, max_length=400, exclude_if=is_none)] = None
-    """Quantiles that nobody measured, `p50=800,p95=4000,max=16384,icc=0.5`; null: none."""
+    """Quantiles that were not measured, `p50=800,p95=4000,max=16384,icc=0.5`; null: none."""
 
     scale: Annotated[float | None, Field(gt=0, exclude_if=is_none)] = None
-    """Factor on all lengths of the table or the quantiles, as a run measured it; null: nobody measured one."""
+    """Factor on all lengths of the table or the quantiles, as a run measured it; null: none was measured."""
 
     sha256: Sha256
     """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text; with a scale, of both."""
@@ -149,7 +149,7 @@ class Solver(Strict):
     """Solver and version."""
 
     status: Literal["optimal", "feasible"]
-    """`optimal`: no candidate is better by more than `gap`; `feasible`: a limit ended the search."""
+    """`optimal`: no schedule is better by more than `gap`; `feasible`: a limit ended the search."""
 
     gap: NonNegative
     """Relative distance between `reached` and `bound`."""
@@ -176,11 +176,11 @@ class Solver(Strict):
     refused for its bias."""
 
     candidates: Count
-    """Number of simulated candidates that the choice was made from."""
+    """Number of simulated schedules that the choice was made from."""
 
     refreshed: Annotated[bool, Field(exclude_if=is_false)] = False
     """The decisions were edited by hand after they were solved, and predicted anew by `rlplan refresh`; `gap` is then
-    how far they are from what the solver proved of its own candidates."""
+    how far they are from what the solver proved of its own schedules."""
 
 
 class Volatile(Strict):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ...phrases.numbers import count
 from ..base import Count, MemoryBytes, Name, NonNegative, Positive, Strict, cross_error, cross_errors
 from .planned_job import WhyKey
 
@@ -165,7 +166,9 @@ class PlannedGroup(Strict):
             if (member.tail_from is None) != (member.tail_units is None):
                 raise cross_error("write both tail_from and tail_units, or null for both", where)
             if member.tail_units is not None and member.tail_units >= len(member.rollout.units):
-                raise cross_error(f"a rollout of {len(member.rollout.units)} unit(s) frees none of them then", where)
+                raise cross_error(
+                    f"a rollout of {count(len(member.rollout.units), 'unit')} frees none of them then", where
+                )
         return self
 
     @model_validator(mode="after")
@@ -178,7 +181,9 @@ class PlannedGroup(Strict):
                 if wrong:
                     right = ", ".join(str(unit) for unit, pool in enumerate(pool_of) if pool == pinned.pool)
                     message = (
-                        f"unit {wrong[0]} is none of pool '{pinned.pool}' in this group; write of {right or 'no unit'}"
+                        f"unit {wrong[0]} is not in pool '{pinned.pool}'; this group's units of it: {right}"
+                        if right
+                        else f"this group has no units of pool '{pinned.pool}'; correct pool"
                     )
                     faults.append((message, f"jobs.{name}.{phase}.units", "units-of-wrong-pool"))
         for index, node in enumerate(self.nodes):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ...phrases.numbers import count
 from ..base import Count, Name, Strict, cross_error, is_none
 from ..limits import MOST_ISSUED
 from .layouts import EngineLayout, UpdateLayout
@@ -132,7 +133,7 @@ def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
     kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long else [])
     return [
         (
-            f"frees {kind.hand_over.engines} of {kind.rollout.engines} engine(s), and one must go on decoding; "
+            f"frees {kind.hand_over.engines} of {count(kind.rollout.engines, 'engine')}, and one must go on decoding; "
             + (f"write at most {kind.rollout.engines - 1}" if kind.rollout.engines > 1 else "write hand_over: null"),
             f"rounds.{name}.hand_over.engines",
         )

@@ -86,7 +86,7 @@ def test_a_plan_says_which_entry_prices_engines_that_were_not_measured_together(
         plan = solve(cluster, job, profile, base.trace, inputs, SolveOptions(passes=QUICK, mode="sync")).plan
         return plan.job.why.get("rounds.short.rollout.costs", "")
 
-    assert "priced as 1 engine of tp 1 measured at once" in why(ONE) and why(ONE, TWO) == ""
+    assert "is priced by the nearest entry of the profile: 1 engine of tp 1" in why(ONE) and why(ONE, TWO) == ""
     assert list(feasible_layouts(cluster, job, profile_of(ONE))[1]) == [PAIR]
 
 

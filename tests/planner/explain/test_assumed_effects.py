@@ -43,10 +43,10 @@ def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> N
     assert effects.text("scale", "half", "twice") == (
         "half: 0.50x the seconds, 1.50x plain rounds; twice: 1.50x the seconds, 1.10x plain rounds"
     )
-    assert effects.text("seconds", "half", "twice") == "half or twice, the seconds are the same"
+    assert effects.text("seconds", "half", "twice") == "half or twice do not change the step"
     trace = TableTrace(parse_quantiles("p50=800,p95=4000,max=16384"))
     why = assumed_why(effects, trace, reward_table("math"))
     assert list(why) == ["lengths", "reward.seconds"]
     assert "'assumed', written on the command line: p50 800, p95 4000, max 16384" in why["lengths"]
     assert "lengths 1.6x: 1.50x the seconds" in why["lengths"]
-    assert why["reward.seconds"].endswith("rewards 0.5x or rewards 2x, the seconds are the same")
+    assert why["reward.seconds"].endswith("rewards 0.5x or rewards 2x do not change the step")

@@ -124,7 +124,7 @@ def test_what_learning_did_to_the_traces_lengths_is_stated(solved_with, make_tra
 
 def test_a_drift_within_its_error_is_not_told_as_one():
     still = LengthDrift(body=-0.03, body_error=0.03, tail=0.01, tail_error=0.2, first=0, last=2)
-    assert "over epochs 0 to 2 of the length trace no move of lengths stands out" in drift_text(still)
+    assert "lengths did not change measurably over epochs 0 to 2 of the length trace" in drift_text(still)
     assert "no two epochs" in drift_text(None)
     for text in (drift_text(still), drift_text(None)):
         assert text.startswith("predictions hold for the policy that the lengths were measured on")

@@ -363,7 +363,7 @@ def test_waiting_for_nobody_is_an_error_and_no_endless_loop() -> None:
         def handle(self, event):
             return []
 
-    with pytest.raises(AssertionError, match="waits for nobody"):
+    with pytest.raises(AssertionError, match="waits for nothing"):
         simulate_round(Deaf(["p"], 1, 2, 2, CAP), table({"p": [3]}), cost(), FAST_REWARD, 4)
 
 

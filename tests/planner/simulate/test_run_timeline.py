@@ -44,7 +44,7 @@ def test_every_event_has_what_its_kind_needs(drawn):
 def test_processes_and_engines_are_named(drawn):
     _, events = drawn
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert names == {"schedule", "engines", "reward workers", "trainers", "sync"}
+    assert names == {"schedule", "engines", "reward workers", "trainers", "weight transfer"}
     assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} >= {"engine 0", "engine 1", "tail"}
 
 

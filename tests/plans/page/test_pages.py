@@ -108,7 +108,7 @@ def test_a_point_of_the_front_is_rough_below_32_rounds_unless_it_is_the_plan(pla
 
 
 def test_scoring_is_not_said_to_have_time_where_the_step_waits_for_it(html):
-    assert "scoring could" not in html["plan"] and "samples but those decoded last could come" in html["plan"]
+    assert "scoring could" not in html["plan"] and "longer, except for the samples decoded last, and" in html["plan"]
 
 
 def test_names_on_bars_and_their_colours_differ_enough_to_be_read(html):

@@ -32,7 +32,7 @@ def test_jobs_that_need_more_time_than_the_nodes_have_are_called_infeasible_with
     three = {name: job(name) for name in "xyz"}
     [short] = shortages(three, node_types(2), Rules())
     assert (short.pool, short.limit) == ("a", 2) and short.needed == pytest.approx(2.7)
-    assert "pool 'a' has 2 node(s)" in str(short)
+    assert "pool 'a' has 2 nodes" in str(short)
     assert "takes at least 2.70, 0.70 more" in str(short)
     assert shortages({n: job(n, slo=1.35) for n in "xyz"}, node_types(2), Rules()) == []
     assert shortages(three, node_types(3), Rules()) == []

@@ -78,7 +78,7 @@ def test_a_workload_names_its_sources_and_what_was_read_is_an_input_of_the_plan(
 
 OTHERS = {
     "another pool": ("pool: main", "pool: train", "train.pool", ["pool 'main'", "8 x H800 a node"]),
-    "more nodes": ("pool: main\n        nodes: 3", "pool: main", "rollout.nodes", ["are of 1 node(s), not of 3"]),
+    "more nodes": ("pool: main\n        nodes: 3", "pool: main", "rollout.nodes", ["are of 1 node, not of 3"]),
 }
 
 

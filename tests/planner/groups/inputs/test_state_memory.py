@@ -1,4 +1,4 @@
-"""Footprints in host memory against the published table (refs/rollmux.md 2)."""
+"""Footprints in host memory against the published table (RollMux, arXiv 2512.11306, Table 2)."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_rounds_of_a_plan_come_with_their_share():
     assert long_ones == round(0.2 * PAIRS)
 
 
-# (model, parameters' place in the published table: rollout warm, train warm, cold) of refs/rollmux.md 5
+# (model, parameters' place in the published table: rollout warm, train warm, cold) of RollMux, arXiv 2512.11306
 @pytest.mark.parametrize(
     ("model", "rollout", "train", "cold"),
     [("Qwen2.5-3B", 0.8, 1.9, 26.7), ("Qwen2.5-7B", 0.9, 4.1, 38.8), ("Qwen2.5-32B", 1.7, 5.9, 81.7)],
@@ -185,7 +185,7 @@ def test_switches_of_any_size_are_positive_and_cold_ones_take_longer(model):
     assert 0 < got.rollout_warm_s < got.cold_s and 0 < got.train_warm_s < got.cold_s
 
 
-# refs/rollmux.md 5, one node each: what was measured, with a broadcast inside the node that is left out
+# RollMux, arXiv 2512.11306, one node each: what was measured, with a broadcast inside the node that is left out
 @pytest.mark.parametrize(("model", "measured"), [("Qwen2.5-7B", 0.9), ("Qwen2.5-14B", 1.7), ("Qwen2.5-32B", 3.9)])
 def test_published_syncs_across_pools_are_met_within_a_tenth(tmp_path, model, measured):
     write_workload(tmp_path)

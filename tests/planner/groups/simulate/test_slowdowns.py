@@ -24,7 +24,7 @@ TOP_10 = [
     (80, 77),
     (262, 87),
 ]
-"""Rollout and train seconds of the Top-10 production jobs (refs/rollmux.md 1)."""
+"""Rollout and train seconds of the Top-10 production jobs (RollMux, arXiv 2512.11306)."""
 
 
 def job(name: str, rollout_s: float, train_s: float, slo: float, **more: object) -> GroupJob:

@@ -23,7 +23,7 @@ def why(state: GroupsState, key: str = "g1") -> dict[str, str]:
 
 
 def test_the_plan_says_that_round_robin_would_slow_the_short_job_five_times_and_its_own_policy_does_not():
-    """refs/rollmux.md 4.2: two rollout nodes, one training node, 400+100 s and 50+50 s."""
+    """RollMux, arXiv 2512.11306: two rollout nodes, one training node, 400+100 s and 50+50 s."""
     jobs = {"long": job("long", 400.0, 100.0, 1.5), "short": job("short", 50.0, 50.0, 1.5)}
     group = Group(("roll", "roll", "train"), (Pin("long", 0, (0,), 0, (2,)), Pin("short", 0, (1,), 0, (2,))))
     state = GroupsState(jobs, {"g1": group})
