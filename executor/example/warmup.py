@@ -31,8 +31,8 @@ RIGHT = 0.5
 HIDDEN, LAYERS, HEADS = 128, 2, 2
 MAX_POSITIONS = 2048
 ROPE_THETA = 1e6
-TRAINED_POSITIONS = 896
-"""Positions that the warm-up reaches: the demo's longest prompt and its cap of 768 tokens, and some room."""
+TRAINED_POSITIONS = 1152
+"""Positions that the warm-up reaches: the demo's longest prompt and its cap of 1024 tokens, and some room."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Phase:
 PHASES = (
     Phase(steps=150, rows=24, tokens=64, keys=20, hits=0.5),
     Phase(steps=150, rows=24, tokens=96, keys=32, hits=0.5),
-    Phase(steps=24, rows=3, tokens=860, keys=64, hits=0.2),
+    Phase(steps=24, rows=3, tokens=1116, keys=64, hits=0.2),
 )
 LEARNING_RATE = 1.5e-3
 """At 3e-3 training destroys, for about half of the seeds, the circuit that it starts from."""

@@ -46,7 +46,7 @@ def job_document(seed: int) -> Job:
                 "prompts_per_step": 16,
                 "samples_per_prompt": 4,
                 "max_prompt_tokens": 96,
-                "max_response_tokens": 768,
+                "max_response_tokens": 1024,
                 "temperature": 1.0,
                 # Plans are to be compared and lengths are heavy-tailed: the same random draws take much noise out.
                 "seed_per_sample": True,

@@ -87,14 +87,14 @@ def test_a_uniform_policy_has_heavy_tailed_lengths_with_one_to_two_percent_at_th
 
     def length(keys: int) -> int:
         tries = 1 + int(math.log(1.0 - rng.random()) / math.log(1.0 - keys / task.SYMBOLS))
-        return min(768, 2 * tries + 2)
+        return min(1024, 2 * tries + 2)
 
     steps = []
     for seed in range(3):
         hunts = task.draw_data(seed, 2048)
         steps += [[length(len(h.pairs)) for h in hunts[i : i + 16] for _ in range(4)] for i in range(0, 2048, 16)]
     lengths = sorted(tokens for step in steps for tokens in step)
-    assert 0.01 <= sum(tokens >= 768 for tokens in lengths) / len(lengths) <= 0.02
+    assert 0.01 <= sum(tokens >= 1024 for tokens in lengths) / len(lengths) <= 0.02
     assert 10 <= lengths[len(lengths) // 2] <= 40
     ratios = sorted(max(step) / sorted(step)[32] for step in steps)
     assert ratios[len(ratios) // 2] >= 20
