@@ -179,7 +179,9 @@ def test_a_file_without_a_mapping_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_document_of_another_kind_is_called_that(folder: Any) -> None:
-    with pytest.raises(InputError, match=r"cluster.yaml:1: .*'rlplan_cluster'.*'rlplan_job' is needed"):
+    with pytest.raises(
+        InputError, match=r"cluster.yaml:1: is a cluster \('rlplan_cluster'\), and a job \('rlplan_job'\) is needed"
+    ):
         load_job(folder.path("cluster.yaml"))
 
 

@@ -86,5 +86,5 @@ def test_a_sound_workload_is_read_with_its_cluster_and_written_canonically(tmp_p
 
 def test_a_job_in_place_of_a_workload_is_called_that(tmp_path: Path) -> None:
     write_workload(tmp_path)
-    with pytest.raises(InputError, match=r"'rlplan_cluster'.*'rlplan_workload' is needed"):
+    with pytest.raises(InputError, match=r"is a cluster .*, and a workload \('rlplan_workload'\) is needed"):
         load_workload(tmp_path / "cluster.yaml")
