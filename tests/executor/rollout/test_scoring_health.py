@@ -100,4 +100,4 @@ def test_a_report_tells_of_samples_that_could_not_be_scored_with_a_reason() -> N
     }
     [found] = incidents([event], [])
     assert (found["kind"], found["step"]) == ("unscored", 2)
-    assert found["text"] == "function_error of 3 sample(s), the first: KeyError"
+    assert found["text"] == "function_error of 3 samples, the first: KeyError"
