@@ -36,7 +36,7 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "restarts": run.restarts,
         "resumes": run.resumes,
         "incidents": incidents(run.events, steps),
-        "speedup_predicted": predicted.baseline.seconds_per_sample / predicted.seconds_per_sample,
+        "speedup_predicted": predicted.speedup,
         "length_ratio_predicted": predicted.length_ratio,
         "cutoff_tokens": run.plan.job.rounds.short.cutoff_tokens,
         "predicted": predicted.model_dump(mode="json", exclude={"front"}),

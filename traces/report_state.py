@@ -131,16 +131,12 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Incident]:
     incidents: list[Incident] = [(number, "restart", str(reason)) for reason in step.get("restarts", ())]
     incidents += [(number, "conservation", str(violation)) for violation in step.get("conservation_violations", ())]
     for key, kind, text in (
-        ("on_policy_violations", "off-policy", "trained samples were not decoded by the weights that they train"),
-        ("checksum_mismatches", "checksum", "engines received other weights than the trainer sent"),
-        (
-            "exhausted",
-            "exhausted",
-            "deferred prompts had no long response in all allowed draws; the last draw was trained",
-        ),
+        ("on_policy_violations", "off-policy", "trained samples not decoded by the weights that they train"),
+        ("checksum_mismatches", "checksum", "engines that received other weights than the trainer sent"),
+        ("exhausted", "exhausted", "deferred prompts trained on their last allowed draw, since no draw was long"),
     ):
         if step.get(key):
-            incidents.append((number, kind, f"{step[key]} {text}"))
+            incidents.append((number, kind, f"{text}: {step[key]}"))
     if names := sorted(_not_finite(step) - _not_finite(earlier)):
         incidents.append((number, "not a number", f"from this step on: {', '.join(names)}; training may have diverged"))
     counts, before = step.get("timeouts") or {}, earlier.get("timeouts") or {}

@@ -55,7 +55,7 @@ def plan_text(plan: Plan, out: Path) -> str:
         f"{times(predicted.speedup)} plain synchronous rounds of "
         f"{seconds(predicted.baseline.step_s.mean)}{where}, per sample -> {out}",
         f"trained / unconditioned mean length {ratio(predicted.length_ratio)}; "
-        f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} candidates, {solver.name}",
+        f"{solver_status(solver)}, gap {percent(solver.gap, 2)}, {solver.candidates} schedules, {solver.name}",
     ]
     kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
     for kind, decided, expected in kinds:
