@@ -182,7 +182,7 @@ def main() -> int:
             "solve_64gpu_s": round(seconds, 2),
             "candidates": plan.solver.candidates,
             "mode": plan.job.bias.mode,
-            "speedup_over_sync": plan.predicted.baseline.seconds_per_sample / plan.predicted.seconds_per_sample,
+            "speedup_over_sync": plan.predicted.speedup,
         }
     if not options.skip_scale:
         result |= planner_scale.measure()

@@ -16,9 +16,9 @@ from .vllm_options import CORES
 
 
 class OneProcessExecutor(UniProcExecutor):
-    """vLLM's executor of one rank inside the core; the thread that decodes runs on the cores named in `CORES`."""
+    """vLLM's executor of one rank inside the core; the thread that decodes runs on the core named in `CORES`."""
 
     def _init_executor(self) -> None:
         if hasattr(os, "sched_setaffinity"):  # not on macOS
-            os.sched_setaffinity(0, {int(core) for core in os.environ[CORES].split(",")})  # 0: the calling thread alone
+            os.sched_setaffinity(0, {int(os.environ[CORES])})  # 0: the calling thread alone
         super()._init_executor()

@@ -10,8 +10,8 @@ from .messages import EngineConfig, Request
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
 ALIVE_TOKENS = 256
 
-CORES = "RLPLAN_ENGINE_CORES"
-"""Environment variable: the cores of an engine's rank on a CPU, separated by commas."""
+CORES = "VLLM_CPU_OMP_THREADS_BIND"
+"""vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
 
 # Prompt tokens in one engine step on a CPU, vLLM's default there.
 CPU_BATCHED_TOKENS = 4096
@@ -28,9 +28,8 @@ def environment(config: EngineConfig) -> dict[str, str]:
     if config.device == "cpu":
         assert len(config.cores) == config.tp, "one core per tensor-parallel rank"
         # More threads than one per rank only add barriers to the small products of a decode step.
-        env["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in config.cores)
+        env[CORES] = "|".join(str(core) for core in config.cores)
         env["OMP_NUM_THREADS"] = "1"
-        env[CORES] = ",".join(str(core) for core in config.cores)
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
     return env

@@ -44,6 +44,9 @@ MOST = 0.05
 ALIKE = 0.01
 """Share of the cost that is given up for fewer issued samples at most, among schedules of the same layouts."""
 
+CostOn = Callable[[int, int], float]
+"""The best schedule's cost on its first so many short and long rounds."""
+
 TRIES = 8
 """Schedules that are simulated further because they win a tie on few rounds; then only those with enough rounds win."""
 
@@ -62,11 +65,11 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
 
     May simulate candidates further, which leaves `best` and all rounds that there are as they were.
     """
-    enough, tried = _enough(search), 0
+    enough, tried, cost = _enough(search), 0, _cost_on(search, best)
     short, long = ({c.name: c for c in columns} for columns in search.columns())
     while True:
-        tied = _tied(search, best, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
-        chosen = _first(search, best, tied)
+        tied = _tied(search, best, cost, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
+        chosen = _first(search, best, cost, tied)
         if chosen is best or _solid(search, chosen):
             return chosen
         further = search.simulate(chosen, *enough)
@@ -76,10 +79,11 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
         tried += 1
 
 
-def _first(search: Search, best: Cycle, tied: list[Cycle]) -> Cycle:
+def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycle:
     """The first of the schedules that are tied with `best`, in the order of the module's docstring."""
-    layouts = min(simplicity(search, cycle) for cycle in tied)
-    costs = [(cost_above(search, best, cycle), cycle) for cycle in tied if simplicity(search, cycle) == layouts]
+    keyed = [(simplicity(search, cycle), cycle) for cycle in tied]
+    layouts = min(key for key, _ in keyed)
+    costs = [(_above(search, best, cost, cycle), cycle) for key, cycle in keyed if key == layouts]
     bar = (1.0 + ALIKE) * (1.0 + min(above for above, _ in costs)) - 1.0
     target, group_size = search.setting.target, search.setting.group_size
     alike = [cycle for above, cycle in costs if above <= bar]
@@ -118,9 +122,14 @@ def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:
 
 def cost_above(search: Search, best: Cycle, cycle: Cycle) -> float:
     """Share by which `cycle` costs more than `best` on the rounds that both have; 0 if it is `best`."""
+    return _above(search, best, _cost_on(search, best), cycle)
+
+
+def _above(search: Search, best: Cycle, cost: CostOn, cycle: Cycle) -> float:
+    """`cost_above`, where `cost` is the cost of `best` on its first rounds."""
     if cycle.name == best.name:
         return 0.0
-    common = _cost_on(search, best)(cycle.short.rounds, cycle.long.rounds if cycle.long else 0)
+    common = cost(cycle.short.rounds, cycle.long.rounds if cycle.long else 0)
     return max(0.0, cycle.cost(search.limits) / common - 1.0)
 
 
@@ -137,14 +146,20 @@ def _solid(search: Search, cycle: Cycle) -> bool:
 
 
 def _tied(
-    search: Search, best: Cycle, tolerance: float, short: list[Column], long: list[Column], solid_only: bool
+    search: Search,
+    best: Cycle,
+    cost: CostOn,
+    tolerance: float,
+    short: list[Column],
+    long: list[Column],
+    solid_only: bool,
 ) -> list[Cycle]:
     """Schedules of as many nodes that keep the limits and cost at most `tolerance` more than `best`, `best` included.
 
     Of the pairs of updates those in which both kinds of round update alike, which are the simpler ones, and those that
     can be part of a best cycle.
     """
-    limits, cost, nodes = search.limits, _cost_on(search, best), best.nodes(search.limits)
+    limits, nodes = search.limits, best.nodes(search.limits)
     partners: dict[DeferralRule, list[Column]] = {}
     for column in long:
         partners.setdefault(column.deferral, []).append(column)
@@ -178,7 +193,7 @@ def _within(short: Column, long: Column | None, bar: float, search: Search) -> I
             yield cycle
 
 
-def _cost_on(search: Search, best: Cycle) -> Callable[[int, int], float]:
+def _cost_on(search: Search, best: Cycle) -> CostOn:
     """Cost of `best` on its first so many short and long rounds; 0 long rounds: on all of them."""
     costs: dict[tuple[int, int], float] = {}
     limits = search.limits

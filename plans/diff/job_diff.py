@@ -180,7 +180,7 @@ def why_of(key: str, why: Mapping[str, str]) -> str:
 
 def speedup(predicted: Predicted) -> float | None:
     """How many times faster than the plain synchronous plan, by seconds per sample; None if unknown."""
-    return finite(predicted.baseline.seconds_per_sample / predicted.seconds_per_sample)
+    return finite(predicted.speedup)
 
 
 def _least_headroom(bars: list[MemoryBar | None]) -> float | None:
