@@ -128,6 +128,9 @@ class Train(ProfileModel):
     cp: int = Field(
         default=1, ge=1, le=10**15, description="Context-parallel ranks: they share the tokens of one sample"
     )
+    sp: int = Field(
+        default=1, ge=1, le=10**15, description="Sequence-parallel ranks (Ulysses): they share the tokens of one sample"
+    )
     ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
     recompute: Recompute = Field(
         default="none", description="Which activations are computed again in the backward pass"

@@ -30,7 +30,10 @@ class UpdateLayout(Strict):
     """Stages that the layers are split into (pipeline parallelism)."""
 
     cp: Count = 1
-    """Accelerators that share each sequence (context parallelism)."""
+    """Accelerators that share each sequence and pass keys and values around (context parallelism, ring attention)."""
+
+    sp: Count = 1
+    """Accelerators that share each sequence by its tokens and swap them for attention heads (Ulysses)."""
 
     ep: Count = 1
     """Accelerators among the replicas that share the experts of a mixture-of-experts model (expert parallelism)."""
@@ -47,7 +50,7 @@ class UpdateLayout(Strict):
     @property
     def replica(self) -> int:
         """Accelerators of one replica; `ep` takes none of its own."""
-        return self.tp * self.pp * self.cp
+        return self.tp * self.pp * self.cp * self.sp
 
     @property
     def accelerators(self) -> int:
