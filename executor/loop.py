@@ -67,7 +67,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     groups = train_groups(outcome, result.samples)
     run.updating = True
-    metrics = await run.trainer.step(groups, settings.micro_batch_tokens) if groups else {}
+    metrics = await run.trainer.step(groups, settings.update) if groups else {}
     trained = time.perf_counter()
 
     # Alarm.

@@ -26,7 +26,7 @@ from ..engines.guard import guard_group
 from ..faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
 from ..supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
 from .samples import TrainSample
-from .trainer_config import TrainerConfig
+from .trainer_config import TrainerConfig, UpdateSettings
 from .trainer_rank import Trainer
 
 STEP_DEADLINE_S = 3600.0
@@ -170,10 +170,10 @@ class TrainerGroup:
             return InfrastructureFailed(f"{self.name} could not do {method}: {why}")
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
 
-    async def step(self, groups: list[list[TrainSample]], micro_batch_tokens: int | None = None) -> dict[str, float]:
-        """One optimizer step, by another micro-batch budget if one is given; returns the trainer's metrics."""
+    async def step(self, groups: list[list[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
+        """One optimizer step, by other settings if they are given; returns the trainer's metrics."""
         reference = ray.put(groups)
-        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, micro_batch_tokens)
+        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, reference, update)
         return metrics
 
     async def export(self, path: Path, version: str | None = None) -> dict[str, str]:

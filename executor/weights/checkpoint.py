@@ -21,22 +21,20 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from ..trainer.optimizer.sharded_adamw import ShardedAdamW
 from .manifest import write_manifest
 
 State = dict[str, dict[str, torch.Tensor]]
 
 
-def trainer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, version: int) -> State:
+def trainer_state(model: torch.nn.Module, optimizer: ShardedAdamW, version: int) -> State:
     """The state as live tensors (loading into them loads the trainer), plus `counters`, which are copies.
 
     The optimizer's entries go by parameter name, so they do not depend on the order of parameters.
     """
-    state: State = {"model": {}, "counters": {"version": torch.tensor(version), "rng": torch.get_rng_state()}}
-    for name, parameter in model.named_parameters():
-        state["model"][name] = parameter.detach()
-        for key, value in optimizer.state[parameter].items():
-            state.setdefault(f"optimizer.{key}", {})[name] = value
-    return state
+    counters = {"version": torch.tensor(version), "rng": torch.get_rng_state()}
+    state: State = {"model": {name: p.detach() for name, p in model.named_parameters()}, "counters": counters}
+    return state | {f"optimizer.{moment}": tensors for moment, tensors in optimizer.state().items()}
 
 
 def save_state(folder: Path, state: State, rank: int) -> None:
