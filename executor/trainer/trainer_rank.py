@@ -9,6 +9,7 @@ Invariants:
   state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
 - Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
+  `write_staged` may run in a thread of its own beside the others.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..weights.checkpoint import load_state, save_state, trainer_state
+from ..weights.checkpoint import load_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.staging import Staging
 from .objective import Objective
 from .packing import pack
 from .policy_model import PackedLogprobs, load_policy, packed_logprobs, packed_row
@@ -67,6 +69,7 @@ class Trainer:
         self._parameters = sum(p.numel() for p in self._model.parameters())
         if config.ranks > 1:
             self._shard(init_method)
+        self._staging = Staging(rank)
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(),
             lr=config.algorithm.learning_rate,
@@ -217,27 +220,27 @@ class Trainer:
             dist.barrier()
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
 
-    def save(self, folder: str | Path) -> None:
-        """Write model, optimizer, version and random state to `folder`, atomically.
+    def stage(self) -> int:
+        """Copy model, optimizer, version and random state to host memory, for `write_staged`; returns this rank's bytes.
 
-        Raises FileExistsError, and RuntimeError on all ranks if a weight or a moment of any is not finite.
+        Raises RuntimeError on all ranks if a weight or a moment of any is not finite or host memory is short.
         """
-        lost = torch.tensor(float(not self._finite()), device=self._device)
-        if self._world_size > 1:
-            dist.all_reduce(lost)
-        if lost.item():
-            raise RuntimeError(f"weights or moments of version {self.version} are not finite; no checkpoint is written")
-        save_state(Path(folder), trainer_state(self._model, self._optimizer, self.version), self._rank)
+        return self._staging.stage(trainer_state(self._model, self._optimizer, self.version))
 
-    def _finite(self) -> bool:
-        """Whether this rank's share of weights and moments is finite."""
-        tensors = [p.detach() for p in self._model.parameters()]
-        tensors += [value for state in self._optimizer.state.values() for value in state.values()]
-        local = (t.to_local() if isinstance(t, DTensor) else t for t in tensors)
-        return all(bool(torch.isfinite(t).all()) for t in local)
+    def write_staged(self, folder: str | Path) -> None:
+        """Write what was staged last to `folder`, atomically; another thread may train meanwhile.
+
+        Raises FileExistsError, and OSError on all ranks if one of them cannot write.
+        """
+        self._staging.write(Path(folder))
+
+    def save(self, folder: str | Path) -> None:
+        """`stage` and `write_staged`, one after the other."""
+        self.stage()
+        self.write_staged(folder)
 
     def load(self, folder: str | Path) -> None:
-        """Take over what `save` wrote, perhaps with another number of ranks. Raises FileNotFoundError."""
+        """Take over what `save` wrote, perhaps with another number or layout of ranks. Raises FileNotFoundError."""
         state = trainer_state(self._model, self._optimizer, self.version)
         load_state(Path(folder), state)
         self.version = int(state["counters"]["version"])
