@@ -59,7 +59,7 @@ class RunCheckpoints:
         self.fault: str | None = None
         self.notes: list[str] = []
         """Faults of checkpoints, one line each, until somebody has told them."""
-        self._run_dir, self._trainer, self._event = run_dir, trainer, event
+        self.event, self._run_dir, self._trainer = event, run_dir, trainer
         self._cadence = Cadence()
         self._write: asyncio.Future[None] | None = None
 
@@ -100,8 +100,9 @@ class RunCheckpoints:
         write_s = time.monotonic() - began
         self.saved_step = staged.step
         self._cadence.saved(stage_s + WRITE_SLOWS * write_s, age_s=write_s)
-        seconds = {"stage_s": round(stage_s, 6), "write_s": round(write_s, 6)}
-        self._event("checkpoint", step=staged.step, **seconds, bytes=size)
+        self.event(
+            "checkpoint", step=staged.step, stage_s=round(stage_s, 6), write_s=round(write_s, 6), bytes=size
+        )  # fmt: skip
 
     async def written(self) -> None:
         """Wait for the checkpoint that is being written, if any. Raises what `begin` does."""
@@ -128,7 +129,7 @@ class RunCheckpoints:
         self.notes.append(f"no checkpoint of step {step}: {self.fault}")
         if traced:
             with contextlib.suppress(RunFailed):  # the trace may be on the same full disk
-                self._event("checkpoint_failed", step=step, reason=self.fault)
+                self.event("checkpoint_failed", step=step, reason=self.fault)
 
     def close(self) -> None:
         """Give up what is being written. What is on the disk stays whole."""

@@ -221,7 +221,7 @@ class Trainer:
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
 
     def stage(self) -> int:
-        """Copy model, optimizer, version and random state to host memory, for `write_staged`; returns this rank's bytes.
+        """Copy model, optimizer, version and random state to host memory for `write_staged`; returns this rank's bytes.
 
         Raises RuntimeError on all ranks if a weight or a moment of any is not finite or host memory is short.
         """
