@@ -30,6 +30,7 @@ from .trainer_config import TrainerConfig
 from .trainer_rank import Trainer
 
 STEP_DEADLINE_S = 3600.0
+WRITE_DEADLINE_S = 7200.0  # nobody waits for it but the next checkpoint
 # When a collective fails on one rank, the death of another may be told a moment later.
 OTHERS_S = 2.0
 Result = TypeVar("Result")
@@ -197,7 +198,7 @@ class TrainerGroup:
 
     async def write(self, folder: Path) -> None:
         """Write what was staged; `step` and `export` may be called meanwhile. Raises TrainerDied as they do."""
-        await self._all("write_staged", STEP_DEADLINE_S, str(folder), thread=WRITER_GROUP)
+        await self._all("write_staged", WRITE_DEADLINE_S, str(folder), thread=WRITER_GROUP)
 
     async def load(self, folder: Path) -> None:
         """Read model and optimizer state."""

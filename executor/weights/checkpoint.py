@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from .manifest import write_manifest
 
@@ -55,7 +56,7 @@ def save_state(folder: Path, state: State, rank: int, group: dist.ProcessGroup |
     try:
         with _silent_if_single():
             # Without reading ahead: that is for tensors on a GPU, whose stream it would wait for.
-            writer = dcp.FileSystemWriter(partial, per_thread_copy_ahead=0)
+            writer = FileSystemWriter(partial, per_thread_copy_ahead=0)
             alone = not dist.is_initialized()
             dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)  # type: ignore[attr-defined]
     except CheckpointException as error:  # the same on all ranks

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from .checkpoint import State, save_state
 
 # A rank waits here for the slowest disk; the driver's own deadline ends a write that hangs.
-WRITE_DEADLINE = timedelta(hours=2)
+SLOWEST_DISK = timedelta(hours=3)
 
 
 class Staging:
@@ -33,7 +33,7 @@ class Staging:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._group = dist.new_group(backend="gloo", timeout=WRITE_DEADLINE) if dist.is_initialized() else None
+        self._group = dist.new_group(backend="gloo", timeout=SLOWEST_DISK) if dist.is_initialized() else None
         self._copies: State = {}
         self._whole = False  # the copies are of one instant and not written yet
         self._writing = threading.Lock()
@@ -80,7 +80,7 @@ class Staging:
             copies = self._copies.setdefault(kind, {})
             for name, tensor in entries.items():
                 if name in copies:
-                    # From pinned memory's point of view these are independent, so the device copies back to back.
+                    # From a GPU to pinned memory the copies are queued; the device is waited for once, below.
                     _local(copies[name]).copy_(_local(tensor), non_blocking=True)
                 else:
                     copies[name] = tensor.detach().to("cpu", copy=True)
@@ -117,4 +117,4 @@ def _pin(copy: torch.Tensor, source: torch.device) -> None:
     Registered where it lies, since torch's allocator of pinned memory rounds sizes up to powers of two.
     """
     if source.type == "cuda" and copy.numel():
-        torch.cuda.cudart().cudaHostRegister(copy.data_ptr(), copy.nbytes, 1)  # type: ignore[no-untyped-call]
+        torch.cuda.cudart().cudaHostRegister(copy.data_ptr(), copy.nbytes, 1)
