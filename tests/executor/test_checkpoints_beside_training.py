@@ -237,3 +237,30 @@ def test_deaths_bring_no_checkpoint_forward_while_one_is_being_written(model: st
         assert run.checkpoint_due(1000)
 
     in_a_run(model, tmp_path, body)
+
+
+def test_a_run_that_is_closed_while_it_writes_leaves_nothing_that_a_resume_takes_for_a_checkpoint(
+    model: str, tmp_path: Path
+) -> None:
+    async def body(run: TrainingRun, group: SlowDisk) -> None:
+        group.gate.clear()
+        await run.begin_checkpoint()
+        await asyncio.sleep(0.2)
+        assert group.writes == 2
+
+    in_a_run(model, tmp_path, body)
+    assert names(tmp_path) == ["step-000000"]
+
+    async def resumed() -> None:
+        group = SlowDisk(model)
+        parts: Any = {"fleet": MadeUpEngine(), "runner": Rounds(group), "trainer": group}
+        planned = PlannedJob.model_validate(PLAN)
+        run = TrainingRun("toy", planned, loads(JOB, Job), tmp_path, **parts, prompt_ids=list(PROMPTS))
+        await run.start(True)
+        assert run.step_number == 0
+        await step(run)
+        await run.checkpoint()
+        await run.close()
+
+    asyncio.run(resumed())
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000000", "step-000001"]
