@@ -9,6 +9,7 @@ Invariants:
   state are then left as they were, on all ranks alike. Weights that are not finite are never saved.
 - `version` counts updates; 0 are the weights as loaded.
 - Every method except `parameters`, `pid` and `close` is collective: all ranks call it, with the same arguments.
+  `write_staged` may run in a thread of its own beside the others.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from ..weights.checkpoint import load_state, save_state, trainer_state
+from ..weights.checkpoint import load_state, trainer_state
 from ..weights.checksum import VERSION_KEY, tensor_checksum
+from ..weights.staging import Staging
 from .objective import Objective
-from .optimizer.gradient_norm import clip, local, total_norm
+from .optimizer.gradient_norm import clip, total_norm
 from .optimizer.sharded_adamw import ShardedAdamW
 from .packing import pack, pair_share
 from .policy.chunked_head import ChunkedHead
@@ -73,6 +75,7 @@ class Trainer:
         self._head = ChunkedHead(self._model, config.temperature)
         self._recompute = Recompute(self._model, config.update.recompute)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
+        self._staging = Staging(rank)
         self.version = 0
 
     def step(self, groups: Sequence[Sequence[TrainSample]], update: UpdateSettings | None = None) -> dict[str, float]:
@@ -217,26 +220,27 @@ class Trainer:
             dist.barrier()
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items()}
 
-    def save(self, folder: str | Path) -> None:
-        """Write model, optimizer, version and random state to `folder`, atomically.
+    def stage(self) -> int:
+        """Copy model, optimizer, version and random state to host memory for `write_staged`; returns this rank's bytes.
 
-        Raises FileExistsError, and RuntimeError on all ranks if a weight or a moment of any is not finite.
+        Raises RuntimeError on all ranks if a weight or a moment of any is not finite or host memory is short.
         """
-        lost = torch.tensor(float(not self._finite()), device=self._device)
-        if self._world_size > 1:
-            dist.all_reduce(lost)
-        if lost.item():
-            raise RuntimeError(f"weights or moments of version {self.version} are not finite; no checkpoint is written")
-        save_state(Path(folder), trainer_state(self._model, self._optimizer, self.version), self._rank)
+        return self._staging.stage(trainer_state(self._model, self._optimizer, self.version))
 
-    def _finite(self) -> bool:
-        """Whether this rank's share of weights and moments is finite."""
-        tensors = [p.detach() for p in self._model.parameters()]
-        tensors += self._optimizer.tensors()
-        return all(bool(torch.isfinite(local(t)).all()) for t in tensors)
+    def write_staged(self, folder: str | Path) -> None:
+        """Write what was staged last to `folder`, atomically; another thread may train meanwhile.
+
+        Raises FileExistsError, and OSError on all ranks if one of them cannot write.
+        """
+        self._staging.write(Path(folder))
+
+    def save(self, folder: str | Path) -> None:
+        """`stage` and `write_staged`, one after the other."""
+        self.stage()
+        self.write_staged(folder)
 
     def load(self, folder: str | Path) -> None:
-        """Take over what `save` wrote, perhaps with another number of ranks. Raises FileNotFoundError."""
+        """Take over what `save` wrote, perhaps with another number or layout of ranks. Raises FileNotFoundError."""
         state = trainer_state(self._model, self._optimizer, self.version)
         load_state(Path(folder), state)
         self.version = self._optimizer.updates = int(state["counters"]["version"])

@@ -83,11 +83,14 @@ class InThisProcess:
     async def export(self, path: Path, version: str) -> dict[str, str]:
         return self.trainer.export_weights(path, version)
 
-    async def save(self, folder: Path) -> None:
+    async def stage(self) -> int:
         try:
-            self.trainer.save(folder)
+            return self.trainer.stage()
         except RuntimeError as error:  # as TrainerGroup tells it
             raise RunFailed(str(error)) from error
+
+    async def write(self, folder: Path) -> None:
+        await asyncio.to_thread(self.trainer.write_staged, folder)
 
     async def load(self, folder: Path) -> None:
         self.trainer.load(folder)

@@ -64,7 +64,8 @@ def test_the_death_of_one_rank_of_two_is_a_death_and_no_fault_of_the_run_and_so_
     async def body():
         try:
             await group.start()
-            await group.save(tmp_path / "first")
+            assert await group.stage() > 0
+            await group.write(tmp_path / "first")
             killed, killed_s = await die_in_step(signal.SIGKILL)
             with pytest.raises(TrainerDied):  # at once, and by the same name
                 await group.export(tmp_path / "weights")
