@@ -115,6 +115,9 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, heads: tuple[int, in
         fault = heads_fault(location, train.tp, heads) if heads is not None else None
         if fault is not None:
             yield fault
+        elif heads is not None and heads[0] % (train.tp * train.sp):
+            message = f"{train.sp} does not divide the {heads[0] // train.tp} attention heads of a tensor-parallel rank"
+            yield Fault("heads-not-divided", (*location, "sp"), message, "write a divisor of them")
     limit = job.slo.step_p95_s
     if limit is not None and plan.predicted.step_s.p95 > limit * (1 + SLACK):
         yield Fault(
